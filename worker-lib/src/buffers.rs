@@ -189,7 +189,7 @@ mod tests {
 
     /// The lengths of parts, and what has them counted.
     fn whole(parts: usize) -> impl FnOnce(mpsc::Sender<CallStats>) -> Whole {
-        let shared = Shared::new(Vec::new(), "", 0);
+        let shared = Shared::new(Vec::new(), "", 0, Duration::ZERO);
         move |answer| Whole::new(0, parts, Arc::new(shared), answer)
     }
 

@@ -10,7 +10,7 @@ use switchml_control::tls::WrongSetting;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::data_path::DataPath;
-use switchml_worker_core::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
+use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::hello::OpenPath;
 use switchml_worker_core::packet::packet_len;
 use switchml_worker_core::spin::Spin;
@@ -20,15 +20,13 @@ use crate::control::{Access, Assigned, ClientTls, Membership, Token};
 use crate::driver::{Driver, Seat, Shared, Unanswered, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
+use crate::limits::check_wait;
 use crate::local_sums::{LocalSums, Meeting, Team};
 use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
 use crate::warning::warn;
-
-/// Least deadline and timeout: less would be over before a rank has asked who is missing.
-const LEAST_WAIT: Duration = TIMEOUT_CEILING;
 
 /// Settings of a [`Communicator`].
 #[derive(Clone, Debug)]
@@ -287,7 +285,8 @@ impl Builder {
         team: Option<&Team>,
     ) -> Result<Communicator, Error> {
         let wakers = paths.iter().map(|path| path.wakers.clone()).collect();
-        let shared = Arc::new(Shared::new(wakers, &info.job, info.rank));
+        let shared = Shared::new(wakers, &info.job, info.rank, self.limits.timeout);
+        let shared = Arc::new(shared);
         let told = Arc::clone(&shared);
         // An earlier failure of this rank's own stays the reason.
         membership.on_end(move |error| told.fail(error.into()));
@@ -376,12 +375,8 @@ impl Builder {
                 allowed: "1 to 8 are allowed",
             });
         }
-        for (name, time) in [("deadline", self.limits.deadline), ("timeout", self.limits.timeout)] {
-            if time < LEAST_WAIT {
-                let given = format!("{} s", time.as_secs_f64());
-                return Err(Error::Setting { name, given, allowed: "0.1 s or more is allowed" });
-            }
-        }
+        check_wait("deadline", self.limits.deadline)?;
+        check_wait("timeout", self.limits.timeout)?;
         Ok((aggregator, rank, world_size))
     }
 }

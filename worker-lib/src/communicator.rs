@@ -20,6 +20,7 @@ use crate::buffers::{Tensor, give, lend};
 use crate::driver::{Seat, Shared, Snapshot, Wakers};
 use crate::error::Error;
 use crate::handle::{Handle, Whole};
+use crate::limits::check_wait;
 use crate::narrow_path::Narrow;
 use crate::transport::Udp;
 use crate::warning::warn;
@@ -237,6 +238,14 @@ impl Communicator {
         self.run(call, &mut [0; 4])
     }
 
+    /// Starts a barrier and returns at once, as [`Communicator::all_reduce_start`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
+    pub fn barrier_start(&self) -> Result<Handle<Vec<i32>>, Error> {
+        self.start(Kind::Barrier, vec![0])
+    }
+
     /// This process's rank.
     pub fn rank(&self) -> u32 {
         self.info.rank
@@ -261,6 +270,17 @@ impl Communicator {
     /// The ranks that calls in flight have waited for for 5 s or longer, ascending.
     pub fn late_ranks(&self) -> Vec<u32> {
         self.shared.late_ranks()
+    }
+
+    /// Has calls wait so long for other ranks from now on, those in flight, too, as
+    /// [`Builder::timeout`](crate::Builder::timeout).
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for less than 0.1 s.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        check_wait("timeout", timeout)?;
+        self.shared.set_timeout(timeout);
+        Ok(())
     }
 
     /// Ends all calls in flight, and all later ones, with [`Error::AbortedHere`], whomever they

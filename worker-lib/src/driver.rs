@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     calls: Mutex<CallStats>,
     /// Of these, round trips that the aggregator was not told of yet.
     untold: Mutex<Times>,
+    /// How long calls wait for other ranks.
+    timeout: Mutex<Duration>,
     late_ranks: LateRanks,
     no_multicast: NoMulticast,
 }
@@ -76,7 +78,7 @@ impl AddAssign<&Self> for Snapshot {
 
 impl Shared {
     /// For the drivers of this rank, which these wake.
-    pub fn new(wakers: Vec<Wakers>, job: &str, rank: u32) -> Self {
+    pub fn new(wakers: Vec<Wakers>, job: &str, rank: u32, timeout: Duration) -> Self {
         let shard = |wakers| Shard { wakers, stats: Mutex::default() };
         Self {
             failed: OnceLock::new(),
@@ -84,6 +86,7 @@ impl Shared {
             issued: Mutex::default(),
             calls: Mutex::default(),
             untold: Mutex::default(),
+            timeout: Mutex::new(timeout),
             late_ranks: LateRanks::new(job.to_owned(), rank),
             no_multicast: NoMulticast::new(job.to_owned(), rank),
         }
@@ -94,6 +97,12 @@ impl Shared {
         if self.failed.set(error).is_ok() {
             self.shards.iter().for_each(|shard| shard.wakers.wake());
         }
+    }
+
+    /// Has calls wait so long for other ranks, those in flight, too.
+    pub fn set_timeout(&self, timeout: Duration) {
+        *lock(&self.timeout) = timeout;
+        self.shards.iter().for_each(|shard| shard.wakers.wake());
     }
 
     /// Why the communicator failed, if it did.
@@ -381,6 +390,7 @@ impl<T: Transport> Driver<T> {
     /// Sends what is due and what the window allows; how many packets.
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
+        self.data_path.set_timeout(*lock(&self.shared.timeout));
         let others = Others {
             departed: self.membership.departed(),
             are_watched: self.membership.is_watched(),

@@ -44,6 +44,7 @@
 //! | `open_path`, `transport` | finds out what the path carries; UDP sockets |
 //! | `driver` | moves packets between data path and sockets, on the caller's thread or on its own |
 //! | `local_sums` | adds up with the other ranks of this host, in memory that they share |
+//! | `limits` | which times a rank can wait |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
 #![deny(unsafe_code)]
@@ -58,6 +59,7 @@ mod handle;
 #[doc(hidden)]
 pub mod interface;
 mod late_ranks;
+mod limits;
 mod local_sums;
 mod narrow_path;
 mod no_multicast;

@@ -70,6 +70,11 @@ impl DataPath {
         &self.engine
     }
 
+    /// Has calls wait so long for other ranks from now on, as [`Config::timeout`] says.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.engine.set_timeout(timeout);
+    }
+
     /// Whether no collective is in flight.
     pub fn is_idle(&self) -> bool {
         self.schedule.is_empty()

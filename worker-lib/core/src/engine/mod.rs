@@ -42,6 +42,8 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::ranks::Ranks;
@@ -179,6 +181,11 @@ impl Engine {
     /// Takes in a round trip measured before the first chunk, by a HELLO.
     pub fn sample_rtt(&mut self, sent_at: u64, now: u64) {
         self.rtt.sample(sent_at, now);
+    }
+
+    /// Waits so long for other ranks from now on, as [`Config::timeout`] says.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.config.timeout = config::nanoseconds(timeout);
     }
 
     /// Takes in the news that these ranks have left in good order: they have all their results, and
