@@ -20,6 +20,9 @@ use switchml_rack::{
 
 use crate::site::{PATIENCE, Site, Torch, fresh_folder, run_module, scripts};
 
+/// Within this time happens what should happen soon, on a busy machine, too.
+const SOON: Duration = Duration::from_secs(60);
+
 /// Makes tests of functions, for each version of torch.
 macro_rules! with_each_torch {
     ($($name:ident,)*) => {
@@ -43,6 +46,8 @@ with_each_torch! {
     collectives_while_torch_debugs_in_detail,
     the_host_name_may_be_an_address_of_the_loopback_interface,
     collectives_by_way_of_copies,
+    a_fork_says_what_it_lacks_and_ends_as_usual,
+    a_program_that_fails_ends_at_once_whatever_is_in_flight,
     gradients_may_be_accumulated,
     pipelines_over_ranks,
     sharded_parameters_and_their_checkpoints,
@@ -64,6 +69,7 @@ with_each_torch! {
     a_late_rank_is_waited_for_and_said_to_be,
     a_wait_with_a_timeout_names_the_late_rank,
     the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
+    a_timeout_that_is_set_later_ends_the_wait,
     a_rank_that_never_uses_a_group_is_named,
     another_shape_is_told_and_the_processes_go_on_in_another_job,
     without_an_aggregator_it_says_so_or_falls_back,
@@ -146,6 +152,45 @@ fn collectives_by_way_of_copies(torch: Torch) {
     let Some(site) = Site::new(torch, "collectives_by_way_of_copies", 3) else { return };
     for printed in site.run(&["collectives.py", "staged"], &[]) {
         assert!(printed.contains("all collectives are right"), "{printed}");
+    }
+}
+
+fn a_fork_says_what_it_lacks_and_ends_as_usual(torch: Torch) {
+    let Some(site) = Site::new(torch, "a_fork_says_what_it_lacks_and_ends_as_usual", 2) else {
+        return;
+    };
+    for mut rank in site.ranks(&["forks.py"], &[]) {
+        rank.wait_success(PATIENCE).unwrap();
+        assert!(rank.stdout().contains("all forks have ended"), "{}", rank.stdout());
+        assert!(!rank.stderr().contains("panicked"), "{}", rank.stderr());
+    }
+}
+
+/// Rank 1's. Its own timeout, which it would wait for, is 30 minutes.
+fn a_program_that_fails_ends_at_once_whatever_is_in_flight(torch: Torch) {
+    let name = "a_program_that_fails_ends_at_once_whatever_is_in_flight";
+    let Some(site) = Site::new(torch, name, 3) else { return };
+    for how in [
+        "raises",
+        "raises while it joins",
+        "destroys its group",
+        "exits",
+        "is interrupted",
+        "without torch, is interrupted",
+        "without torch, is interrupted in a barrier",
+        "without torch, is interrupted while it joins",
+    ] {
+        let folder = fresh_folder(&format!("ends-{}", torch.version()));
+        let mut ranks = site.ranks(&["ends.py", how, folder.to_str().unwrap()], &[]);
+        ranks[1].wait_for_line("in flight", PATIENCE).unwrap();
+        let status = ranks[1].wait(SOON).unwrap();
+        assert!(!status.success(), "{how}: {status}");
+        let told = if how.contains("interrupted") { "KeyboardInterrupt" } else { "out of memory" };
+        assert!(how == "exits" || ranks[1].stderr().contains(told), "{how}: {}", ranks[1].stderr());
+        std::fs::write(folder.join("ended"), "").unwrap();
+        for rank in [0, 2] {
+            ranks[rank].wait_success(SOON).unwrap();
+        }
     }
 }
 
@@ -557,6 +602,19 @@ fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(torch: Torch) {
     for (said, _) in ranks {
         assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
         assert!(said["text"].as_str().unwrap().contains("waiting for rank 1"), "{said}");
+    }
+}
+
+/// Of 30 minutes, after the group's first call and before.
+fn a_timeout_that_is_set_later_ends_the_wait(torch: Torch) {
+    let name = "a_timeout_that_is_set_later_ends_the_wait";
+    for when in ["lowered", "early"] {
+        let Some(ranks) = after_waiting(torch, ["25", "15", when], name) else { return };
+        for (said, _) in ranks {
+            assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
+            let text = said["text"].as_str().unwrap();
+            assert!(text.contains("no progress for 15"), "{said}");
+        }
     }
 }
 

@@ -3,14 +3,21 @@
 
 #![allow(unsafe_code)]
 
+mod own;
+
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use own::Own;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use switchml_worker::control::{ClientTls, Token};
 use switchml_worker::{CallStats, Communicator, DType, Error, Handle, ReduceOp, Reduction, Tensor};
+
+/// How long a wait keeps Python from running handlers of signals, such as that of Ctrl-C.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Elements that a Python object holds.
 struct Borrowed {
@@ -72,7 +79,7 @@ impl Borrowed {
 #[pyclass(name = "Communicator", frozen)]
 struct PyCommunicator {
     /// None once it is closed.
-    inner: RwLock<Option<Arc<Communicator>>>,
+    inner: Own<RwLock<Option<Arc<Communicator>>>>,
     rank: u32,
     world_size: u32,
 }
@@ -82,7 +89,7 @@ impl PyCommunicator {
     #[new]
     #[pyo3(signature = (
         *, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads,
-        tls_fingerprint, tls_ca, tls_cert, tls_key, token_file
+        tls_fingerprint, tls_ca, tls_cert, tls_key, token_file, is_wanted
     ))]
     #[expect(clippy::too_many_arguments, reason = "one for each setting, by name")]
     fn new(
@@ -100,8 +107,9 @@ impl PyCommunicator {
         tls_cert: Option<PathBuf>,
         tls_key: Option<PathBuf>,
         token_file: Option<PathBuf>,
+        is_wanted: Py<PyAny>,
     ) -> PyResult<Self> {
-        let connect = || {
+        let connect = move || {
             let tls = ClientTls {
                 fingerprint: tls_fingerprint,
                 ca: tls_ca,
@@ -126,9 +134,9 @@ impl PyCommunicator {
             );
             given(builder, data_threads, switchml_worker::Builder::data_threads).connect()
         };
-        let inner = py.detach(connect).map_err(|error| raised(py, &error))?;
+        let inner = joined(py, connect, &is_wanted)?;
         let (rank, world_size) = (inner.rank(), inner.world_size());
-        Ok(Self { inner: RwLock::new(Some(Arc::new(inner))), rank, world_size })
+        Ok(Self { inner: Own::new(RwLock::new(Some(Arc::new(inner)))), rank, world_size })
     }
 
     /// Starts an all-reduce of the `count` elements at `address`, which are `owner`'s. What they
@@ -145,11 +153,12 @@ impl PyCommunicator {
         residual: Option<usize>,
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
+        let inner = self.inner(py)?;
         let start = || {
             let reduction = Reduction::new(op.parse()?, precision.parse()?);
             let mut tensor = Borrowed::new(address, count, dtype, owner)?;
             tensor.set_residual(residual)?;
-            self.inner()?.all_reduce_start(tensor, reduction)
+            inner.all_reduce_start(tensor, reduction)
         };
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }
@@ -164,8 +173,8 @@ impl PyCommunicator {
         root: u32,
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
-        let start =
-            || self.inner()?.broadcast_start(Borrowed::new(address, count, dtype, owner)?, root);
+        let inner = self.inner(py)?;
+        let start = || inner.broadcast_start(Borrowed::new(address, count, dtype, owner)?, root);
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }
 
@@ -179,10 +188,11 @@ impl PyCommunicator {
         op: &str,
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
+        let inner = self.inner(py)?;
         let start = || {
             let reduction = Reduction::from(op.parse::<ReduceOp>()?);
             let tensor = Borrowed::new(address, count, dtype, owner)?;
-            self.inner()?.reduce_scatter_start(tensor, reduction)
+            inner.reduce_scatter_start(tensor, reduction)
         };
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }
@@ -196,14 +206,15 @@ impl PyCommunicator {
         dtype: &str,
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
-        let start = || self.inner()?.all_gather_start(Borrowed::new(address, count, dtype, owner)?);
+        let inner = self.inner(py)?;
+        let start = || inner.all_gather_start(Borrowed::new(address, count, dtype, owner)?);
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }
 
-    /// Returns when every rank has called it.
-    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        let barrier = || self.inner()?.barrier();
-        py.detach(barrier).map(drop).map_err(|error| raised(py, &error))
+    /// Starts a call that is over when every rank has made it.
+    fn barrier_start(&self, py: Python<'_>) -> PyResult<PyHandle> {
+        let started = self.inner(py)?.barrier_start();
+        started.map(PyHandle::new).map_err(|error| raised(py, &error))
     }
 
     #[getter]
@@ -219,7 +230,7 @@ impl PyCommunicator {
     /// What was agreed when the communicator was made.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let inner = self.inner().map_err(|error| raised(py, &error))?;
+        let inner = self.inner(py)?;
         let info = inner.info();
         let dict = PyDict::new(py);
         dict.set_item("job", &info.job)?;
@@ -235,26 +246,38 @@ impl PyCommunicator {
 
     /// What all calls that have returned took together.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let inner = self.inner().map_err(|error| raised(py, &error))?;
+        let inner = self.inner(py)?;
         told(py, &inner.stats().calls)
     }
 
     /// The ranks that calls in flight have waited for for long; none once it is closed.
     fn late_ranks(&self) -> Vec<u32> {
-        self.inner().map(|inner| inner.late_ranks()).unwrap_or_default()
+        self.open().ok().flatten().map(|inner| inner.late_ranks()).unwrap_or_default()
+    }
+
+    /// Has calls wait so long for other ranks, those in flight, too.
+    fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let inner = self.inner(py)?;
+        let set = || match seconds("timeout", Some(timeout))? {
+            Some(timeout) => inner.set_timeout(timeout),
+            None => Ok(()),
+        };
+        set().map_err(|error| raised(py, &error))
     }
 
     /// Ends all calls in flight, and all later ones.
     fn abort(&self) {
         // One that is closed has none.
-        if let Ok(inner) = self.inner() {
+        if let Ok(Some(inner)) = self.open() {
             inner.abort();
         }
     }
 
     /// Waits for the calls in flight, then leaves the job.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
+        // A fork was never in it.
+        let Ok(inner) = self.inner.get() else { return Ok(()) };
+        let inner = inner.write().unwrap_or_else(PoisonError::into_inner).take();
         let close = || match inner.map(Arc::try_unwrap) {
             Some(Ok(inner)) => inner.close(),
             // Somebody is in a call: leaving follows it.
@@ -265,35 +288,94 @@ impl PyCommunicator {
 }
 
 impl PyCommunicator {
-    fn inner(&self) -> Result<Arc<Communicator>, Error> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::Closed)
+    fn inner(&self, py: Python<'_>) -> PyResult<Arc<Communicator>> {
+        let open = self.open().map_err(|forked| raised_with(py, forked, Vec::new()))?;
+        open.ok_or_else(|| raised(py, &Error::Closed))
+    }
+
+    /// None once it is closed.
+    fn open(&self) -> Result<Option<Arc<Communicator>>, String> {
+        let inner = self.inner.get()?;
+        Ok(inner.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 }
 
 impl Drop for PyCommunicator {
     fn drop(&mut self) {
-        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Ok(inner) = self.inner.get() else { return };
+        let inner = inner.write().unwrap_or_else(PoisonError::into_inner).take();
         // It waits for calls in flight, and other threads of Python may have to go on for that.
         Python::attach(|py| py.detach(|| drop(inner)));
     }
 }
 
+/// Joins the job on a thread of its own, so that this one can give up. What was joined too late is
+/// left again.
+fn joined(
+    py: Python<'_>,
+    connect: impl FnOnce() -> Result<Communicator, Error> + Send + 'static,
+    is_wanted: &Py<PyAny>,
+) -> PyResult<Communicator> {
+    let (answer, answers) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("switchml-join".to_owned());
+    // Nobody may want it any more.
+    thread.spawn(move || drop(answer.send(connect())))?;
+    let answers = Mutex::new(answers);
+    loop {
+        let answer: Result<_, _> = py.detach(|| lock(&answers).recv_timeout(INTERVAL));
+        match answer {
+            Ok(outcome) => return outcome.map_err(|error| raised(py, &error)),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => return Err(raised(py, &Error::Panicked)),
+        }
+        if !is_wanted.bind(py).call0()?.is_truthy()? {
+            return Err(raised(py, &Error::AbortedHere));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A call in flight.
 #[pyclass(name = "Handle", frozen)]
 struct PyHandle {
-    state: Mutex<State>,
+    state: Own<Mutex<State>>,
 }
 
 enum State {
-    Flying(Handle<Borrowed>),
+    Flying(Box<dyn Flying>),
     Over(Result<CallStats, Error>),
+}
+
+/// A handle, whatever tensor its call has.
+trait Flying: Send {
+    /// Whether the call is over, now or after that time.
+    fn is_over_within(&mut self, time: Duration) -> bool;
+    /// What the call took, once it is over.
+    fn outcome(self: Box<Self>) -> Result<CallStats, Error>;
+}
+
+impl<T: Send + Sync + 'static> Flying for Handle<T> {
+    fn is_over_within(&mut self, time: Duration) -> bool {
+        self.wait_for(time)
+    }
+
+    fn outcome(self: Box<Self>) -> Result<CallStats, Error> {
+        self.wait_with_stats().map(|(_, stats)| stats)
+    }
 }
 
 #[pymethods]
 impl PyHandle {
     /// Waits for the result; what the call took.
     fn wait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        match py.detach(|| self.outcome()) {
+        let state = self.state.get().map_err(|forked| raised_with(py, forked, Vec::new()))?;
+        while !py.detach(|| lock(state).is_over_within(INTERVAL)) {
+            py.check_signals()?;
+        }
+        match py.detach(|| lock(state).outcome()) {
             Ok(stats) => told(py, &stats),
             Err(error) => Err(raised(py, &error)),
         }
@@ -301,9 +383,9 @@ impl PyHandle {
 
     /// Whether `wait` would return at once.
     fn is_done(&self) -> bool {
-        match self.state.try_lock().as_deref_mut() {
-            Ok(State::Flying(handle)) => handle.is_done(),
-            Ok(State::Over(_)) => true,
+        let Ok(state) = self.state.get() else { return true };
+        match state.try_lock() {
+            Ok(mut state) => state.is_over_within(Duration::ZERO),
             // Somebody waits.
             Err(_) => false,
         }
@@ -311,17 +393,26 @@ impl PyHandle {
 }
 
 impl PyHandle {
-    fn new(handle: Handle<Borrowed>) -> Self {
-        Self { state: Mutex::new(State::Flying(handle)) }
+    fn new(handle: impl Flying + 'static) -> Self {
+        Self { state: Own::new(Mutex::new(State::Flying(Box::new(handle)))) }
+    }
+}
+
+impl State {
+    /// Whether the call is over, now or after that time.
+    fn is_over_within(&mut self, time: Duration) -> bool {
+        match self {
+            Self::Flying(handle) => handle.is_over_within(time),
+            Self::Over(_) => true,
+        }
     }
 
-    fn outcome(&self) -> Result<CallStats, Error> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = match std::mem::replace(&mut *state, State::Over(Err(Error::Closed))) {
-            State::Flying(handle) => handle.wait_with_stats().map(|(_, stats)| stats),
-            State::Over(outcome) => outcome,
+    fn outcome(&mut self) -> Result<CallStats, Error> {
+        let over = match std::mem::replace(self, Self::Over(Err(Error::Closed))) {
+            Self::Flying(handle) => handle.outcome(),
+            Self::Over(outcome) => outcome,
         };
-        *state = State::Over(over.clone());
+        *self = Self::Over(over.clone());
         over
     }
 }
@@ -363,9 +454,14 @@ fn told<'py>(py: Python<'py>, stats: &CallStats) -> PyResult<Bound<'py, PyDict>>
 
 /// The exception that says this.
 fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    raised_with(py, error.to_string(), error.ranks())
+}
+
+/// The exception with this text, and the ranks at fault.
+fn raised_with(py: Python<'_>, text: String, ranks: Vec<u16>) -> PyErr {
     let made = py
         .import("switchml._error")
-        .and_then(|module| module.getattr("Error")?.call1((error.to_string(), error.ranks())));
+        .and_then(|module| module.getattr("Error")?.call1((text, ranks)));
     made.map_or_else(|error| error, PyErr::from_value)
 }
 

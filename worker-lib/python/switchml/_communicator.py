@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any
+from typing import Any, Callable
 
 from . import _memory, _native
 from ._error import Error
 
 
 class Handle:
-    """A call in flight. The tensor must be left alone until it is over."""
+    """A call in flight. Its tensor, if it has one, must be left alone until it is over."""
 
     def __init__(self, native: _native.Handle) -> None:
         self._native = native
@@ -43,10 +43,12 @@ class Communicator:
 
     Times are in seconds. A call fails when the aggregator has not answered for `deadline` (5). It
     also fails when it has waited for connected ranks for `timeout` (1800), and then names them.
-    Ranks have `join_timeout` (60) to join.
+    Ranks have `join_timeout` (60) to join. `is_wanted`, if given, is asked ten times a second
+    meanwhile; once it says no, joining ends with an error.
 
     Tensors are contiguous torch CPU tensors or writable buffers such as NumPy arrays, and are used
-    in place. Methods release the GIL while they wait.
+    in place. Methods release the GIL while they wait, and let handlers of signals run. In a fork of
+    the process all calls raise an error.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Communicator:
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._native = _native.Communicator(
             aggregator=aggregator,
@@ -80,6 +83,7 @@ class Communicator:
             tls_cert=tls_cert,
             tls_key=tls_key,
             token_file=token_file,
+            is_wanted=is_wanted,
         )
 
     @property
@@ -172,7 +176,11 @@ class Communicator:
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
-        self._native.barrier()
+        self.barrier_start().wait()
+
+    def barrier_start(self) -> Handle:
+        """Starts a call that is over when every rank has made it, and returns at once."""
+        return Handle(self._native.barrier_start())
 
     def stats(self) -> dict[str, Any]:
         """The statistics of all calls that have returned, added up."""
@@ -181,6 +189,10 @@ class Communicator:
     def late_ranks(self) -> list[int]:
         """The ranks that calls in flight have waited for for 5 s or longer, ascending."""
         return self._native.late_ranks()
+
+    def set_timeout(self, seconds: float) -> None:
+        """Has calls wait so long for connected ranks from now on, those in flight, too."""
+        self._native.set_timeout(seconds)
 
     def abort(self) -> None:
         """Ends all calls in flight, and all later ones, whomever they wait for.
@@ -202,7 +214,10 @@ class Communicator:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Also after an exception, so that ranks that wait for this one hear that it left.
+        # Also after an exception, so that ranks that wait for this one hear that it left. Nobody
+        # waits for calls in flight then, and other ranks may never make them.
+        if kind is not None:
+            self.abort()
         try:
             self.close()
         except Error:

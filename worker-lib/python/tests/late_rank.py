@@ -1,9 +1,9 @@
 """A rank of a job in which rank 1 is late.
 
 Arguments: by how many seconds, the group's timeout in seconds, and whether the group is `used`
-before or `unused`. If it is `tried`, it is used, and the others first wait for 7 s alone. Each rank
-prints a line of JSON: the result of all_reduce, or its error's text
-and ranks.
+before or `unused`. If it is `tried`, it is used, and the others first wait for 7 s alone. If it is
+`lowered`, it is used, and gets that timeout afterwards; if `early`, before it is used. Each rank
+prints a line of JSON: the result of all_reduce, or its error's text and ranks.
 """
 
 import json
@@ -14,12 +14,18 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 late, timeout = map(float, sys.argv[1:3])
 dist.init_process_group("switchml")
-group = dist.new_group(timeout=timedelta(seconds=timeout))
+is_changed = sys.argv[3] in ("lowered", "early")
+group = dist.new_group(timeout=timedelta(seconds=1800 if is_changed else timeout))
+if sys.argv[3] == "early":
+    distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
 if sys.argv[3] != "unused":
     dist.all_reduce(torch.ones(1000), group=group)
+if sys.argv[3] == "lowered":
+    distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
 if dist.get_rank() == 1:
     time.sleep(late)
 tensor = torch.ones(1000)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ._create import correct_what_is_recorded, create
+from ._create import correct_what_is_recorded, create, heed_set_timeouts
 from ._feedback import ErrorFeedback
 from ._group import group_of
 from ._hooks import fixed8_compress_hook, fixed8_feedback_hook, fixed16_compress_hook
@@ -56,6 +56,7 @@ def _register() -> None:
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", *STREAMS])
     if not IS_BACKEND:
+        heed_set_timeouts()
         correct_what_is_recorded()
 
 

@@ -4,7 +4,7 @@ import functools
 import os
 import uuid
 from datetime import timedelta
-from typing import Any
+from typing import Any, Callable
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from .._communicator import Communicator
 from .._error import Error
 from ._gloo import gloo_group
-from ._group import Group, group_of, log
+from ._group import Group, backends_of, group_of, log
 from ._membership import Membership
 from ._threads import NAME
 from ._trampoline import IS_BACKEND, as_backend, check
@@ -49,17 +49,25 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     at_once = fallback or not dist.is_initialized()
     limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
 
-    def join(job: str) -> Communicator:
+    def join(job: str, is_wanted: Callable[[], bool]) -> Communicator:
         try:
-            return _connect(aggregator, job, rank, size, timeout, limit)
+            return Communicator(
+                aggregator=aggregator or None,
+                job=job,
+                rank=rank,
+                world_size=size,
+                timeout=timeout.total_seconds(),
+                join_timeout=min(timeout.total_seconds(), limit),
+                is_wanted=is_wanted,
+            )
         except Error as error:
             told = str(error)
             if told.startswith(("aggregator ", "no aggregator ")):
                 told += f" ({known_by})"
             raise Error(told, error.ranks) from None
 
-    membership = Membership(lambda: join(job))
-    gathering = Membership(lambda: join(f"{job}-gathers"))
+    membership = Membership(lambda is_wanted: join(job, is_wanted))
+    gathering = Membership(lambda is_wanted: join(f"{job}-gathers", is_wanted))
     failure = ""
     if at_once:
         try:
@@ -121,6 +129,23 @@ def correct_what_is_recorded() -> None:
     distributed_c10d._new_process_group_helper = corrected
 
 
+@functools.cache
+def heed_set_timeouts() -> None:
+    """Makes torch set timeouts of our groups in a version that knows only its own backends."""
+    set_timeout = distributed_c10d._set_pg_timeout
+
+    def corrected(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
+        group = group or dist.group.WORLD
+        ours = group_of(group) if isinstance(group, dist.ProcessGroup) else None
+        if ours is not None:
+            ours.set_timeout(timeout)
+        # Its own for another type of device; without any it warns.
+        if ours is None or len(backends_of(group)) > 1:
+            set_timeout(timeout, group)
+
+    distributed_c10d._set_pg_timeout = corrected
+
+
 def _fell_back(group: dist.ProcessGroup, backend_name: str) -> bool:
     return NAME in backend_name and group_of(group) is None
 
@@ -160,20 +185,6 @@ def _meet(store: Any, rank: int, size: int) -> tuple[str, str, str]:
         f"SWITCHML_AGGREGATOR is not set, {tried}; set it to the aggregator's host or host:port, "
         "or SWITCHML_FALLBACK=gloo",
         job,
-    )
-
-
-def _connect(
-    aggregator: str, job: str, rank: int, size: int, timeout: timedelta, limit: float
-) -> Communicator:
-    """Joins the group's job, and waits so many seconds for the others to do so."""
-    return Communicator(
-        aggregator=aggregator or None,
-        job=job,
-        rank=rank,
-        world_size=size,
-        timeout=timeout.total_seconds(),
-        join_timeout=min(timeout.total_seconds(), limit),
     )
 
 

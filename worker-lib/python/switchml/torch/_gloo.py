@@ -27,6 +27,12 @@ def gloo_group(
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
+def set_timeout(group: Backend, timeout: timedelta) -> None:
+    """Has a Gloo group's later calls wait so long."""
+    # Its name before torch 2.14.
+    (getattr(group, "set_timeout", None) or group._set_default_timeout)(timeout)
+
+
 def _address_towards(*places: str) -> str | None:
     """This host's address on the route to the first of the places (host or host:port).
 

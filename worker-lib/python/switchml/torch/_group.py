@@ -2,6 +2,8 @@
 
 import atexit
 import logging
+import os
+import sys
 import threading
 import weakref
 from datetime import timedelta
@@ -13,7 +15,7 @@ from torch._C._distributed_c10d import Backend, Work
 
 from .._communicator import Communicator, Handle
 from .._error import Error
-from . import _wide
+from . import _gloo, _wide
 from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
 from ._staging import STREAMS, Staged
@@ -39,6 +41,8 @@ _OPS = {
 # at the aggregator is more than a few sizes or objects are worth.
 _LEAST_GATHERED = 1 << 16
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# Seconds that calls in flight get when a program ends, which nobody waits for any more.
+_FAREWELL = 5.0
 
 
 class Group(Base):
@@ -88,8 +92,10 @@ class Group(Base):
         # Callbacks make calls, too, on threads of their own.
         self._lock = threading.Lock()
         self._closed = False
+        # A fork has neither its threads nor Gloo's.
+        self._process = os.getpid()
         # A thread that returns from a wait needs the interpreter.
-        atexit.register(self.shutdown)
+        atexit.register(self._end_with_program)
 
     def name(self) -> str:
         return NAME
@@ -211,7 +217,9 @@ class Group(Base):
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._options._timeout = timeout
-        self._gloo.set_timeout(timeout)
+        self._membership.set_timeout(timeout.total_seconds())
+        self._gathering.set_timeout(timeout.total_seconds())
+        _gloo.set_timeout(self._gloo, timeout)
 
     def statistics(self) -> dict[str, Any]:
         return added(self._membership.statistics(), self._gathering.statistics())
@@ -221,13 +229,16 @@ class Group(Base):
         return self._membership.communicator()
 
     def shutdown(self) -> None:
-        if self._closed:
+        if self._closed or self._process != os.getpid():
             return
         self._closed = True
-        atexit.unregister(self.shutdown)
-        if self._calls is not None:
-            self._calls.close()
-        self._completions.close()
+        atexit.unregister(self._end_with_program)
+        if sys.exc_info()[0] is not None:
+            # It is destroyed because something failed: nobody waits for these calls any more, and
+            # other ranks may never make them.
+            self._give_up()
+        for thread in self._threads():
+            thread.close()
         log.info("%s: %s", NAME, _in_words(self.statistics()))
         for membership in (self._gathering, self._membership):
             try:
@@ -240,6 +251,25 @@ class Group(Base):
         self._membership.abort()
         self._gathering.abort()
         self.shutdown()
+
+    def _end_with_program(self) -> None:
+        """As `shutdown`, but other ranks are not to wait for a program that has failed."""
+        if self._process == os.getpid():
+            failed = getattr(sys, "last_type", None) is not None
+            if failed or not all(t.is_idle_within(_FAREWELL) for t in self._threads()):
+                self._give_up()
+        self.shutdown()
+
+    def _give_up(self) -> None:
+        """Ends calls in flight, if there are any."""
+        if not all(thread.is_idle() for thread in self._threads()):
+            log.warning("%s: calls in flight are given up", NAME)
+            self._membership.abort()
+            self._gathering.abort()
+
+    def _threads(self) -> list[CallThread]:
+        """Those with calls in flight, in their calls' order."""
+        return [*([] if self._calls is None else [self._calls]), self._completions]
 
     def _start(
         self,
@@ -254,6 +284,7 @@ class Group(Base):
         `take` is called once the tensors hold what came. It brings that to the results, where
         these are others.
         """
+        self._check_process()
         membership = membership or self._membership
         self._sequence += 1
         work = CallWork(tensors if results is None else results, membership.late_ranks)
@@ -289,8 +320,18 @@ class Group(Base):
         try:
             call()
         except Error as error:
+            work.fail(error)
             raise backend_error(error) from None
         return work
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise backend_error(
+                Error(
+                    f"this is a fork of process {self._process}, which the group belongs to, and "
+                    "has none of its threads; make a group here"
+                )
+            )
 
     def _watch_order(self, work: CallWork) -> None:
         """Warns, once, of calls whose order may be chance, and may differ on other ranks."""
@@ -333,6 +374,7 @@ class Group(Base):
         )
 
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
+        self._check_process()
         self._note(name)
         self._sequence += name not in ("send", "recv", "recv_anysource")
         return GlooWork(
@@ -410,8 +452,13 @@ def group_of(group: dist.ProcessGroup | None) -> Group | None:
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("there is no process group; call init_process_group first")
+    return next((backend for backend in backends_of(group) if isinstance(backend, Group)), None)
+
+
+def backends_of(group: dist.ProcessGroup) -> list[Any]:
+    """What is behind a group: one for all types of devices, or several."""
     backends = [_behind(group._get_backend(device)) for device in group._device_types]
-    return next((backend for backend in backends if isinstance(backend, Group)), None)
+    return [backend for at, backend in enumerate(backends) if backend not in backends[:at]]
 
 
 def _behind(backend: Any) -> Any:

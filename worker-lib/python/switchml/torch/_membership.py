@@ -28,12 +28,17 @@ class Membership:
     runs in the network.
     """
 
-    def __init__(self, join: Callable[[], Communicator]) -> None:
+    def __init__(self, join: Callable[[Callable[[], bool]], Communicator]) -> None:
+        # It asks now and then whether it is still to go on.
         self._join = join
         self._communicator: Communicator | None = None
         # Ranks that could not join have not made the call that the others may have made, so they
-        # do not try again.
-        self._failed: Error | None = None
+        # do not try again. This is no exception: one that is kept keeps whatever is in its
+        # traceback's frames, such as Gloo, whose threads must not outlive the group.
+        self._failed: tuple[str, list[int]] | None = None
+        self._is_given_up = False
+        # Seconds that calls wait for late ranks, if that was changed.
+        self._timeout: float | None = None
         self._lock = threading.Lock()
 
     def communicator(self) -> Communicator:
@@ -43,18 +48,27 @@ class Membership:
         """
         with self._lock:
             if self._failed is not None:
-                raise self._failed
+                raise Error(*self._failed)
             if self._communicator is None:
                 try:
-                    self._communicator = self._join()
+                    self._communicator = self._join(lambda: not self._is_given_up)
                 except Error as error:
-                    self._failed = error
+                    self._failed = (str(error), error.ranks)
                     raise
+                if self._timeout is not None:
+                    self._communicator.set_timeout(self._timeout)
             return self._communicator
 
     def is_joined(self) -> bool:
         """Whether `communicator` returns at once."""
         return self._communicator is not None
+
+    def set_timeout(self, seconds: float) -> None:
+        """Calls wait so long for late ranks, those in flight, too."""
+        self._timeout = seconds
+        joined = self._communicator
+        if joined is not None:
+            joined.set_timeout(seconds)
 
     def statistics(self) -> dict[str, Any]:
         """Those of the calls so far."""
@@ -67,7 +81,8 @@ class Membership:
         return [] if joined is None else joined.late_ranks()
 
     def abort(self) -> None:
-        """Ends all calls in flight, whomever they wait for."""
+        """Ends all calls in flight, whomever they wait for, and does not go on joining."""
+        self._is_given_up = True
         joined = self._communicator
         if joined is not None:
             joined.abort()
@@ -75,7 +90,7 @@ class Membership:
     def close(self) -> None:
         """Leaves the job, and does not join it any more. Raises `switchml.Error`."""
         with self._lock:
-            self._failed = self._failed or Error("the process group is destroyed")
+            self._failed = self._failed or ("the process group is destroyed", [])
             if self._communicator is not None:
                 self._communicator.close()
 

@@ -4,6 +4,7 @@ They are never the same ones.
 """
 
 import atexit
+import os
 import queue
 import threading
 import time
@@ -26,12 +27,12 @@ class CallThread:
         # Functions that were given and have not returned.
         self._open = 0
         # Nothing may come to the queue behind its end.
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
         self._thread.start()
 
     def add(self, run: Callable[[], None], failed: Callable[[Exception], None]) -> None:
-        with self._lock:
+        with self._changed:
             if self._closed:
                 raise Error("the process group is destroyed")
             self._open += 1
@@ -39,12 +40,16 @@ class CallThread:
 
     def is_idle(self) -> bool:
         """Whether all that was given before is done."""
-        with self._lock:
-            return self._open == 0
+        return self.is_idle_within(0)
+
+    def is_idle_within(self, seconds: float) -> bool:
+        """The same, once it is so or that time has passed."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._open == 0, seconds)
 
     def close(self) -> None:
         """Returns when all is done that was given before."""
-        with self._lock:
+        with self._changed:
             self._closed = True
             self._todo.put(None)
         self._thread.join()
@@ -56,8 +61,9 @@ class CallThread:
                 run()
             except Exception as error:
                 failed(error)
-            with self._lock:
+            with self._changed:
                 self._open -= 1
+                self._changed.notify_all()
             # Else it would keep tensors until the next one comes.
             del item, run, failed
 
@@ -75,6 +81,14 @@ class CallbackThreads:
     IDLE = 2
 
     def __init__(self) -> None:
+        self._begin()
+        # A thread that returns from a wait needs the interpreter. Groups are closed before this
+        # is, because they are registered later; that ends what callbacks wait for.
+        atexit.register(self._close)
+        # A fork has none of the threads.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
         self._changed = threading.Condition()
         self._todo: deque[Callable[[], None]] = deque()
         # The callback that started last, while it runs, and when it started.
@@ -83,9 +97,6 @@ class CallbackThreads:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
-        # A thread that returns from a wait needs the interpreter. Groups are closed before this
-        # is, because they are registered later; that ends what callbacks wait for.
-        atexit.register(self._close)
 
     def add(self, run: Callable[[], None]) -> None:
         """Runs it soon, on another thread."""
