@@ -46,6 +46,7 @@ with_each_torch! {
     collectives_while_torch_debugs_in_detail,
     the_host_name_may_be_an_address_of_the_loopback_interface,
     collectives_by_way_of_copies,
+    tensors_in_any_memory_and_in_inference_mode,
     a_fork_says_what_it_lacks_and_ends_as_usual,
     a_program_that_fails_ends_at_once_whatever_is_in_flight,
     gradients_may_be_accumulated,
@@ -152,6 +153,15 @@ fn collectives_by_way_of_copies(torch: Torch) {
     let Some(site) = Site::new(torch, "collectives_by_way_of_copies", 3) else { return };
     for printed in site.run(&["collectives.py", "staged"], &[]) {
         assert!(printed.contains("all collectives are right"), "{printed}");
+    }
+}
+
+fn tensors_in_any_memory_and_in_inference_mode(torch: Torch) {
+    let Some(site) = Site::new(torch, "tensors_in_any_memory_and_in_inference_mode", 3) else {
+        return;
+    };
+    for printed in site.run(&["memory.py"], &[]) {
+        assert!(printed.contains("all memory is right"), "{printed}");
     }
 }
 

@@ -52,6 +52,11 @@ def _of_torch(tensor: Any) -> Memory:
         raise ValueError(f"the tensor is on {tensor.device}; move it to the CPU")
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous; call .contiguous() on it")
+    if tensor.is_neg():
+        raise ValueError(
+            "the tensor is a view that negates elements when they are read; call .resolve_neg() on "
+            "it"
+        )
     dtype = str(tensor.dtype)
     if dtype not in _TORCH:
         raise TypeError(

@@ -48,6 +48,8 @@ def asked(name, start):
         assert time.monotonic() < end, f"{name} is never completed"
         time.sleep(0.001)
     assert work.wait() and work.wait() and work.wait(timedelta(seconds=PATIENCE)), name
+    # So long that C++ and Python's locks cannot wait for it.
+    assert work.wait(timedelta(seconds=10**10)), name
     assert work.is_completed() and work.is_success() and work.exception() is None, name
     assert work.get_future().done(), name
     return work

@@ -4,6 +4,7 @@ With the argument `staged`, tensors go the way of GPU tensors: by copies, and a 
 for them. The streams are then those of the CPU, which do nothing.
 """
 
+import math
 import sys
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ if sys.argv[1:] == ["staged"]:
 
 dist.init_process_group("switchml")
 rank, ranks = dist.get_rank(), dist.get_world_size()
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check(name, got, wanted):
@@ -121,16 +123,55 @@ for op, reduced in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.a
     assert tensor[0].isnan() and tensor[1].signbit() == (op == dist.ReduceOp.MIN), f"{op}: {tensor}"
 assert communicator_calls() - before == 2 * 2 * 5, "they were in the network"
 
-# What is not in the network, and what nobody does.
-for dtype in (torch.int32, torch.int64):
-    try:
-        dist.all_reduce(torch.ones(2, dtype=dtype), op=dist.ReduceOp.AVG)
-    except RuntimeError:
-        continue
-    raise SystemExit(f"an average of {dtype}")
+
+def average(values):
+    """Of Python's integers, whose sums do not overflow: what is before the point."""
+    total = sum(values)
+    return abs(total) // ranks * (1 if total >= 0 else -1)
+
+
+def integers(dtype):
+    """Elements of all ranks: sums of both signs, and near the ends of the type."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    if dtype == torch.int64:
+        # Its sums wrap, as in all of torch.
+        least, most = -(most // ranks), most // ranks
+    return of_all(lambda other: [other, max(-2 * other, least), 7, most, least, most - other])
+
+
+before = communicator_calls()
+for dtype in INTEGERS:
+    values = integers(dtype)
+    averages = torch.tensor([average(each) for each in zip(*values)], dtype=dtype)
+    tensor = torch.tensor(values[rank], dtype=dtype)
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    check(f"average of {dtype}", tensor, averages)
+assert communicator_calls() - before == len(INTEGERS), "they were in the network"
+# By Gloo.
+for dtype in (*INTEGERS, torch.float32, torch.float64):
+    values = integers(dtype) if dtype in INTEGERS else of_all(lambda other: [1.5 * other, -other])
+    mean = average if dtype in INTEGERS else lambda each: sum(each) / ranks
+    averages = torch.tensor([mean(each) for each in zip(*values)], dtype=dtype)
+    tensor = torch.tensor(values[rank], dtype=dtype)
+    dist.reduce(tensor, dst=1, op=dist.ReduceOp.AVG)
+    check(f"average of {dtype} on one rank", tensor, averages if rank == 1 else tensor)
+    if dtype in INTEGERS:
+        part = torch.zeros(len(averages), dtype=dtype)
+        whole = torch.tensor(values[rank] * ranks, dtype=dtype)
+        dist.reduce_scatter_tensor(part, whole, op=dist.ReduceOp.AVG)
+        check(f"reduce_scatter of averages of {dtype}", part, averages)
+
+# What is not in the network.
 tensor = torch.tensor([rank + 1])
 dist.all_reduce(tensor, op=dist.ReduceOp.PRODUCT)
 check("product", tensor, torch.tensor([rank + 1 for rank in range(ranks)]).prod().view(1))
+for dtype, op in ((torch.uint8, dist.ReduceOp.SUM), (torch.float32, dist.ReduceOp.PRODUCT)):
+    tensors = [torch.full((count,), rank + 1, dtype=dtype) for count in (2, 3)]
+    dist.all_reduce_coalesced(tensors, op=op)
+    reduced = sum if op == dist.ReduceOp.SUM else math.prod
+    for count, tensor in zip((2, 3), tensors):
+        wanted = reduced(of_all(lambda other: other + 1))
+        check(f"coalesced {op} of {dtype}", tensor, torch.full((count,), wanted, dtype=dtype))
 
 # A tensor that does not lie in one piece.
 tensor = (torch.arange(12.0) + rank).view(3, 4).t()

@@ -21,6 +21,7 @@ from ._create import correct_what_is_recorded, create, heed_set_timeouts
 from ._feedback import ErrorFeedback
 from ._group import group_of
 from ._hooks import fixed8_compress_hook, fixed8_feedback_hook, fixed16_compress_hook
+from ._lazy import remember_what_is_resolved
 from ._staging import STREAMS
 from ._threads import NAME
 from ._trampoline import IS_BACKEND
@@ -55,6 +56,7 @@ def _register() -> None:
     """Makes the backend known to torch, once."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", *STREAMS])
+        remember_what_is_resolved()
     if not IS_BACKEND:
         heed_set_timeouts()
         correct_what_is_recorded()

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,9 @@ from torch._C._distributed_c10d import Backend, Work
 from .._communicator import Communicator, Handle
 from .._error import Error
 from . import _gloo, _wide
+from ._delegated import INTEGERS, Delegated, tensors_in
+from ._elements import overwrite, plain
+from ._lazy import behind
 from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
 from ._staging import STREAMS, Staged
@@ -108,13 +111,18 @@ class Group(Base):
         return self._options
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
-        if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
-            return self._delegate("allreduce", tensors, opts)
-        return self._start(tensors, lambda there: [self._reduce(tensor, op) for tensor in there])
+        return self._all_reduce("allreduce", tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        return self.allreduce(tensors, opts)
+        return self._all_reduce("allreduce_coalesced", tensors, opts)
+
+    def _all_reduce(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Work:
+        tensors = behind(tensors)
+        op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
+        if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
+            # The two have options of different types.
+            return self._delegate(name, tensors, *([] if opts is None else [opts]))
+        return self._start(tensors, lambda there: [self._reduce(tensor, op) for tensor in there])
 
     def average_in_bits(
         self, bits: int, tensor: torch.Tensor, residual: torch.Tensor | None = None
@@ -137,11 +145,13 @@ class Group(Base):
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         return self._start(
-            tensors, lambda there: [self._broadcast(tensor, opts.rootRank) for tensor in there]
+            behind(tensors),
+            lambda there: [self._broadcast(tensor, opts.rootRank) for tensor in there],
         )
 
     def _scatter(self, name: str, outputs: Any, given: Any, opts: Any) -> Work:
         """A reduce-scatter, in any form that torch has."""
+        outputs, given = behind((outputs, given))
         op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
         calls = parted(outputs, given)
         if op is None or not all(
@@ -149,7 +159,8 @@ class Group(Base):
         ):
             return self._delegate(name, outputs, given, opts)
         # What is given is not to be changed.
-        copies = [call.copied(self._scratch) for call in calls]
+        with torch.inference_mode():
+            copies = [call.copied(self._scratch) for call in calls]
 
         def start(there: list[torch.Tensor]) -> list[Started]:
             start = self._communicator.reduce_scatter_start
@@ -160,16 +171,19 @@ class Group(Base):
                 call.take_part(copy, self.rank())
                 self._scratch.give_back(copy)
 
-        return self._start(copies, start, results=[call.part for call in calls], take=take)
+        results = [call.part for call in calls]
+        return self._start(copies, start, results=results, take=take)
 
     def _gather(self, name: str, outputs: Any, given: Any, opts: Any) -> Work:
         """An all-gather, in any form that torch has."""
+        outputs, given = behind((outputs, given))
         calls = parted(given, outputs)
         size = self.size()
         is_large = sum(call.part.nbytes for call in calls) * size >= _LEAST_GATHERED
         if not is_large or not all(call.fits(size) for call in calls):
             return self._delegate(name, outputs, given, opts)
-        wholes = [call.gathering(self.rank(), size) for call in calls]
+        with torch.inference_mode():
+            wholes = [call.gathering(self.rank(), size) for call in calls]
         if not all(as_words(flat, size) is not None for flat in wholes):
             return self._delegate(name, outputs, given, opts)
 
@@ -181,11 +195,12 @@ class Group(Base):
             for call, flat in zip(calls, wholes):
                 call.take_whole(flat)
 
-        results = list(_tensors_in([call.whole for call in calls]))
+        results = list(tensors_in([call.whole for call in calls]))
         return self._start(wholes, start, self._gathering, results, take)
 
     def barrier(self, opts: Any = None) -> Work:
-        token = torch.zeros(1, dtype=torch.int32)
+        # Wherever torch makes tensors by default.
+        token = torch.zeros(1, dtype=torch.int32, device="cpu")
         return self._start([token], lambda there: [self._reduce(there[0], "sum")])
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
@@ -289,9 +304,12 @@ class Group(Base):
         self._sequence += 1
         work = CallWork(tensors if results is None else results, membership.late_ranks)
         self._watch_order(work)
-        staged = {
-            i: Staged(tensor) for i, tensor in enumerate(tensors) if tensor.device.type in STREAMS
-        }
+        with torch.inference_mode():
+            staged = {
+                i: Staged(tensor)
+                for i, tensor in enumerate(tensors)
+                if tensor.device.type in STREAMS
+            }
         there = [staged[i].host if i in staged else tensor for i, tensor in enumerate(tensors)]
 
         def call() -> None:
@@ -318,7 +336,8 @@ class Group(Base):
             self._calls.add(call, work.fail)
             return work
         try:
-            call()
+            with torch.inference_mode():
+                call()
         except Error as error:
             work.fail(error)
             raise backend_error(error) from None
@@ -352,34 +371,36 @@ class Group(Base):
         """Starts a reduction; the second result puts it in its place once it is here."""
         if op in ("max", "min") and tensor.dtype in (torch.int64, torch.float64):
             handle, result = _wide.extremum(self._communicator, tensor.detach(), op)
-            return handle, lambda: _overwrite(tensor, result())
+            return handle, lambda: overwrite(tensor, result())
+        if op == "avg" and tensor.dtype in INTEGERS:
+            handle, result = _wide.average_of_integers(self._communicator, tensor, self.size())
+            return handle, lambda: overwrite(tensor, result())
         if tensor.dtype == torch.int64:
             handle, result = _wide.sum_of_integers(self._communicator, tensor.detach())
-            return handle, lambda: _overwrite(tensor, result())
-        there = tensor if tensor.is_contiguous() else tensor.contiguous()
+            return handle, lambda: overwrite(tensor, result())
+        there = plain(tensor)
         handle = self._communicator.all_reduce_start(there.detach(), op)
-        return handle, (lambda: None) if there is tensor else (lambda: _overwrite(tensor, there))
+        return handle, (lambda: None) if there is tensor else (lambda: overwrite(tensor, there))
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> Started:
         """Starts a broadcast: any elements, as words of 32 bits."""
-        there = tensor.detach()
+        there = plain(tensor)
         size = there.numel() * there.element_size()
-        if there.is_contiguous() and size % 4 == 0 and there.data_ptr() % 4 == 0:
-            return self._communicator.broadcast_start(_as_words(there), root), lambda: None
-        words = torch.zeros(size + 3 & ~3, dtype=torch.uint8)
-        words[:size] = there.contiguous().view(-1).view(torch.uint8)
-        handle = self._communicator.broadcast_start(words.view(torch.int32), root)
-        return handle, lambda: _overwrite(
-            tensor, words[:size].view(tensor.dtype).view(tensor.shape)
-        )
+        if there is tensor and size % 4 == 0 and there.data_ptr() % 4 == 0:
+            words = _as_words(there.detach())
+            return self._communicator.broadcast_start(words, root), lambda: None
+        copy = torch.zeros(size + 3 & ~3, dtype=torch.uint8, device="cpu")
+        copy[:size] = there.detach().view(-1).view(torch.uint8)
+        handle = self._communicator.broadcast_start(copy.view(torch.int32), root)
+        return handle, lambda: overwrite(tensor, copy[:size].view(tensor.dtype))
 
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
         self._check_process()
         self._note(name)
         self._sequence += name not in ("send", "recv", "recv_anysource")
-        return GlooWork(
-            method_of(self._gloo, name)(*arguments, **named), list(_tensors_in(arguments))
-        )
+        delegated = Delegated(name, behind(arguments), self.rank(), self.size())
+        work = delegated.start(method_of(self._gloo, name), **named)
+        return GlooWork(work, list(tensors_in(behind(arguments))), delegated)
 
     def _note(self, name: str) -> None:
         if name not in self._delegated:
@@ -477,30 +498,18 @@ def _in_words(statistics: dict[str, Any]) -> str:
 
 
 def _is_offered(tensor: torch.Tensor, op: str) -> bool:
-    if tensor.device.type not in ("cpu", *STREAMS) or tensor.is_sparse:
+    if tensor.device.type not in ("cpu", *STREAMS) or tensor.layout != torch.strided:
         return False
-    return tensor.dtype in _FLOATS or (tensor.dtype in (torch.int32, torch.int64) and op != "avg")
+    integers = INTEGERS if op == "avg" else (torch.int32, torch.int64)
+    return tensor.dtype in _FLOATS or tensor.dtype in integers
 
 
 def _is_scattered(tensor: torch.Tensor, op: str) -> bool:
     """Whether a reduce-scatter of such tensors is one call in the network."""
-    is_double = op in ("max", "min") and tensor.dtype == torch.float64
-    return _is_offered(tensor, op) and tensor.dtype != torch.int64 and not is_double
-
-
-def _tensors_in(arguments: Any) -> Iterator[torch.Tensor]:
-    """The tensors in arguments, and in lists in them."""
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            yield argument
-        elif isinstance(argument, (list, tuple)):
-            yield from _tensors_in(argument)
+    is_wide = op in ("max", "min") and tensor.dtype == torch.float64
+    is_wide |= op == "avg" and tensor.dtype in INTEGERS
+    return _is_offered(tensor, op) and tensor.dtype != torch.int64 and not is_wide
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.int32)
-
-
-def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    with torch.no_grad():
-        tensor.copy_(values)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ._elements import is_plain, overwrite
 from ._staging import STREAMS
 
 
@@ -29,7 +30,7 @@ class Parted:
             and all(
                 tensor.dtype == self.part.dtype
                 and tensor.device == self.part.device
-                and not tensor.is_sparse
+                and tensor.layout == torch.strided
                 for tensor in (self.part, *wholes)
             )
             and self.part.device.type in ("cpu", *STREAMS)
@@ -51,7 +52,7 @@ class Parted:
         whole = self.whole
         if (
             isinstance(whole, torch.Tensor)
-            and whole.is_contiguous()
+            and is_plain(whole)
             and whole.data_ptr() % torch.int32.itemsize == 0
         ):
             flat = whole.detach().view(-1)
@@ -60,7 +61,7 @@ class Parted:
                 ranks * self.part.numel(), dtype=self.part.dtype, device=self.part.device
             )
         own = flat.chunk(ranks)[rank] if flat.numel() else flat
-        if own.data_ptr() != self.part.data_ptr():
+        if own.data_ptr() != self.part.data_ptr() or not is_plain(self.part):
             own.copy_(self.part.detach().reshape(-1))
         return flat
 
@@ -123,8 +124,7 @@ def as_words(flat: torch.Tensor, ranks: int) -> torch.Tensor | None:
 
 
 def _copy(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    with torch.no_grad():
-        tensor.copy_(values.view(tensor.shape))
+    overwrite(tensor, values)
     if tensor.device.type in STREAMS:
         # Any stream may use it then.
         STREAMS[tensor.device.type].current_stream(tensor.device).synchronize()

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from ._elements import overwrite
+
 # The devices that are served so, and what has their streams.
 STREAMS: dict[str, ModuleType | Any] = {"cuda": torch.cuda}
 
@@ -22,7 +24,9 @@ class Staged:
         streams = STREAMS[device.type]
         self._tensor, self._device = tensor.detach(), device
         # Torch keeps pinned memory for the next one of its size.
-        self.host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=device.type != "cpu")
+        self.host = torch.empty(
+            tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=device.type != "cpu"
+        )
         stream = streams.Stream(device)
         stream.wait_stream(streams.current_stream(device))
         with streams.stream(stream):
@@ -40,6 +44,6 @@ class Staged:
         streams = STREAMS[self._device.type]
         stream = streams.Stream(self._device)
         with streams.stream(stream):
-            self._tensor.copy_(self.host, non_blocking=True)
+            overwrite(self._tensor, self.host, non_blocking=True)
         self._event.record(stream)
         self._event.synchronize()

@@ -11,6 +11,8 @@ import time
 from collections import deque
 from typing import Callable
 
+import torch
+
 from .._error import Error
 
 NAME = "switchml"
@@ -58,7 +60,9 @@ class CallThread:
         while (item := self._todo.get()) is not None:
             run, failed = item
             try:
-                run()
+                # It may write to any tensor then.
+                with torch.inference_mode():
+                    run()
             except Exception as error:
                 failed(error)
             with self._changed:

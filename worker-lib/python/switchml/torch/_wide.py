@@ -9,6 +9,8 @@ from typing import Callable
 import torch
 
 from .._communicator import Communicator, Handle
+from ._delegated import average
+from ._elements import plain
 
 Started = tuple[Handle, Callable[[], torch.Tensor]]
 
@@ -29,6 +31,12 @@ def sum_of_integers(communicator: Communicator, tensor: torch.Tensor) -> Started
         return sums[0] + (sums[1] << 16) + (sums[2] << 32) + (sums[3] << 48)
 
     return handle, result
+
+
+def average_of_integers(communicator: Communicator, tensor: torch.Tensor, ranks: int) -> Started:
+    """Averages of any integers, which are not rounded but cut off: as of int64, by their sums."""
+    handle, sums = sum_of_integers(communicator, tensor.detach().to(torch.int64))
+    return handle, lambda: average(sums(), ranks)
 
 
 def extremum(communicator: Communicator, tensor: torch.Tensor, op: str) -> Started:
@@ -54,7 +62,7 @@ def _keys(tensor: torch.Tensor, op: str) -> torch.Tensor:
 
     -0.0 is less than 0.0, and a NaN wins, as for floats of 32 bits in the network.
     """
-    words = tensor.contiguous().view(torch.int64)
+    words = plain(tensor).view(torch.int64)
     if tensor.dtype == torch.float64:
         # A negative float's magnitude falls as its integer rises: invert all but the sign.
         words = words ^ (words >> 63 & _NAN)

@@ -11,7 +11,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
 from .._error import Error
+from ._delegated import Delegated
 from ._threads import CALLBACKS, NAME
+
+# Longer waits overflow, in Python's locks and in C++.
+_LONGEST = timedelta(days=36_500)
 
 # What torch's holder of a Python Work answers by itself, and wrongly.
 _NOT_FORWARDED = (
@@ -146,7 +150,8 @@ class CallWork(HeldWork):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         # The communicator's own deadline ends every call. Torch passes 0 or less for no limit.
-        limit = timeout.total_seconds() if timeout and timeout > timedelta() else None
+        given = timeout if timeout and timeout > timedelta() else None
+        limit = min(given, _LONGEST).total_seconds() if given else None
         if not self._over.wait(limit):
             ranks = self._late_ranks()
             waits = "; it waits for " + rank_list(ranks) if ranks else ""
@@ -180,14 +185,15 @@ class CallWork(HeldWork):
 class GlooWork(HeldWork):
     """A call that went to Gloo."""
 
-    def __init__(self, work: Work, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, work: Work, tensors: list[torch.Tensor], delegated: Delegated) -> None:
         super().__init__()
-        self._work, self._tensors = work, tensors
+        self._work, self._tensors, self._delegated = work, tensors, delegated
         # Whether anybody has the future.
         self._shared = False
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
-        done = self._work.wait(timeout)
+        done = self._work.wait(min(timeout, _LONGEST))
+        self._take()
         if self._shared:
             self._future.wait()
         return done
@@ -201,14 +207,32 @@ class GlooWork(HeldWork):
         else:
             # Gloo's threads complete its calls, and would run the callbacks, too.
             theirs.add_done_callback(lambda _: CALLBACKS.add(lambda: finished.set_result(None)))
-        return finished.then(lambda _: theirs.value())
+        return finished.then(lambda _: self._value(theirs))
 
     def future(self) -> torch.futures.Future[Any]:
         self._shared = True
         return self._future
 
+    def _value(self, theirs: torch.futures.Future[Any]) -> Any:
+        value = theirs.value()
+        self._take()
+        return self._delegated.original(value)
+
+    def _take(self) -> None:
+        try:
+            self._delegated.take()
+        except Error as error:
+            raise backend_error(error) from None
+
     def is_completed(self) -> bool:
-        return self._work.is_completed()
+        if not self._work.is_completed():
+            return False
+        try:
+            self._delegated.take()
+        except Error:
+            # It is for those who wait.
+            pass
+        return True
 
     def is_success(self) -> bool:
         return self._work.is_success()
@@ -228,7 +252,9 @@ class GlooWork(HeldWork):
         return None
 
     def result(self) -> list[torch.Tensor]:
-        return self._work.result()
+        results = self._work.result()
+        self._take()
+        return self._delegated.original(results)
 
     def source_rank(self) -> int:
         return self._work.source_rank()
