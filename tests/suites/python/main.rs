@@ -47,6 +47,7 @@ with_each_torch! {
     the_host_name_may_be_an_address_of_the_loopback_interface,
     collectives_by_way_of_copies,
     tensors_in_any_memory_and_in_inference_mode,
+    calls_are_in_the_profilers_traces,
     a_fork_says_what_it_lacks_and_ends_as_usual,
     a_program_that_fails_ends_at_once_whatever_is_in_flight,
     gradients_may_be_accumulated,
@@ -162,6 +163,13 @@ fn tensors_in_any_memory_and_in_inference_mode(torch: Torch) {
     };
     for printed in site.run(&["memory.py"], &[]) {
         assert!(printed.contains("all memory is right"), "{printed}");
+    }
+}
+
+fn calls_are_in_the_profilers_traces(torch: Torch) {
+    let Some(site) = Site::new(torch, "calls_are_in_the_profilers_traces", 2) else { return };
+    for printed in site.run(&["profiles.py"], &[]) {
+        assert!(printed.contains("all calls are in the traces"), "{printed}");
     }
 }
 

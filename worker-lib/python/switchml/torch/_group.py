@@ -21,6 +21,7 @@ from ._elements import overwrite, plain
 from ._lazy import behind
 from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
+from ._profile import Span
 from ._staging import STREAMS, Staged
 from ._threads import CALLBACKS, NAME, CallThread
 from ._trampoline import Base, Options, can_delegate, method_of
@@ -122,7 +123,9 @@ class Group(Base):
         if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
             # The two have options of different types.
             return self._delegate(name, tensors, *([] if opts is None else [opts]))
-        return self._start(tensors, lambda there: [self._reduce(tensor, op) for tensor in there])
+        return self._start(
+            "all_reduce", tensors, lambda there: [self._reduce(tensor, op) for tensor in there]
+        )
 
     def average_in_bits(
         self, bits: int, tensor: torch.Tensor, residual: torch.Tensor | None = None
@@ -138,13 +141,14 @@ class Group(Base):
             start = self._communicator.all_reduce_start
             return [(start(given[0], "avg", bits, *given[1:]), lambda: None)]
 
-        work = self._start(tensors, average)
+        work = self._start("all_reduce", tensors, average)
         # Hooks call this, and DDP waits for what they make of the future.
         work.raise_after_backward()
         return work
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         return self._start(
+            "broadcast",
             behind(tensors),
             lambda there: [self._broadcast(tensor, opts.rootRank) for tensor in there],
         )
@@ -172,7 +176,7 @@ class Group(Base):
                 self._scratch.give_back(copy)
 
         results = [call.part for call in calls]
-        return self._start(copies, start, results=results, take=take)
+        return self._start("reduce_scatter", copies, start, results=results, take=take)
 
     def _gather(self, name: str, outputs: Any, given: Any, opts: Any) -> Work:
         """An all-gather, in any form that torch has."""
@@ -196,12 +200,12 @@ class Group(Base):
                 call.take_whole(flat)
 
         results = list(tensors_in([call.whole for call in calls]))
-        return self._start(wholes, start, self._gathering, results, take)
+        return self._start("all_gather", wholes, start, self._gathering, results, take)
 
     def barrier(self, opts: Any = None) -> Work:
         # Wherever torch makes tensors by default.
         token = torch.zeros(1, dtype=torch.int32, device="cpu")
-        return self._start([token], lambda there: [self._reduce(there[0], "sum")])
+        return self._start("barrier", [token], lambda there: [self._reduce(there[0], "sum")])
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         self._note("monitored_barrier")
@@ -288,6 +292,7 @@ class Group(Base):
 
     def _start(
         self,
+        name: str,
         tensors: list[torch.Tensor],
         start: Callable[[list[torch.Tensor]], list[Started]],
         membership: Membership | None = None,
@@ -302,7 +307,7 @@ class Group(Base):
         self._check_process()
         membership = membership or self._membership
         self._sequence += 1
-        work = CallWork(tensors if results is None else results, membership.late_ranks)
+        work = CallWork(tensors if results is None else results, membership.late_ranks, Span(name))
         self._watch_order(work)
         with torch.inference_mode():
             staged = {

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import Work
 
 from .._error import Error
 from ._delegated import Delegated
+from ._profile import Span
 from ._threads import CALLBACKS, NAME
 
 # Longer waits overflow, in Python's locks and in C++.
@@ -116,9 +117,11 @@ def _held_by(work: Work) -> HeldWork | None:
 class CallWork(HeldWork):
     """A call in the network."""
 
-    def __init__(self, tensors: list[torch.Tensor], late_ranks: Callable[[], list[int]]) -> None:
+    def __init__(
+        self, tensors: list[torch.Tensor], late_ranks: Callable[[], list[int]], span: Span
+    ) -> None:
         super().__init__()
-        self._tensors, self._late_ranks = tensors, late_ranks
+        self._tensors, self._late_ranks, self._span = tensors, late_ranks, span
         self._over = threading.Event()
         self._error: Exception | None = None
         self._finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(tensors))
@@ -131,6 +134,7 @@ class CallWork(HeldWork):
 
     def finish(self, error: Exception | None = None) -> None:
         """The call is over."""
+        self._span.end()
         self._error = error
         with self._lock:
             self._over.set()
