@@ -73,6 +73,7 @@ with_each_torch! {
     the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
     a_timeout_that_is_set_later_ends_the_wait,
     a_rank_that_never_uses_a_group_is_named,
+    a_rank_that_calls_gloo_instead_is_named_at_once,
     another_shape_is_told_and_the_processes_go_on_in_another_job,
     without_an_aggregator_it_says_so_or_falls_back,
 }
@@ -648,6 +649,24 @@ fn a_rank_that_never_uses_a_group_is_named(torch: Torch) {
         assert!(text.contains("did not start: after 7 s rank"), "{said}");
         let waits = stderr.contains("has waited 5 s for rank 1 to join");
         assert_eq!(waits, rank != 1, "rank {rank}: {stderr}");
+    }
+}
+
+/// With elements of a type that the network does not add.
+fn a_rank_that_calls_gloo_instead_is_named_at_once(torch: Torch) {
+    let Some(site) = Site::new(torch, "a_rank_that_calls_gloo_instead_is_named_at_once", 3) else {
+        return;
+    };
+    for mut rank in site.ranks(&["failing_rank.py", "type"], &[]) {
+        let seen = seen(&mut rank);
+        assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
+        // Not at a timeout, which is 30 minutes.
+        assert!(seen["seconds"].as_f64().unwrap() < 60.0, "{seen}");
+        let text = seen["text"].as_str().unwrap();
+        assert!(text.contains("of rank 1 is barrier()"), "{text}");
+        assert!(text.contains("of ranks 0 and 2 is all_reduce(sum, f32, 1000)"), "{text}");
+        rank.wait_success(PATIENCE).unwrap();
+        assert!(rank.stdout().contains("and again"));
     }
 }
 

@@ -85,6 +85,8 @@ class Group(Base):
         # Makes calls that have to wait until the job is joined, or until elements arrive from a
         # GPU, and those behind them, because their order counts. It exists from the first one on.
         self._calls: CallThread | None = None
+        # Whether calls have been made in the network. That is so on all ranks or on none.
+        self._is_used = self._membership.is_joined()
         self._delegated: set[str] = set()
         self._scratch = Scratch()
         # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch
@@ -307,6 +309,7 @@ class Group(Base):
         self._check_process()
         membership = membership or self._membership
         self._sequence += 1
+        self._is_used |= membership is self._membership
         work = CallWork(tensors if results is None else results, membership.late_ranks, Span(name))
         self._watch_order(work)
         with torch.inference_mode():
@@ -402,10 +405,26 @@ class Group(Base):
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
         self._check_process()
         self._note(name)
-        self._sequence += name not in ("send", "recv", "recv_anysource")
+        # First: if that fails, Gloo is not to be left with a call that never ends.
+        made = None if name in ("send", "recv", "recv_anysource") else self._announce()
         delegated = Delegated(name, behind(arguments), self.rank(), self.size())
         work = delegated.start(method_of(self._gloo, name), **named)
-        return GlooWork(work, list(tensors_in(behind(arguments))), delegated)
+        return GlooWork(work, list(tensors_in(behind(arguments))), delegated, made)
+
+    def _announce(self) -> CallWork | None:
+        """Tells other ranks that this one makes a call that goes to Gloo.
+
+        It is over when they all have. A rank that makes a call in the network instead, where
+        others do not come to, would wait for them, and they for it, until the timeout; so all hear
+        at once that ranks make different calls.
+        """
+        if not self._is_used:
+            # Few groups make such calls alone, and they would join a job for that.
+            self._sequence += 1
+            return None
+        return self._start(
+            "agree", [], lambda _: [(self._communicator.barrier_start(), lambda: None)]
+        )
 
     def _note(self, name: str) -> None:
         if name not in self._delegated:

@@ -187,15 +187,23 @@ class CallWork(HeldWork):
 
 
 class GlooWork(HeldWork):
-    """A call that went to Gloo."""
+    """A call that went to Gloo. `made` is over when all ranks have made it, if that is known."""
 
-    def __init__(self, work: Work, tensors: list[torch.Tensor], delegated: Delegated) -> None:
+    def __init__(
+        self,
+        work: Work,
+        tensors: list[torch.Tensor],
+        delegated: Delegated,
+        made: CallWork | None,
+    ) -> None:
         super().__init__()
-        self._work, self._tensors, self._delegated = work, tensors, delegated
+        self._work, self._tensors, self._delegated, self._made = work, tensors, delegated, made
         # Whether anybody has the future.
         self._shared = False
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
+        if self._made is not None:
+            self._made.wait(timeout)
         done = self._work.wait(min(timeout, _LONGEST))
         self._take()
         if self._shared:
@@ -206,18 +214,33 @@ class GlooWork(HeldWork):
     def _future(self) -> torch.futures.Future[Any]:
         theirs = self._work.get_future()
         finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(self._tensors))
-        if theirs.done():
+        if self._made is None or self._made.is_success():
+            self._finish_with(theirs, finished)
+        else:
+            self._made.future().add_done_callback(lambda _: self._finish_with(theirs, finished))
+        return finished.then(lambda _: self._value(theirs))
+
+    def _finish_with(
+        self, theirs: torch.futures.Future[Any], finished: torch.futures.Future[None]
+    ) -> None:
+        """Finishes our future as soon as Gloo's is, or never will be because ranks differ."""
+        if theirs.done() or self._failure() is not None:
             finished.set_result(None)
         else:
             # Gloo's threads complete its calls, and would run the callbacks, too.
             theirs.add_done_callback(lambda _: CALLBACKS.add(lambda: finished.set_result(None)))
-        return finished.then(lambda _: self._value(theirs))
+
+    def _failure(self) -> Exception | None:
+        """Why ranks do not all make this call."""
+        return None if self._made is None else self._made.exception()
 
     def future(self) -> torch.futures.Future[Any]:
         self._shared = True
         return self._future
 
     def _value(self, theirs: torch.futures.Future[Any]) -> Any:
+        if failure := self._failure():
+            raise failure
         value = theirs.value()
         self._take()
         return self._delegated.original(value)
@@ -229,6 +252,10 @@ class GlooWork(HeldWork):
             raise backend_error(error) from None
 
     def is_completed(self) -> bool:
+        if self._failure() is not None:
+            return True
+        if self._made is not None and not self._made.is_completed():
+            return False
         if not self._work.is_completed():
             return False
         try:
@@ -239,9 +266,11 @@ class GlooWork(HeldWork):
         return True
 
     def is_success(self) -> bool:
-        return self._work.is_success()
+        return self._failure() is None and self._work.is_success()
 
     def exception(self) -> Any:
+        if failure := self._failure():
+            return failure
         try:
             return self._work.exception()
         except TypeError:
@@ -256,6 +285,8 @@ class GlooWork(HeldWork):
         return None
 
     def result(self) -> list[torch.Tensor]:
+        if failure := self._failure():
+            raise failure
         results = self._work.result()
         self._take()
         return self._delegated.original(results)
