@@ -344,6 +344,7 @@ struct PyHandle {
     state: Own<Mutex<State>>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "each comes to be the large one")]
 enum State {
     Flying(Box<dyn Flying>),
     Over(Result<CallStats, Error>),
