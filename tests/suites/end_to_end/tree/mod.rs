@@ -266,10 +266,11 @@ fn combiners_below_combiners(plane: Plane, options: RackOptions) {
     let site = Site::with_parents(plane, options, [ROOT.to_owned(), combiner_at(0)]);
     same_everywhere(site.run("deep", life));
     assert!(site.counter(Some(1), "combined") > 1_000);
-    // All four ranks are below the upper one: whole rounds leave it.
+    // All four ranks are below the upper one: whole rounds leave it, unless a rank was late on a
+    // busy machine. If parts of rounds left it, the root would start as many as it completes.
     assert!(site.counter(Some(0), "combined") > 1_000);
     let (started, completed) = (site.counter(None, "started"), site.counter(None, "completed"));
-    assert!(completed > 1_000 && started * 10 < completed, "{started} of {completed}");
+    assert!(completed > 1_000 && started * 2 < completed, "{started} of {completed}");
 }
 
 /// Each thread's shard has uplink ports of its own.
