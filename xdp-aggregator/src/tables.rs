@@ -235,7 +235,7 @@ impl Cells for Maps {
         // SAFETY: as in `with_slot`.
         unsafe {
             let word = &raw mut (*entry).lock;
-            if !lock::acquire(word) {
+            if !lock::wait(word) {
                 return Outcome::SlotBusy;
             }
             let cell = &mut (*entry).cell;
