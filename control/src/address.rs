@@ -42,10 +42,10 @@ const LINK_LOCAL: &str = "link-local addresses are not supported";
 pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, AddressError> {
     let wrong = |why: String| AddressError::Wrong { given: given.to_owned(), why };
     if let Some(address) = parse(given, default_port) {
-        return if is_link_local(&address) {
-            Err(wrong(LINK_LOCAL.to_owned()))
-        } else {
-            Ok(vec![address])
+        return match address {
+            _ if address.port() == 0 => Err(wrong(no_port("0"))),
+            _ if is_link_local(&address) => Err(wrong(LINK_LOCAL.to_owned())),
+            _ => Ok(vec![address]),
         };
     }
     if given.matches(':').count() > 1 {
@@ -57,7 +57,7 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
         None => (given, default_port),
         Some((host, port)) => match port.parse() {
             Ok(port) if port > 0 => (host, port),
-            _ => return Err(wrong(format!("{port:?} is no port, 1 to 65535 are"))),
+            _ => return Err(wrong(no_port(port))),
         },
     };
     if host.is_empty() {
@@ -70,6 +70,10 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
     found.sort_by_key(SocketAddr::is_ipv6);
     found.dedup();
     if found.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(found) }
+}
+
+fn no_port(port: &str) -> String {
+    format!("{port:?} is no port, 1 to 65535 are")
 }
 
 /// The host in such an address: a name, or an IP address without brackets.
@@ -128,7 +132,7 @@ mod tests {
     fn refused() {
         for given in ["", ":1", "localhost:", "localhost:0", "localhost:65536", "localhost:x"]
             .into_iter()
-            .chain(["fd00::g", "[fd00::1]:65536", "[fd00::1"])
+            .chain(["10.0.0.1:0", "[fd00::1]:0", "fd00::g", "[fd00::1]:65536", "[fd00::1"])
         {
             assert!(matches!(resolve(given, 1), Err(AddressError::Wrong { .. })), "{given}");
         }

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
+use neli::attr::Attribute;
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Ifa, Ifla, IflaInfo, RtAddrFamily, RtaType, Rtm};
@@ -45,6 +46,8 @@ pub struct Interface {
     pub index: u32,
     /// Its name.
     pub name: String,
+    /// Further names, which only the newer tools know.
+    pub altnames: Vec<String>,
     /// The bridge or bond that it is a port of.
     pub master: Option<u32>,
     /// The interface whose VLAN it is, if it is one for a VLAN.
@@ -61,6 +64,13 @@ pub struct Interface {
     pub program_is_generic: bool,
     /// What it has carried.
     pub traffic: Traffic,
+}
+
+impl Interface {
+    /// Whether it has this name, maybe among others.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.altnames.iter().any(|own| own == name)
+    }
 }
 
 /// Bytes of the frames that an interface has carried since it was made.
@@ -88,6 +98,9 @@ enum XdpAttribute {
     Attached = 2,
     ProgramId = 4,
 }
+
+/// The kernel marks this attribute as one that holds others (`IFLA_PROP_LIST`, `NLA_F_NESTED`).
+const PROPERTIES: Ifla = Ifla::UnrecognizedConst(1 << 15 | 52);
 
 /// Of `enum` in linux/if_link.h: `XDP_ATTACHED_SKB`.
 const ATTACHED_SKB: u8 = 2;
@@ -125,6 +138,8 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
             .get_nested_attributes::<IflaInfo>(Ifla::Linkinfo)
             .and_then(|info| info.get_attr_payload_as_with_len::<String>(IflaInfo::Kind))
             .ok();
+        let properties = attributes.get_nested_attributes::<Ifla>(PROPERTIES).ok();
+        let altnames = properties.iter().flat_map(|properties| properties.get_attrs());
         let below = attributes.get_attr_payload_as(Ifla::Link).ok();
         let xdp = attributes.get_nested_attributes::<XdpAttribute>(Ifla::Xdp).ok();
         let attached =
@@ -134,6 +149,10 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
             name: attributes
                 .get_attr_payload_as_with_len::<String>(Ifla::Ifname)
                 .map_err(failed)?,
+            altnames: altnames
+                .filter(|property| *property.rta_type() == Ifla::AltIfname)
+                .filter_map(|property| property.get_payload_as_with_len::<String>().ok())
+                .collect(),
             master: attributes.get_attr_payload_as(Ifla::Master).ok(),
             mac: attributes.get_attr_payload_as(Ifla::Address).ok(),
             mtu: attributes.get_attr_payload_as(Ifla::Mtu).map_err(failed)?,

@@ -4,7 +4,7 @@ mod manual;
 mod quota;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ pub enum Command {
     /// Shows what a running aggregator is attached to, and its counters.
     Status {
         /// Its control plane.
-        #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+        #[arg(long, value_parser = listener,
+              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
         connect: SocketAddr,
         /// As one line of JSON, jobs and ranks included, for programs.
         #[arg(long)]
@@ -63,7 +64,8 @@ pub enum Command {
     /// Follows a running aggregator in the terminal, once a second, until you press q.
     Top {
         /// Its control plane.
-        #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+        #[arg(long, value_parser = listener,
+              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
         connect: SocketAddr,
         #[command(flatten)]
         tls: TlsOptions,
@@ -71,7 +73,8 @@ pub enum Command {
     /// Shows the jobs of a running aggregator.
     Jobs {
         /// Its control plane.
-        #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+        #[arg(long, value_parser = listener,
+              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
         connect: SocketAddr,
         #[command(flatten)]
         tls: TlsOptions,
@@ -279,6 +282,19 @@ pub enum Mode {
     Native,
     /// tc ingress, GSO and GRO superpackets whole: for veth, virtio and what has no XDP.
     Bundle,
+}
+
+/// Where something listens: not at port 0.
+fn listener(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|error: AddrParseError| error.to_string())?;
+    match address.port() {
+        0 => {
+            Err("nothing listens at port 0, 1 to 65535 are allowed; give that of the aggregator's \
+                  --control"
+                .to_owned())
+        }
+        _ => Ok(address),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -546,6 +562,15 @@ mod tests {
         for tls in [&["--tls-self-signed"][..], &["--tls-cert", "c.pem", "--tls-key", "k.pem"]] {
             let given = [&["aggregator", "--data-plane", "software", "--packet-tags"], tls];
             assert!(parse_from(given.concat()).is_ok());
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_at_port_0() {
+        for subcommand in ["status", "jobs"] {
+            let given = ["aggregator", subcommand, "--connect", "10.0.0.1:0"];
+            let line = switchml_cli::one_line(&parse_from(given).expect_err("no port"));
+            assert!(line.contains("nothing listens at port 0") && !line.contains('\n'), "{line}");
         }
     }
 

@@ -170,6 +170,24 @@ fn what_it_leaves_when_it_is_killed_can_be_removed(mode: Mode) {
     assert!(!pins(rack.switch()));
 }
 
+/// As `ip link` takes it by any of them.
+#[test]
+fn an_interface_may_be_given_by_another_of_its_names() {
+    if !can_build_racks("an_interface_may_be_given_by_another_of_its_names") {
+        return;
+    }
+    let rack = rack(1, Mode::Native);
+    let other = "a-name-that-is-too-long-for-an-interface";
+    tool(rack.switch(), &format!("ip link property add dev p0 altname {other}"));
+    refuses(
+        rack.switch(),
+        &["--iface", "p0", "--iface", other],
+        &format!("interface \"{other}\" is given twice"),
+    );
+    let _daemon = ready(spawn(rack.switch(), &["--mode", "native", "--iface", other]));
+    assert_eq!(attached(rack.switch()), ["p0"]);
+}
+
 #[test]
 fn what_stands_in_its_way_it_says_in_one_line() {
     if !can_build_racks("what_stands_in_its_way_it_says_in_one_line") {

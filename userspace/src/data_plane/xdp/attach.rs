@@ -227,7 +227,7 @@ pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, Start
     }
     let mut found: Vec<Interface> = Vec::new();
     for name in names {
-        let Some(interface) = all.iter().find(|interface| interface.name == *name) else {
+        let Some(interface) = all.iter().find(|interface| interface.is_called(name)) else {
             return Err(StartError::UnknownInterface { name: name.clone(), existing: existing() });
         };
         if found.contains(interface) {
