@@ -10,13 +10,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
@@ -24,6 +26,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::segment::{Extent, Segment};
+
 /// Of what is in the memory. Ranks of other layouts do not meet.
 const LAYOUT: u32 = 1;
 /// How long a rank waits for the memory.
@@ -131,27 +134,10 @@ impl Drop for Host {
     }
 }
 
-/// Whether the other end is this user's.
+/// Whether the other end is this user's. It may be in a container: its process has no number here,
+/// so the kernel says 0, for which rustix's type has no room.
 fn is_own(stream: &UnixStream) -> io::Result<bool> {
-    Ok(peer(stream)?.uid == geteuid().as_raw())
-}
-
-/// Who is at the other end. In another PID namespace it has process id 0, of which rustix would
-/// make one that is never 0.
-fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of_val(&peer) as libc::socklen_t;
-    // SAFETY: the kernel writes `len` bytes at most to `peer`, which any bytes are a value of.
-    let outcome = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut len,
-        )
-    };
-    if outcome == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+    Ok(getsockopt(stream, PeerCredentials)?.uid() == geteuid().as_raw())
 }
 
 fn send(stream: &UnixStream, segment: &Segment) -> io::Result<()> {
@@ -206,6 +192,34 @@ mod tests {
             (first.end().ranks(), second.end().ranks()),
             (Some(vec![4, 2]), Some(vec![4, 2]))
         );
+    }
+
+    /// As in containers that share the network. Seen from there, this process has the number 0.
+    #[test]
+    fn ranks_of_other_pid_namespaces_meet() {
+        const OTHER: &str = "SWITCHML_TEST_MEETING_OF";
+        const NAME: &str = "local_sums::meeting::tests::ranks_of_other_pid_namespaces_meet";
+        if let Ok(epoch) = std::env::var(OTHER) {
+            let meeting = Meeting::enter(&topic(epoch.parse().unwrap())).unwrap();
+            assert_eq!(meeting.segment.enter(2), Some(1));
+            return;
+        }
+        let elsewhere = |program: &std::path::Path| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--user", "--map-current-user", "--pid", "--fork"]).arg(program);
+            command
+        };
+        if !elsewhere("true".as_ref()).output().is_ok_and(|output| output.status.success()) {
+            return switchml_rack::skip(NAME, "no user and PID namespaces");
+        }
+        let epoch = std::process::id().wrapping_add(1 << 28);
+        let first = Meeting::enter(&topic(epoch)).unwrap();
+        assert_eq!(first.segment.enter(4), Some(0));
+        let mut other = elsewhere(&std::env::current_exe().unwrap());
+        other.args(["--exact", NAME]).env(OTHER, epoch.to_string());
+        let output = other.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert_eq!(first.end().ranks(), Some(vec![4, 2]));
     }
 
     #[test]
