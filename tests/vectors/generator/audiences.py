@@ -14,6 +14,7 @@ def vectors():
         audiences_of_lost_results(),
         audiences_without_lanes(),
         audiences_that_differ(),
+        audiences_in_a_job_with_tags(),
     ]
 
 
@@ -89,6 +90,19 @@ def audiences_without_lanes():
     last = last.changed(flags=last.flags | CE)
     expected = to_all(job, last.result_for_all(ramp(2, 0), 3, last.flags))
     v.step("rank 2, congested", job, last, expected)
+    return v
+
+
+def audiences_in_a_job_with_tags():
+    v = Vector(
+        "audiences_in_a_job_with_tags",
+        "No member sends them there (rule 22.13). They are sums, and all ranks get the RESULT.",
+        "fifo",
+        ("audiences", "keys"),
+    )
+    job = v.open(Job(ranks=3, has_keys=True))
+    play(v, job, 0, ONE, "rank 0")
+    play(v, job, 1, ALL_BUT + 1, "all but rank 1")
     return v
 
 
