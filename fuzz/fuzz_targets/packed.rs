@@ -193,7 +193,7 @@ impl Case {
         let exponents: Vec<_> = (0..self.ranks.len()).map(|rank| self.exponent(rank)).collect();
         let exponent = *exponents.iter().max().expect("a rank");
         let mut result = vec![0x55; self.ranks[0].len() * self.format.dtype.size()];
-        if exponent::is_skipped(exponent) {
+        if exponent::is_marker(exponent) {
             self.codec(0).fill_skipped(exponent, &mut result);
             let nan = self.format.infinity() | 1 << (self.format.mantissa - 1);
             let all = if exponent == exponent::NON_FINITE { nan } else { 0 };
@@ -370,7 +370,7 @@ impl Case {
     /// Any exponent, which a wrong prediction or a foreign packet brings, and any lanes back.
     fn survive(&self, input: &mut Unstructured) {
         let exponent = input.arbitrary().unwrap_or_default();
-        if self.lanes() > MOST_LANES || exponent::is_skipped(exponent) {
+        if self.lanes() > MOST_LANES || exponent::is_marker(exponent) {
             return;
         }
         let lanes = self.encode(0, exponent);

@@ -214,16 +214,22 @@ impl Step {
                     let inputs = (0..ranks).map(|rank| self.element(key, rank, index));
                     let place = index / elements_per_chunk(&self.call, lanes);
                     let expected = match self.elements {
-                        Elements::Special { index: special, .. }
+                        Elements::Special { index: special, infinite, .. }
                             if place == special / elements_per_chunk(&self.call, lanes) =>
                         {
-                            Expected::Bits(not_a_number(dtype))
+                            match (is_small(&self.call), index == special) {
+                                (false, _) => Expected::Bits(not_a_number(dtype)),
+                                (true, false) => combine(op, dtype, ranks, inputs),
+                                (true, true) if infinite => {
+                                    Expected::Bits(Element::Real(f64::INFINITY).bytes(dtype))
+                                }
+                                (true, true) => Expected::Bits(not_a_number(dtype)),
+                            }
                         }
                         Elements::Wild => {
                             let sum = inputs.map(Element::real).sum();
                             // In three lanes they are exact.
-                            let is_small = count <= SMALL_COUNT;
-                            let error = if is_small {
+                            let error = if is_small(&self.call) {
                                 0.0
                             } else {
                                 fixed_point_error(ranks, largest[place])
@@ -450,8 +456,12 @@ fn largest_exact(dtype: DType) -> u64 {
 
 /// Elements of a full chunk, of a sum of floats.
 fn elements_per_chunk(call: &Call, lanes: u16) -> usize {
-    let is_small = call.count <= SMALL_COUNT && call.dtype != DType::F64;
-    usize::from(lanes) / if is_small { 3 } else { call.dtype.lanes() }
+    usize::from(lanes) / if is_small(call) { 3 } else { call.dtype.lanes() }
+}
+
+/// Whether a sum of floats is exact: in three lanes an element, or more.
+fn is_small(call: &Call) -> bool {
+    call.count <= SMALL_COUNT && call.dtype != DType::F64
 }
 
 /// N * 2^(L-31) * M: what the numerics promise for f32.

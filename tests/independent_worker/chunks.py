@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from .call import Call, Element, Kind, Operation, extreme_bits, extreme_lane, signed
-from .floats import FORMATS, NOT_FINITE, ZEROS, Codec, Fixed, is_skipped
+from .floats import FORMATS, NOT_FINITE, ZEROS, Codec, Fixed, is_marker
 from .packed import MOST_RANKS_OF_8_BITS, Packed8, Packed16
 from .packet import BLOCK, MAX, SUM
+
+T = TypeVar("T")
 
 MOST_CHUNKS_AHEAD = 63
 MOST_CALLS_REMEMBERED = 4096
@@ -25,6 +29,10 @@ def chunk(op: int, content: Sequence[int], least: int = 0) -> Chunk:
     return Chunk(op, (*content, *([0] * (lanes - len(content)))))
 
 
+# Data chunks and how they become lanes.
+Group = list[tuple[Codec, list[int]]]
+# A chunk's lanes, and what the lanes of its RESULT say.
+Late = tuple[list[int], Callable[[tuple[int, ...]], list[int]]]
 # Sends chunks in this order, and returns the lanes of their RESULTs.
 Exchange = Callable[[list[Chunk]], list[tuple[int, ...]]]
 
@@ -37,7 +45,7 @@ class Past:
     right: list[bool]
 
     def goes_ahead(self) -> list[bool]:
-        sent = sum(not is_skipped(e) for e in self.exponents)
+        sent = sum(not is_marker(e) for e in self.exponents)
         steady = 2 * sum(self.right) >= sent
         return [steady and e != ZEROS for e in self.exponents]
 
@@ -63,7 +71,7 @@ class Chunks:
         return [lane for result in results for lane in result][: len(elements)]
 
     @staticmethod
-    def cut(elements: list[int], size: int) -> list[list[int]]:
+    def cut(elements: list[T], size: int) -> list[list[T]]:
         return [elements[start : start + size] for start in range(0, len(elements), size)]
 
     def extremes(self, call: Call, elements: list[int], exchange: Exchange) -> list[int]:
@@ -92,34 +100,56 @@ class Chunks:
         size = codec.elements_per_chunk(self.full)
         parts = self.cut(elements, size)
         codecs = [codec.at(first) for first in range(0, len(elements), size)]
-        small = len(parts) <= MOST_CHUNKS_AHEAD and 3 * len(parts) <= self.full
+        words = 4 if codec.wide else 3
+        small = len(parts) <= MOST_CHUNKS_AHEAD and words * len(parts) <= self.full
         if small and parts:
-            done, exponents = self.go_ahead(call, codecs, parts, exchange)
+            done, exponents, wide = self.go_ahead(call, codecs, parts, exchange)
         else:
-            done, exponents = {}, self.agree(codecs, parts, exchange)
-        late = [i for i, e in enumerate(exponents) if i not in done and not is_skipped(e)]
-        results = exchange([chunk(SUM, codecs[i].encode(parts[i], exponents[i])) for i in late])
-        done.update(zip(late, results))
+            done, (exponents, wide) = {}, self.agree(codecs, parts, exchange)
+        pieces = [
+            self.late(codec, part, e, is_wide) if i not in done else []
+            for i, (codec, part, e, is_wide) in enumerate(zip(codecs, parts, exponents, wide))
+        ]
+        results = iter(exchange([chunk(SUM, lanes) for late in pieces for lanes, _ in late]))
+        for i, late in enumerate(pieces):
+            if late:
+                done[i] = [bits for _, decode in late for bits in decode(next(results))]
         found: list[int] = []
         for i, (codec, part, e) in enumerate(zip(codecs, parts, exponents)):
-            if is_skipped(e):
-                found += codec.skipped(len(part), e)
-            else:
-                found += codec.decode(done[i], len(part), e)
+            found += done[i] if i in done else codec.skipped(len(part), e)
         return found
+
+    def late(self, codec: Codec, part: list[int], e: int, is_wide: bool) -> list[Late]:
+        """What is sent of a data chunk when E is known."""
+        if codec.wide and is_wide:
+            return [
+                (codec.wide.encode(few), partial(codec.wide.decode, count=len(few)))
+                for few in self.cut(part, codec.wide.elements_per_chunk(self.full))
+            ]
+        if is_marker(e):
+            return []
+        return [(codec.encode(part, e), partial(codec.decode, count=len(part), e=e))]
 
     def agree(
         self, codecs: list[Codec], parts: list[list[int]], exchange: Exchange
-    ) -> list[int]:
-        """The exponents over all ranks."""
-        own = [codec.exponent(part) % 2**32 for codec, part in zip(codecs, parts)]
-        results = exchange([chunk(MAX, group) for group in self.cut(own, self.full)])
-        return [signed(lane) for result in results for lane in result][: len(own)]
+    ) -> tuple[list[int], list[bool]]:
+        """The exponents over all ranks, and which data chunks are wide."""
+        each = list(zip(codecs, parts))
+        groups = self.cut(each, self.full // 2 if codecs and codecs[0].wide else self.full)
+        chunks = [chunk(MAX, [word % 2**32 for word in exponent_words(group)]) for group in groups]
+        exponents: list[int] = []
+        wide: list[bool] = []
+        for group, result in zip(groups, exchange(chunks)):
+            said = [signed(lane) for lane in result]
+            exponents += said[: len(group)]
+            wide += widths(group, said[: len(group)], said[len(group) :])
+        return exponents, wide
 
     def go_ahead(
         self, call: Call, codecs: list[Codec], parts: list[list[int]], exchange: Exchange
-    ) -> tuple[dict[int, tuple[int, ...]], list[int]]:
-        """The RESULTs that count of what went ahead, and the exponents over all ranks."""
+    ) -> tuple[dict[int, list[int]], list[int], list[bool]]:
+        """The results that count of what went ahead, the exponents over all ranks, and which data
+        chunks are wide."""
         own = [codec.exponent(part) for codec, part in zip(codecs, parts)]
         past = self.past.get(call)
         predicted, go_ahead = own, [True] * len(own)
@@ -130,18 +160,25 @@ class Chunks:
         datas = [chunk(SUM, codecs[i].encode(parts[i], predicted[i])) for i in ahead]
         known = [ZEROS if e == ZEROS else p for e, p in zip(own, predicted)]
         inverted = [ZEROS if e == ZEROS else ~p for e, p in zip(own, predicted)]
-        words = [word % 2**32 for word in (*own, *known, *inverted)]
+        group = list(zip(codecs, parts))
+        words = [word % 2**32 for word in (*own, *known, *inverted, *least_words(group))]
         first = codecs[0].lanes_of(len(parts[0]))
         exponents, *results = exchange([chunk(MAX, words, first if ahead else 0), *datas])
         n = len(parts)
-        said = [signed(lane) for lane in exponents[: 3 * n]]
-        overall, largest, smallest = said[:n], said[n : 2 * n], [~word for word in said[2 * n :]]
+        said = [signed(lane) for lane in exponents]
+        overall, largest, smallest = said[:n], said[n : 2 * n], [~e for e in said[2 * n : 3 * n]]
+        wide = widths(group, overall, said[3 * n :])
         right = [
-            not is_skipped(e) and e == most == least
-            for e, most, least in zip(overall, largest, smallest)
+            not is_marker(e) and not is_wide and e == most == least
+            for e, is_wide, most, least in zip(overall, wide, largest, smallest)
         ]
         self.remember(call, Past(overall, right))
-        return {i: result for i, result in zip(ahead, results) if right[i]}, overall
+        done = {
+            i: codecs[i].decode(result, len(parts[i]), overall[i])
+            for i, result in zip(ahead, results)
+            if right[i]
+        }
+        return done, overall, wide
 
     def remember(self, call: Call, past: Past) -> None:
         if call not in self.past and len(self.past) == MOST_CALLS_REMEMBERED:
@@ -151,3 +188,23 @@ class Chunks:
 
 def predict(last: int, own: int) -> int:
     return own if last == NOT_FINITE else max(last, own)
+
+
+def exponent_words(group: Group) -> list[int]:
+    return [*(codec.exponent(part) for codec, part in group), *least_words(group)]
+
+
+def least_words(group: Group) -> list[int]:
+    """The inverted bits of the exponents of the smallest magnitudes, where they are told."""
+    least = [codec.wide.least(part) for codec, part in group if codec.wide]
+    return [e if e == ZEROS else ~e for e in least]
+
+
+def widths(group: Group, exponents: list[int], inverted: list[int]) -> list[bool]:
+    """Which data chunks go in the wide form."""
+    if not group[0][0].wide:
+        return [False] * len(group)
+    return [
+        codec.wide is not None and codec.wide.is_needed(e, ~least)
+        for (codec, _), e, least in zip(group, exponents, inverted)
+    ]

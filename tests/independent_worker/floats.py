@@ -11,7 +11,7 @@ from .packet import BLOCK
 ZEROS, NOT_FINITE = -(2**31), 2**31 - 1
 
 
-def is_skipped(e: int) -> bool:
+def is_marker(e: int) -> bool:
     return e in (ZEROS, NOT_FINITE)
 
 
@@ -35,6 +35,10 @@ class Codec(Protocol):
     def decode(self, lanes: Sequence[int], count: int, e: int) -> list[int]: ...
 
     def skipped(self, count: int, e: int) -> list[int]: ...
+
+    @property
+    def wide(self) -> "Wide | None":
+        """How elements travel that its lanes are too few for, if they ever do."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,10 @@ class Fixed:
         field = largest >> self.format.mantissa
         return field - self.format.bias if field else largest.bit_length() - 1 + self.format.least
 
+    @property
+    def wide(self) -> "Wide | None":
+        return Wide(self) if self.lanes == 3 else None
+
     def encode(self, elements: Sequence[int], e: int) -> list[int]:
         p, digit = self.places(max(min(e, 200), -200)), 32 - self.growth
         limit = 2 ** (31 - self.growth if self.lanes == 1 else 95 - 3 * self.growth) - 1
@@ -173,3 +181,63 @@ class Fixed:
 
     def skipped(self, count: int, e: int) -> list[int]:
         return [self.format.nan if e == NOT_FINITE else 0] * count
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Whole multiples of the format's smallest number, in as many digits as they take."""
+
+    three: Fixed
+
+    @property
+    def digit(self) -> int:
+        return 32 - self.three.growth
+
+    @property
+    def lanes(self) -> int:
+        format = self.three.format
+        return 1 + -(-(2 * format.bias + format.mantissa + 1) // self.digit)
+
+    def least(self, elements: Sequence[int]) -> int:
+        """The exponent of the smallest magnitude above zero."""
+        magnitudes = map(self.three.format.magnitude, elements)
+        return self.three.exponent([min(filter(None, magnitudes), default=0)])
+
+    def is_needed(self, e: int, least: int) -> bool:
+        if is_marker(e):
+            return e == NOT_FINITE
+        format = self.three.format
+        return max(least, 1 - format.bias) - format.mantissa < -self.three.places(e)
+
+    def elements_per_chunk(self, full: int) -> int:
+        return full // self.lanes
+
+    def encode(self, elements: Sequence[int]) -> list[int]:
+        return [lane for bits in elements for lane in self.lanes_of(bits)]
+
+    def lanes_of(self, bits: int) -> list[int]:
+        format = self.three.format
+        magnitude = format.magnitude(bits)
+        if magnitude >= format.infinity:
+            is_nan = magnitude > format.infinity
+            infinities = (is_nan or magnitude == bits) << 16 | (is_nan or magnitude != bits)
+            return [infinities] + [0] * (self.lanes - 1)
+        v = int(ldexp(format.value(bits), -format.least))
+        first, *rest = (v >> self.digit * place for place in reversed(range(self.lanes - 1)))
+        return [0, first % 2**32, *(digit % 2**self.digit for digit in rest)]
+
+    def decode(self, lanes: Sequence[int], count: int) -> list[int]:
+        starts = range(0, count * self.lanes, self.lanes)
+        return [self.decoded(*lanes[start : start + self.lanes]) for start in starts]
+
+    def decoded(self, infinities: int, first: int, *rest: int) -> int:
+        format, (positive, negative) = self.three.format, divmod(infinities, 2**16)
+        if positive and negative:
+            return format.nan
+        if positive or negative:
+            return format.infinity | (negative > 0) << format.width - 1
+        s = signed(first)
+        for digit in rest:
+            s = (s << self.digit) + digit
+        divisor = self.three.ranks if self.three.average else 1
+        return format.nearest(s, divisor << -format.least)

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import frexp, isfinite, ldexp
 
 from .call import hash_of
-from .floats import Fixed, is_skipped
+from .floats import Fixed, is_marker
 from .packet import BLOCK
 
 MOST_RANKS_OF_8_BITS = 32
@@ -21,6 +21,7 @@ class Packed:
     fixed: Fixed
     # Elements in a lane.
     fields = 2
+    wide = None
 
     @property
     def bits(self) -> int:
@@ -123,7 +124,7 @@ class Packed8(Packed):
 
     def exponent(self, elements: Sequence[int]) -> int:
         e = self.fixed.exponent(elements)
-        if is_skipped(e):
+        if is_marker(e):
             return e
         # y is mantissa * 2^power, the mantissa at least a half and less than 1.
         mantissa, power = frexp(max(map(abs, self.rotate(elements, e))))

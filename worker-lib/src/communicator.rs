@@ -134,7 +134,9 @@ impl Communicator {
     /// when it is here. Tells what it took.
     ///
     /// The result has the same bits on every rank. [`switchml_worker_core::numerics`] tells what it
-    /// is for each type and operator.
+    /// is for each type and operator. In sums and averages of floats an infinity or a NaN stays
+    /// where it is if the tensor has at most 1024 elements of f32, f16 or bf16, and all bits of
+    /// them travel. Otherwise it makes all elements of its packet NaN, hundreds of them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered,

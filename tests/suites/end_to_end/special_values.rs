@@ -7,6 +7,7 @@ use crate::Cluster;
 
 in_both_modes! {
     what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else,
+    in_small_calls_elements_of_any_magnitude_are_summed_one_by_one,
     maxima_are_exact_beside_special_values,
 }
 
@@ -75,6 +76,36 @@ fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else(mo
     check(&cluster, "f64", |x| x, |x| x);
     check(&cluster, "f16", half::f16::from_f64, f64::from);
     check(&cluster, "bf16", half::bf16::from_f64, f64::from);
+}
+
+/// Also the smallest beside the largest.
+fn in_small_calls_elements_of_any_magnitude_are_summed_one_by_one(mode: Mode) {
+    let cluster = Cluster::in_mode(2, mode);
+    let results = cluster.run_ranks(2, "small", |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        let mut tensor: Vec<f32> = (0..1000).map(|i| small(rank, i) as f32).collect();
+        tensor[..3].copy_from_slice(&[3e38, -3e38, 1.0]);
+        // In chunks of their own.
+        tensor[500] = [f32::NEG_INFINITY, 1.0][rank as usize];
+        tensor[999] = [1.0, f32::NAN][rank as usize];
+        // Ranks predict what the call before was like: again and again the same.
+        let again = |mut tensor: Vec<f32>| {
+            communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+            tensor.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let found = [(); 3].map(|()| again(tensor.clone()));
+        communicator.close().unwrap();
+        found
+    });
+    for found in results.iter().flatten() {
+        let found: Vec<f32> = found.iter().map(|bits| f32::from_bits(*bits)).collect();
+        assert_eq!(found[..3], [f32::INFINITY, f32::NEG_INFINITY, 2.0]);
+        assert_eq!(found[500], f32::NEG_INFINITY);
+        assert!(found[999].is_nan());
+        for i in (3..999).filter(|i| *i != 500) {
+            assert_eq!(found[i], (small(0, i) + small(1, i)) as f32, "element {i}");
+        }
+    }
 }
 
 /// The greatest and the least are exact, element by element: a NaN wins where it is, an infinity

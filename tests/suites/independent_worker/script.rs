@@ -6,7 +6,6 @@ use switchml_worker::{Communicator, DType, Element, Precision, ReduceOp, Reducti
 /// Elements of a data chunk at an MTU of 1500: 352 lanes, of which an element of a small sum takes
 /// 3.
 const CHUNK: usize = 352;
-const SMALL_CHUNK: usize = CHUNK / 3;
 const MOST_SMALL: usize = 1024;
 
 /// All calls.
@@ -55,6 +54,8 @@ enum Values {
     Tiny,
     /// Sums are too large for the type.
     Huge,
+    /// Large ones of single ranks beside the smallest of the type.
+    Apart,
 }
 
 /// Of operators, types, numbers of elements, and kinds of values; some several times, so that there
@@ -103,6 +104,11 @@ const EXACT: &[(ReduceOp, DType, usize, Values)] = &[
     (ReduceOp::Sum, DType::F32, 200, Values::Huge),
     (ReduceOp::Sum, DType::F32, 2000, Values::Huge),
     (ReduceOp::Sum, DType::Bf16, 200, Values::Huge),
+    (ReduceOp::Sum, DType::F32, 300, Values::Apart),
+    (ReduceOp::Avg, DType::F32, 300, Values::Apart),
+    (ReduceOp::Sum, DType::Bf16, 300, Values::Apart),
+    (ReduceOp::Avg, DType::F16, 300, Values::Nan),
+    (ReduceOp::Sum, DType::F32, 300, Values::Plain),
 ];
 
 /// The same in 16 bits, of which sums are exact, too, and in 8. There a chunk has 1408 elements.
@@ -263,6 +269,9 @@ impl Step {
             Values::Ties if rank == 0 => self.odd_above() + 2.0 * (index % 50) as f64 - 1.0,
             Values::Ties => f64::from(u8::from(rank == 1)),
             Values::Tiny => small * self.smallest(),
+            Values::Apart if index % 7 == rank => self.largest() / 2.0,
+            Values::Apart if index % 7 == 5 => small * self.smallest(),
+            Values::Apart => 0.0,
             // An error of its own must not make it infinite.
             Values::Huge if self.is_coarse() => self.largest() / 2.0,
             Values::Huge => self.largest(),
@@ -328,8 +337,8 @@ impl Step {
     fn reduced(&self, Reduction { op, precision }: Reduction, index: usize) -> f64 {
         let values = (0..self.ranks).map(|rank| self.value(rank, index));
         let is_nan = self.values == Values::Nan;
+        let is_small = precision == Precision::Exact && self.count <= MOST_SMALL;
         let chunk = match precision {
-            Precision::Exact if self.count <= MOST_SMALL => SMALL_CHUNK,
             Precision::Exact => CHUNK,
             Precision::Bits16 => 2 * CHUNK,
             Precision::Bits8 => 4 * CHUNK,
@@ -338,8 +347,8 @@ impl Step {
             ReduceOp::Max | ReduceOp::Min if is_nan && index == 5 => f64::NAN,
             ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
             ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
-            // Its whole chunk is not finite.
-            _ if is_nan && index < chunk => f64::NAN,
+            // Its whole chunk is not finite, but in a small call.
+            _ if is_nan && (index == 5 || (!is_small && index < chunk)) => f64::NAN,
             ReduceOp::Avg => values.sum::<f64>() / self.ranks as f64,
             // Whole sums of 0 are +0.0, as the first addend makes them.
             _ => values.fold(0.0, |sum, value| sum + value),

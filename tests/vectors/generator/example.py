@@ -59,8 +59,13 @@ def chunks(job):
     full = F // 3
     data = [[singles(own)[:full], singles(own)[full:]] for own in FLOATS]
     own = [[exponent(chunk) for chunk in rank] for rank in data]
-    words = [[e % 2**32 for e in [*es, *es, *(~e for e in es)]] for es in own]
-    yield Chunk(job, 1, "exponents, predictions, predictions inverted", words, op=MAX)
+    least = [[~least_exponent(chunk) for chunk in rank] for rank in data]
+    words = [
+        [e % 2**32 for e in [*es, *es, *(~e for e in es), *inverted]]
+        for es, inverted in zip(own, least)
+    ]
+    what = "exponents, predictions, predictions inverted, least exponents inverted"
+    yield Chunk(job, 1, what, words, op=MAX)
     for chunk in range(2):
         lanes = [digits(data[rank][chunk], own[rank][chunk]) for rank in range(RANKS)]
         yield Chunk(job, 2 + chunk, f"data chunk {chunk}, ahead", lanes)
@@ -93,6 +98,10 @@ def exponent(elements):
     while Fraction(2) ** (e + 1) <= largest:
         e += 1
     return e
+
+
+def least_exponent(elements):
+    return exponent([min(abs(x) for x in elements if x)])
 
 
 def digits(elements, e):

@@ -1,14 +1,13 @@
 """A call as workers make it: sections 15 and 17 to 21 of docs/protocol.md."""
 
 from fractions import Fraction
-from math import frexp
+from math import frexp, inf, isinf, isnan, nan
 from struct import pack, unpack
 
 from .fingerprint import hash_of
 from .numbers import MAX
 from .vector import Job, Vector, back, nobody, sums, to_all
 
-ZEROS = -(2**31)
 # f32 in chunks of 32 elements: a chunk whose largest magnitude is one rank's, 31 of zeros, and one
 # on which both ranks agree. 2^5 <= 62, 2^0 <= 1.96875.
 TENSORS = [
@@ -24,16 +23,34 @@ SMALL_TENSORS = [
     ],
     [[0.001, -5e6, 2.0, -3.14159, 1.0, -0.0, -0.002, -1e-6, 0.5, 1e-6], [-0.0] * 10, [-1.5] * 10],
 ]
+# The first chunk has what three lanes are too few for, the second what is not finite.
+WIDE_TENSORS = [
+    [[3e38, -3e38, 1.0, 0.0, 2.0**-149, -0.5, 0.0, 1e10, -1e-10, 5.0], [1.0, inf, -inf, inf, nan]],
+    [[3e38, -3e38, 1.0, 1e-45, 0.0, 0.25, -0.0, -1e10, 1e-10, 6.0], [2.0, 3.0, 1.0, -inf, inf]],
+]
+ZEROS, NOT_FINITE = -(2**31), 2**31 - 1
 
 
 def vectors():
     check_example()
-    return [float_sum(), small_float_sum()]
+    return [float_sum(), small_float_sum(), wide_float_sum()]
 
 
 def exponent(elements):
-    largest = max(abs(f32(x)) for x in elements)
+    largest = max((abs(f32(x)) for x in elements), default=0)
+    if any(isinf(x) or isnan(x) for x in elements):
+        return NOT_FINITE
     return frexp(largest)[1] - 1 if largest else ZEROS
+
+
+def least_exponent(elements):
+    return exponent([min((x for x in map(abs, elements) if x > 0), default=0)])
+
+
+def is_too_wide(e, least, ranks):
+    """Whether three lanes may be too few for elements with these exponents."""
+    growth = (ranks - 1).bit_length()
+    return e == NOT_FINITE or max(least, -126) - 23 < e + 3 * growth - 94
 
 
 def fixed(elements, e, ranks):
@@ -52,6 +69,19 @@ def fixed_in_three(elements, e, ranks):
     for x in elements:
         v = round(Fraction(f32(x)) * Fraction(2) ** (94 - e - 3 * growth))
         lanes += [v // base // base % 2**32, v // base % base, v % base]
+    return lanes + [0] * (-len(lanes) % 32)
+
+
+def fixed_wide(elements, ranks):
+    """Multiples of 2^-149 in digits, behind a lane of infinities."""
+    bits = 32 - (ranks - 1).bit_length()
+    digits = -(-278 // bits)
+    lanes = []
+    for x in elements:
+        infinities = (isnan(x) or x == inf) * 2**16 + (isnan(x) or x == -inf)
+        v = 0 if infinities else int(Fraction(f32(x)) * 2**149)
+        first, *rest = (v // 2 ** (bits * place) for place in reversed(range(digits)))
+        lanes += [infinities, first % 2**32, *(digit % 2**bits for digit in rest)]
     return lanes + [0] * (-len(lanes) % 32)
 
 
@@ -106,25 +136,44 @@ def sum_chunk(v, job, slot, what, lanes):
     )
 
 
-def call(name, about, tensors, lanes_of):
+def inverted(e):
+    return e if e == ZEROS else ~e
+
+
+def call(name, about, tensors, lanes_of, is_small=False):
     """A sum of two ranks that is the session's first, in chunks of 32 lanes.
 
-    These are exponents, their witnesses, and the data chunks that are not all zero.
+    These are exponents, their witnesses, and the data chunks that are not all zero; of those that
+    three lanes are too few for, the chunks of the wide form.
     """
     v = Vector(name, about, "fifo")
     job = v.open(Job(ranks=2))
     exponents = [[exponent(chunk) for chunk in tensor] for tensor in tensors]
     most = [max(pair) for pair in zip(*exponents)]
-    words = [[e % 2**32 for e in own] + [0] * (-len(own) % 32) for own in [*exponents, most]]
+    least = [[inverted(least_exponent(chunk)) for chunk in tensor] for tensor in tensors]
+    smallest = [~max(pair) for pair in zip(*least)]
+    if is_small:
+        # One chunk of exponents has all of them.
+        exponents = [own + more for own, more in zip(exponents, least)]
+    maximum = [max(pair) for pair in zip(*exponents)]
+    words = [[e % 2**32 for e in own] + [0] * (-len(own) % 32) for own in [*exponents, maximum]]
     maxima = [[own[i : i + 32] for own in words] for i in range(0, len(words[0]), 32)]
     for slot, (*own, maximum) in enumerate(maxima):
         exponent_chunk(v, job, slot, own, maximum)
     for slot, (*own, maximum) in enumerate(maxima, len(maxima)):
         sum_chunk(v, job, slot, "witness", [witness(mine, maximum) for mine in own])
-    sent = [chunk for chunk, e in enumerate(most) if e != ZEROS]
-    for slot, chunk in enumerate(sent, 2 * len(maxima)):
-        lanes = [lanes_of(tensor[chunk], most[chunk], 2) for tensor in tensors]
-        sum_chunk(v, job, slot, f"data chunk {chunk}", lanes)
+    sent = []
+    for chunk, e in enumerate(most):
+        data = [tensor[chunk] for tensor in tensors]
+        if is_small and e != ZEROS and is_too_wide(e, smallest[chunk], 2):
+            # Ten lanes an element.
+            for first in range(0, len(data[0]), 3):
+                lanes = [fixed_wide(elements[first : first + 3], 2) for elements in data]
+                sent.append((f"elements from {first} on of data chunk {chunk}", lanes))
+        elif e != ZEROS:
+            sent.append((f"data chunk {chunk}", [lanes_of(elements, e, 2) for elements in data]))
+    for slot, (what, lanes) in enumerate(sent, 2 * len(maxima)):
+        sum_chunk(v, job, slot, what, lanes)
     return v
 
 
@@ -141,7 +190,15 @@ def small_float_sum():
         "A sum of 30 f32 as two ranks make it, in three lanes each: a chunk of exponents, its "
         "witness, and the data chunks that are not all zero."
     )
-    return call("small_float_sum", about, SMALL_TENSORS, fixed_in_three)
+    return call("small_float_sum", about, SMALL_TENSORS, fixed_in_three, is_small=True)
+
+
+def wide_float_sum():
+    about = (
+        "A sum of 15 f32 as two ranks make it, for which three lanes are too few: a chunk of "
+        "exponents, its witness, and the elements in ten lanes each."
+    )
+    return call("wide_float_sum", about, WIDE_TENSORS, fixed_in_three, is_small=True)
 
 
 def check_example():

@@ -161,7 +161,8 @@ typedef uint32_t switchml_op;
 #define SWITCHML_I32 4
 
 /**
- * The sum; integers wrap around.
+ * The sum; integers wrap around. Infinities and NaN stay where they are in up to 1024 elements of
+ * other types than binary64. Otherwise one makes all elements of its packet NaN.
  */
 #define SWITCHML_SUM 0
 

@@ -27,7 +27,8 @@ pub const SWITCHML_I32: DataType = 4;
 
 /// What an all-reduce does: SWITCHML_SUM and so on.
 pub type Operator = u32;
-/// The sum; integers wrap around.
+/// The sum; integers wrap around. Infinities and NaN stay where they are in up to 1024 elements of
+/// other types than binary64. Otherwise one makes all elements of its packet NaN.
 pub const SWITCHML_SUM: Operator = 0;
 /// The sum divided by the number of ranks; not of integers.
 pub const SWITCHML_AVG: Operator = 1;

@@ -132,7 +132,7 @@ fn fixed_point(ranks: &[Vec<f32>], op: Reduction) -> Result<Vec<f32>, NumericsEr
             .collect();
         let exponents = chunks.iter().map(|(codec, chunk)| codec.exponent(chunk));
         let largest = exponents.max().unwrap_or(exponent::ZERO);
-        if exponent::is_skipped(largest) {
+        if exponent::is_marker(largest) {
             continue;
         }
         let codec = chunks[0].0;

@@ -68,10 +68,9 @@ impl Collective {
         let lanes = usize::from(lanes);
         let elements = Elements::new(submission, rank, ranks, lanes);
         let chunks = elements.chunks();
-        let exponents = Exponents::new(if codec.uses_exponents() { chunks } else { 0 }, lanes);
+        let exponents = Exponents::new(codec, chunks, lanes);
         // Where maxima have to be proven, what waits for the exponents comes no later.
-        let speculates =
-            codec.uses_exponents() && checked_maxima && Speculation::is_for(chunks, lanes);
+        let speculates = checked_maxima && Speculation::is_for(&exponents, lanes);
         // In a call of one window, the round trip that a ROOM costs matters more than bytes. Chunks
         // of a sum that are zero on some ranks have lanes all the same: the way back has them
         // anyway, and chunks that were asked for come late, so that others take them for lost.
@@ -172,9 +171,8 @@ impl Collective {
         if let Some(chunk) = speculation.as_mut().and_then(Speculation::next) {
             return Poll::Ready(Some(Part::Speculative(chunk)));
         }
-        if let Some(chunk) = ready!(data.next(elements, exponents, speculation.as_ref(), recorder))
-        {
-            return Poll::Ready(Some(Part::Data(chunk)));
+        if let Some(part) = ready!(data.next(elements, exponents, speculation.as_ref(), recorder)) {
+            return Poll::Ready(Some(part));
         }
         witnesses.next().map(|chunk| chunk.map(Part::Witness))
     }
@@ -183,7 +181,9 @@ impl Collective {
     /// they count.
     fn audience(&self, part: Part) -> Audience {
         match part {
-            Part::Data(chunk) if self.has_audiences => self.elements.audience(chunk),
+            Part::Data(chunk) | Part::Wide(chunk, _) if self.has_audiences => {
+                self.elements.audience(chunk)
+            }
             _ => Audience::All,
         }
     }
@@ -205,7 +205,7 @@ impl Collective {
         match part {
             Part::Exponents(_) => Codec::exponents().wire_op(),
             Part::Witness(_) => Codec::bytes().wire_op(),
-            Part::Speculative(_) | Part::Data(_) => self.op,
+            Part::Speculative(_) | Part::Data(_) | Part::Wide(..) => self.op,
         }
     }
 
@@ -214,13 +214,16 @@ impl Collective {
         match part {
             Part::Exponents(chunk) => match &self.speculation {
                 None => self.exponents.lanes(chunk),
-                Some(speculation) => speculation.exponent_lanes(self.elements.lanes(0)),
+                Some(speculation) => {
+                    speculation.exponent_lanes(&self.exponents, self.elements.lanes(0))
+                }
             },
             Part::Witness(chunk) if self.exponents.chunks() > 0 => {
                 Witnesses::lanes(self.exponents.lanes(chunk))
             }
             Part::Witness(chunk) => Witnesses::lanes(self.elements.lanes(chunk)),
             Part::Speculative(chunk) | Part::Data(chunk) => self.elements.lanes(chunk),
+            Part::Wide(chunk, place) => self.elements.wide_lanes(chunk, place),
         }
     }
 
@@ -229,10 +232,11 @@ impl Collective {
         let Self { elements, exponents, speculation, witnesses, .. } = self;
         match (part, speculation) {
             (Part::Exponents(_), Some(speculation)) => {
-                speculation.encode_exponents(exponents.values(), payload)
+                speculation.encode_exponents(exponents, payload)
             }
             (Part::Exponents(chunk), None) => exponents.encode(chunk, payload),
             (Part::Witness(chunk), _) => witnesses.encode(chunk, payload),
+            (Part::Wide(chunk, place), _) => elements.encode_wide(chunk, place, payload),
             // Once a prediction is known to be wrong, the elements may have changed: the chunk's
             // result does not count.
             (Part::Speculative(chunk), Some(speculation)) => {
@@ -255,7 +259,7 @@ impl Collective {
 
     /// Takes in that the round of a chunk is complete whose lanes this rank does not need.
     pub fn pass(&mut self, part: Part) {
-        if let Part::Data(_) = part {
+        if let Part::Data(_) | Part::Wide(..) = part {
             self.data.pass();
         }
     }
@@ -286,6 +290,7 @@ impl Collective {
             (Part::Speculative(chunk), Some(speculation)) => {
                 speculation.decode(chunk, payload, elements, exponents)
             }
+            (Part::Wide(chunk, place), _) => data.decode_wide((chunk, place), payload, elements),
             (Part::Speculative(chunk) | Part::Data(chunk), _) => {
                 data.decode(chunk, payload, elements, exponents)
             }

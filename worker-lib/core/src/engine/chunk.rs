@@ -16,6 +16,8 @@ pub enum Part {
     Speculative(usize),
     /// A data chunk.
     Data(usize),
+    /// Of the elements of a data chunk that are sent in the wide form, those of this place.
+    Wide(usize, usize),
 }
 
 /// One packet's worth of a collective, as the engine sees it.

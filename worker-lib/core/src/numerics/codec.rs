@@ -5,13 +5,13 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
 use super::dithered::{self, Dithered};
 use super::dtype::{DType, NumericsError, Precision, ReduceOp, Reduction};
-use super::exponent::NON_FINITE;
+use super::exponent::{self, NON_FINITE, Way};
 use super::fixed::{self, Fixed};
 use super::format::{self, Bf16, F16, F32, F64, Format};
 use super::random::Source;
 use super::rotated::Rotated;
 use super::vectorised::vectorised;
-use super::{bytes, packed, plain, triple};
+use super::{bytes, packed, plain, triple, wide};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
 ///
@@ -35,6 +35,9 @@ enum Method {
     TripleF32(Fixed),
     TripleF16(Fixed),
     TripleBf16(Fixed),
+    WideF32(Fixed),
+    WideF16(Fixed),
+    WideBf16(Fixed),
     MaxF32,
     MaxF16,
     MaxBf16,
@@ -152,6 +155,7 @@ impl Codec {
             | Method::FixedF16(_)
             | Method::FixedBf16(_) => Op::Sum,
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::Sum,
+            Method::WideF32(_) | Method::WideF16(_) | Method::WideBf16(_) => Op::Sum,
             Method::SumI32 | Method::Bytes => Op::Sum,
             Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => Op::Sum,
             Method::Rotated(_) => Op::Sum,
@@ -170,6 +174,35 @@ impl Codec {
             || matches!(self.0, Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_))
     }
 
+    /// How the elements of a chunk travel that three lanes an element are too few for. `None` if
+    /// this codec has other lanes.
+    pub const fn wide(self) -> Option<Self> {
+        match self.0 {
+            Method::TripleF32(by) => Some(Self(Method::WideF32(by))),
+            Method::TripleF16(by) => Some(Self(Method::WideF16(by))),
+            Method::TripleBf16(by) => Some(Self(Method::WideBf16(by))),
+            _ => None,
+        }
+    }
+
+    /// What becomes of a chunk with these exponents of all ranks: that of the largest magnitude,
+    /// and, where there is a wide form, that of the smallest above zero.
+    pub fn way(self, largest: i32, least: i32) -> Way {
+        let too_wide = match self.0 {
+            Method::TripleF32(by) => by.is_too_wide::<F32>(largest, least),
+            Method::TripleF16(by) => by.is_too_wide::<F16>(largest, least),
+            Method::TripleBf16(by) => by.is_too_wide::<Bf16>(largest, least),
+            _ => false,
+        };
+        match largest {
+            exponent::ZERO => Way::Skipped,
+            NON_FINITE if self.wide().is_none() => Way::Skipped,
+            NON_FINITE => Way::Wide,
+            _ if too_wide => Way::Wide,
+            _ => Way::Scaled,
+        }
+    }
+
     /// Bytes of an element; 1 where any bytes go.
     const fn element(self) -> usize {
         match self.0 {
@@ -178,10 +211,11 @@ impl Codec {
             Method::FixedF16(_)
             | Method::PackedF16(_)
             | Method::TripleF16(_)
+            | Method::WideF16(_)
             | Method::MaxF16
             | Method::MinF16 => 2,
             Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => 2,
-            Method::MaxBf16 | Method::MinBf16 => 2,
+            Method::WideBf16(_) | Method::MaxBf16 | Method::MinBf16 => 2,
             Method::Rotated(by) => by.element(),
             _ => 4,
         }
@@ -199,6 +233,9 @@ impl Codec {
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => {
                 (triple::LANES, self.element())
             }
+            Method::WideF32(by) => (wide::lanes::<F32>(by), self.element()),
+            Method::WideF16(by) => (wide::lanes::<F16>(by), self.element()),
+            Method::WideBf16(by) => (wide::lanes::<Bf16>(by), self.element()),
             Method::FixedF64(_) => (2, self.element()),
             _ => (1, self.element()),
         }
@@ -233,12 +270,18 @@ impl Codec {
         exponent_of(&self.0, elements)
     }
 
+    /// This rank's exponent of a chunk's smallest magnitude above zero, where there is a wide form;
+    /// [`exponent::ZERO`] when there is none.
+    pub fn least_exponent(self, elements: &[u8]) -> i32 {
+        least_exponent_of(&self.0, elements)
+    }
+
     /// Encodes a chunk and returns the wrapping sum of the lanes written: the packet's check word
     /// for a sum.
     ///
     /// `elements`: bytes of whole elements. `exponent`: the chunk's global exponent, the maximum
-    /// over ranks, not a marker. `payload`: 4 bytes per lane, as many lanes as
-    /// [`Codec::lanes_for`] says; those behind the elements are set to zero.
+    /// over ranks, not a marker; means nothing in the wide form. `payload`: 4 bytes per lane, as
+    /// many lanes as [`Codec::lanes_for`] says; those behind the elements are set to zero.
     ///
     /// # Panics
     /// When `elements` does not fit `payload`, is not whole elements, or `payload` is not whole
@@ -271,7 +314,7 @@ impl Codec {
         residual_of(&self.0, elements, exponent, residual);
     }
 
-    /// Writes the result of a chunk that is never sent (see [`super::exponent::is_skipped`]): NaN
+    /// Writes the result of a chunk that is never sent (see [`super::exponent::is_marker`]): NaN
     /// for [`super::exponent::NON_FINITE`], otherwise +0.0.
     pub fn fill_skipped(self, exponent: i32, elements: &mut [u8]) {
         if exponent != NON_FINITE {
@@ -318,6 +361,7 @@ pub fn lane_sum(payload: &[u8]) -> u32 {
 
 vectorised! {
     fn exponent_of(method: &Method, src: &[u8]) -> i32 = exponent_with;
+    fn least_exponent_of(method: &Method, src: &[u8]) -> i32 = least_exponent_with;
     fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
     fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
     fn residual_of(method: &Method, src: &[u8], exponent: i32, dst: &mut [u8]) = residual_with;
@@ -343,6 +387,16 @@ fn exponent_with(method: &Method, src: &[u8]) -> i32 {
 }
 
 #[inline(always)]
+fn least_exponent_with(method: &Method, src: &[u8]) -> i32 {
+    match *method {
+        Method::TripleF32(_) => format::least_exponent::<F32>(src),
+        Method::TripleF16(_) => format::least_exponent::<F16>(src),
+        Method::TripleBf16(_) => format::least_exponent::<Bf16>(src),
+        _ => exponent::ZERO,
+    }
+}
+
+#[inline(always)]
 fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
     match *method {
         Method::FixedF32(by) => fixed::encode::<F32>(by, src, exponent, payload),
@@ -356,6 +410,9 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
         Method::TripleF32(by) => triple::encode::<F32>(by, src, exponent, payload),
         Method::TripleF16(by) => triple::encode::<F16>(by, src, exponent, payload),
         Method::TripleBf16(by) => triple::encode::<Bf16>(by, src, exponent, payload),
+        Method::WideF32(by) => wide::encode::<F32>(by, src, payload),
+        Method::WideF16(by) => wide::encode::<F16>(by, src, payload),
+        Method::WideBf16(by) => wide::encode::<Bf16>(by, src, payload),
         Method::MaxF32 => plain::encode_ordered::<F32, false>(src, payload),
         Method::MaxF16 => plain::encode_ordered::<F16, false>(src, payload),
         Method::MaxBf16 => plain::encode_ordered::<Bf16, false>(src, payload),
@@ -382,6 +439,9 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::TripleF32(by) => triple::decode::<F32>(by, payload, exponent, dst),
         Method::TripleF16(by) => triple::decode::<F16>(by, payload, exponent, dst),
         Method::TripleBf16(by) => triple::decode::<Bf16>(by, payload, exponent, dst),
+        Method::WideF32(by) => wide::decode::<F32>(by, payload, dst),
+        Method::WideF16(by) => wide::decode::<F16>(by, payload, dst),
+        Method::WideBf16(by) => wide::decode::<Bf16>(by, payload, dst),
         Method::MaxF32 => plain::decode_ordered::<F32, false>(payload, dst),
         Method::MaxF16 => plain::decode_ordered::<F16, false>(payload, dst),
         Method::MaxBf16 => plain::decode_ordered::<Bf16, false>(payload, dst),
@@ -485,6 +545,7 @@ mod tests {
                 let ops = Reduction::ALL.into_iter().flat_map(|op| [(op, 1), (op, usize::MAX)]);
                 ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
             });
+            let codecs = codecs.flat_map(|codec| [Some(codec), codec.wide()]).flatten();
             for codec in codecs.chain([Codec::bytes()]) {
                 // Random numbers of some other chunk than the first.
                 let codec = codec.at(words.len() as u64, 1 << 20, ranks as u32 - 1);

@@ -9,7 +9,7 @@
 //! quantization for distributed mean estimation and optimization", ICML 2022).
 
 use super::bytes::fill;
-use super::exponent::is_skipped;
+use super::exponent::is_marker;
 use super::fixed::Fixed;
 use super::format::{F32, Format, OneLane, power_of_two};
 use super::random::{self, Source};
@@ -162,7 +162,7 @@ pub(super) fn exponent<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room:
 fn exponent_in<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
     let (elements, padded, signs) = room.arrays(by.source.signs).parts();
     let own = rotate_far::<F>(src, 0, lanes, (elements, padded, signs));
-    if is_skipped(own) {
+    if is_marker(own) {
         return own;
     }
     let power = divided_by(own);

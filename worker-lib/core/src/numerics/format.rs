@@ -49,6 +49,14 @@ pub(super) fn largest_exponent<F: Format>(src: &[u8]) -> i32 {
     F::exponent(largest)
 }
 
+/// As [`largest_exponent`], of the smallest magnitude that is not zero.
+#[inline(always)]
+pub(super) fn least_exponent<F: Format>(src: &[u8]) -> i32 {
+    let zero: F::Raw = bytemuck::Zeroable::zeroed();
+    let magnitudes = elements::<F::Raw>(src).map(F::magnitude).filter(|x| *x > zero);
+    F::exponent(magnitudes.min().unwrap_or(zero))
+}
+
 /// A float format that takes one lane per element: every number is exact in f64, with room for a
 /// sum.
 pub(super) trait OneLane: Format {
@@ -64,6 +72,9 @@ pub(super) trait OneLane: Format {
 
     /// The number at a place in that order; the canonical NaN for `i32::MAX`.
     fn at(place: i32) -> Self::Raw;
+
+    /// The element with these bits, of which there are no more than the format has.
+    fn from_bits(bits: u64) -> Self::Raw;
 }
 
 pub(super) struct F32;
@@ -107,6 +118,11 @@ impl OneLane for F32 {
     fn at(place: i32) -> u32 {
         let raw = (place ^ ((place >> 31) & i32::MAX)) as u32;
         if place == i32::MAX { Self::NAN } else { raw }
+    }
+
+    #[inline(always)]
+    fn from_bits(bits: u64) -> u32 {
+        bits as u32
     }
 }
 
@@ -159,6 +175,11 @@ macro_rules! sixteen_bits {
             fn at(place: i32) -> u16 {
                 let raw = (place ^ ((place >> 31) & 0x7FFF)) as u16;
                 if place == i32::MAX { Self::NAN } else { raw }
+            }
+
+            #[inline(always)]
+            fn from_bits(bits: u64) -> u16 {
+                bits as u16
             }
         }
     };

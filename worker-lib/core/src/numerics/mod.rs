@@ -56,14 +56,13 @@
 //! ([`Codec::precision`]).
 //!
 //! **f32, f16, bf16 of up to 1024 elements, `Sum` and `Avg`.** The number of elements is the whole
-//! call's. Where all elements of a chunk, over all ranks, are multiples of the step, the result is
-//! the **true sum, or average, rounded once**, ties to even: within half a unit in the last place,
-//! cancellation or not, and so at least as near as a sum in f64. For up to 64 ranks that is all
-//! of f16, each f32 of at least 2^-53 M, and each bf16 of at least 2^-69 M; for 1024 ranks 2^-41 M
-//! and 2^-57 M: far more than a sum in f32 keeps. Smaller elements are rounded to a multiple of the
-//! step first, so
-//!
-//! > |result - true sum| <= N * 2^(3L-95) * M, plus half a unit in the last place of the result.
+//! call's. The result is the **true sum, or average, rounded once**, ties to even: within half a
+//! unit in the last place, cancellation or not, and so at least as near as a sum in f64. Where all
+//! elements of a chunk, over all ranks, are multiples of the step for sure, three lanes an element
+//! hold that: for up to 64 ranks all of f16, each f32 of at least 2^-53 M, and each bf16 of at
+//! least 2^-69 M; for 1024 ranks 2^-41 M and 2^-57 M. Elements of other chunks travel in the **wide
+//! form** ([`Codec::wide`]), in 10 to 14 lanes an f32, which hold all of the type. They come one
+//! round trip later.
 //!
 //! A negative average that is rounded to zero gives -0.0.
 //!
@@ -91,11 +90,14 @@
 //! exactly, among up to 128 ranks if it has the 24 bits of an f32. f64: the sum rounded to f64,
 //! then divided by N (one more rounding, and yet another when the average is subnormal).
 //!
-//! **Special values.** An infinity or NaN on any rank makes its whole chunk NaN on every rank, for
-//! `Sum` and `Avg`; such a chunk is not sent. A sum beyond the type's largest number is infinite. A
-//! chunk of zeros on all ranks is not sent, and gives +0.0, as does any sum of zeros of whatever
-//! sign. Subnormal numbers count like all others. `Max` and `Min` take -0.0 to be less than +0.0,
-//! and give the canonical NaN when any rank has a NaN.
+//! **Special values.** In the `Sum` and `Avg` of up to 1024 f32, f16 or bf16, infinities and NaN
+//! stay where they are: an element's result is infinite if it is on some rank, and NaN if it is
+//! that on some rank, or infinities of both signs meet. (Their chunks take the wide form.) In
+//! others, of more elements, of f64, or in fewer bits, an infinity or NaN on any rank makes its
+//! **whole chunk NaN** on every rank; such a chunk is not sent. A sum beyond the type's largest
+//! number is infinite. A chunk of zeros on all ranks is not sent, and gives +0.0, as does any sum
+//! of zeros of whatever sign. Subnormal numbers count like all others. `Max` and `Min` take -0.0 to
+//! be less than +0.0, and give the canonical NaN when any rank has a NaN.
 //!
 //! **Refused**, with an error when the call is made: `Max` and `Min` of f64 (lanes are compared one
 //! by one, and an f64 spans two); `Avg` of i32 (it would lose the remainder); fewer bits of
@@ -118,6 +120,7 @@ mod rotated;
 mod rotation;
 mod triple;
 mod vectorised;
+mod wide;
 
 pub use codec::{Codec, SMALL_COUNT, lane_sum};
 pub use dtype::{DType, Element, NumericsError, Precision, ReduceOp, Reduction};

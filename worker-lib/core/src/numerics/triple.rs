@@ -16,6 +16,14 @@ impl Fixed {
         94 - exponent.clamp(F32::MIN_EXPONENT, F32::BIAS) - 3 * self.growth
     }
 
+    /// Whether elements may lose bits in three lanes: whether the last place of one with the
+    /// exponent `least` is less than 2^-places of the chunk's exponent `largest`.
+    pub(super) fn is_too_wide<F: Format>(self, largest: i32, least: i32) -> bool {
+        // Subnormal numbers have the last place of the smallest normal one.
+        let last_place = least.max(1 - F::BIAS) - F::MANTISSA_BITS as i32;
+        last_place < largest.saturating_add(3 * self.growth - 94)
+    }
+
     /// Bits of a digit: those of a lane less those that a sum over all ranks needs.
     #[inline(always)]
     fn digit_bits(self) -> i32 {

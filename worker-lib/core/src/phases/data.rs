@@ -5,6 +5,8 @@ use std::task::Poll;
 use super::elements::Elements;
 use super::exponents::Exponents;
 use super::speculation::Speculation;
+use crate::engine::Part;
+use crate::numerics::exponent::Way;
 use crate::stats::Recorder;
 
 /// See the module.
@@ -12,13 +14,15 @@ pub(crate) struct Data {
     chunks: usize,
     /// Chunks that are numbered, or never will be.
     passed: usize,
-    /// Chunks whose elements have no result yet.
+    /// Of the next one, which goes in the wide form, the chunks that are numbered.
+    wide: usize,
+    /// Chunks whose elements have no result yet, each of the wide form's by itself.
     left: usize,
 }
 
 impl Data {
     pub fn new(chunks: usize) -> Self {
-        Self { chunks, passed: 0, left: chunks }
+        Self { chunks, passed: 0, wide: 0, left: chunks }
     }
 
     /// Whether all chunks that are to be sent are numbered.
@@ -39,21 +43,39 @@ impl Data {
         exponents: &Exponents,
         speculation: Option<&Speculation>,
         recorder: &mut Recorder,
-    ) -> Poll<Option<usize>> {
+    ) -> Poll<Option<Part>> {
         while !self.is_numbered() {
             let chunk = self.passed;
             if !exponents.is_known(chunk) {
                 return Poll::Pending;
             }
-            self.passed += 1;
-            if exponents.is_skipped(chunk) {
-                recorder.skipped(elements.fill_skipped(chunk, exponents.of(chunk)));
-            } else if !speculation.is_some_and(|speculation| speculation.counts(chunk)) {
-                return Poll::Ready(Some(chunk));
+            match exponents.way(chunk) {
+                Way::Wide => return Poll::Ready(Some(self.next_wide(elements))),
+                Way::Skipped => {
+                    recorder.skipped(elements.fill_skipped(chunk, exponents.of(chunk)));
+                }
+                Way::Scaled if speculation.is_some_and(|ahead| ahead.counts(chunk)) => {}
+                Way::Scaled => {
+                    self.passed += 1;
+                    return Poll::Ready(Some(Part::Data(chunk)));
+                }
             }
+            self.passed += 1;
             self.left -= 1;
         }
         Poll::Ready(None)
+    }
+
+    /// The next of the chunks that the next data chunk takes in the wide form.
+    fn next_wide(&mut self, elements: &Elements) -> Part {
+        let part = Part::Wide(self.passed, self.wide);
+        self.wide += 1;
+        if self.wide < elements.wide_chunks(self.passed) {
+            self.left += 1;
+        } else {
+            (self.passed, self.wide) = (self.passed + 1, 0);
+        }
+        part
     }
 
     /// Takes in the result of a chunk.
@@ -65,6 +87,17 @@ impl Data {
         exponents: &Exponents,
     ) {
         elements.decode(chunk, exponents.of(chunk), payload);
+        self.pass();
+    }
+
+    /// The same in the wide form.
+    pub fn decode_wide(
+        &mut self,
+        (chunk, place): (usize, usize),
+        payload: &[u8],
+        elements: &mut Elements,
+    ) {
+        elements.decode_wide(chunk, place, payload);
         self.pass();
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct Elements {
     layout: Layout,
     /// Of a full chunk: the same in bytes, its lanes, the size of an element.
     full: Full,
+    /// Of chunks whose elements three lanes are too few for.
+    wide: Option<Wide>,
     kind: Kind,
     /// The call's number, and this rank.
     call: u64,
@@ -38,6 +40,13 @@ struct Full {
     element: usize,
 }
 
+/// How the elements of a data chunk travel in the wide form: several chunks for one.
+struct Wide {
+    codec: Codec,
+    /// Bytes of the elements of a full one.
+    len: usize,
+}
+
 impl Elements {
     /// Those of a submission, in packets of up to `lanes` lanes, among `ranks` ranks.
     pub fn new(submission: Submission, rank: u32, ranks: u32, lanes: usize) -> Self {
@@ -45,6 +54,7 @@ impl Elements {
         let len = codec.bytes_per_chunk(lanes);
         let element = len / codec.elements_per_chunk(lanes);
         let full = Full { len, lanes: codec.lanes_for(len), element };
+        let wide = codec.wide().map(|codec| Wide { codec, len: codec.bytes_per_chunk(lanes) });
         let held = buffer.bytes().len();
         let layout = match call.kind {
             Kind::ReduceScatter(_) | Kind::AllGather => {
@@ -53,7 +63,7 @@ impl Elements {
             }
             _ => Layout::Straight { len: held, full: len },
         };
-        Self { buffer, codec, layout, full, kind: call.kind, call: number, rank, first }
+        Self { buffer, codec, layout, full, wide, kind: call.kind, call: number, rank, first }
     }
 
     /// Their length in bytes.
@@ -85,6 +95,39 @@ impl Elements {
     pub fn exponent(&self, chunk: usize) -> i32 {
         self.buffer.prefetch(self.range(chunk + AHEAD));
         self.codec(chunk).exponent(self.of(chunk))
+    }
+
+    /// This rank's exponent of the smallest magnitude above zero in a data chunk.
+    pub fn least_exponent(&self, chunk: usize) -> i32 {
+        self.codec.least_exponent(self.of(chunk))
+    }
+
+    /// Chunks that the elements of a data chunk take in the wide form.
+    pub fn wide_chunks(&self, chunk: usize) -> usize {
+        self.wide.as_ref().map_or(0, |wide| self.range(chunk).len().div_ceil(wide.len))
+    }
+
+    /// Lanes of one of these.
+    pub fn wide_lanes(&self, chunk: usize, place: usize) -> usize {
+        let range = self.wide_range(chunk, place);
+        self.wide.as_ref().map_or(0, |wide| wide.codec.lanes_for(range.len()))
+    }
+
+    /// Writes this rank's share of one of these; the wrapping sum of its lanes.
+    pub fn encode_wide(&self, chunk: usize, place: usize, payload: &mut [u8]) -> u32 {
+        let elements = &self.buffer.bytes()[self.wide_range(chunk, place)];
+        self.wide.as_ref().map_or(0, |wide| wide.codec.encode(elements, 0, payload))
+    }
+
+    /// Overwrites its elements with their result. They have lost nothing.
+    pub fn decode_wide(&mut self, chunk: usize, place: usize, payload: &[u8]) {
+        let range = self.wide_range(chunk, place);
+        if let Some((_, residual)) = self.buffer.residual_mut() {
+            residual[range.clone()].fill(0);
+        }
+        if let Some(wide) = &self.wide {
+            wide.codec.decode(payload, 0, &mut self.buffer.bytes_mut()[range]);
+        }
     }
 
     /// Whether this rank's elements of a data chunk count: in a broadcast, the root's do, in an
@@ -146,6 +189,13 @@ impl Elements {
 
     fn of(&self, chunk: usize) -> &[u8] {
         &self.buffer.bytes()[self.range(chunk)]
+    }
+
+    /// The bytes of one of a data chunk's chunks in the wide form.
+    fn wide_range(&self, chunk: usize, place: usize) -> Range<usize> {
+        let (Range { start, end }, len) =
+            (self.range(chunk), self.wide.as_ref().map_or(0, |wide| wide.len));
+        (start + place * len).min(end)..(start + (place + 1) * len).min(end)
     }
 
     /// The bytes of a data chunk; none behind the last one.

@@ -1,22 +1,27 @@
 //! Exponents: the first phase of a float sum.
 //!
 //! Its chunks bring the largest exponent over all ranks of each data chunk, one lane per data
-//! chunk. All ranks see the same ones, so all agree on which data chunks are never sent, and on the
-//! number of every chunk.
+//! chunk. Where there is a wide form, each data chunk has one lane more, with the inverted bits of
+//! its smallest magnitude's exponent, which makes a minimum of a maximum. All ranks see the same
+//! ones, so all agree on what becomes of each data chunk, and on the number of every chunk.
 
 use std::ops::Range;
 
-use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES};
 
 use super::elements::Elements;
-use crate::numerics::{Codec, exponent};
+use crate::numerics::Codec;
+use crate::numerics::exponent::{self, Way};
 
 /// See the module. Without chunks in calls that need no exponents.
 pub(crate) struct Exponents {
+    codec: Codec,
     /// One per data chunk: this rank's, then, once the result is here, that of all ranks.
     values: Vec<i32>,
-    /// Lanes of a full chunk: data chunks whose exponents one chunk holds.
-    lanes: usize,
+    /// The same of the smallest magnitudes above zero, inverted. Empty without a wide form.
+    least: Vec<i32>,
+    /// Data chunks whose exponents a full chunk holds.
+    full: usize,
     /// Chunks that are numbered.
     numbered: usize,
     /// Which chunks have their result.
@@ -26,13 +31,18 @@ pub(crate) struct Exponents {
 }
 
 impl Exponents {
-    /// Those of so many data chunks, in chunks of up to `lanes` lanes.
-    pub fn new(data_chunks: usize, lanes: usize) -> Self {
+    /// Those of so many data chunks of a codec, in chunks of up to `lanes` lanes.
+    pub fn new(codec: Codec, data_chunks: usize, lanes: usize) -> Self {
+        let data_chunks = if codec.uses_exponents() { data_chunks } else { 0 };
+        let (least, full) =
+            if codec.wide().is_some() { (data_chunks, lanes / 2) } else { (0, lanes) };
         Self {
+            codec,
             values: vec![exponent::ZERO; data_chunks],
-            lanes,
+            least: vec![exponent::ZERO; least],
+            full,
             numbered: 0,
-            settled: vec![false; data_chunks.div_ceil(lanes)],
+            settled: vec![false; data_chunks.div_ceil(full)],
             known: 0,
         }
     }
@@ -60,6 +70,9 @@ impl Exponents {
         }
         for data in self.range(chunk) {
             self.values[data] = elements.exponent(data);
+            if let Some(least) = self.least.get_mut(data) {
+                *least = inverted(elements.least_exponent(data));
+            }
         }
         self.numbered += 1;
         Some(chunk)
@@ -67,29 +80,40 @@ impl Exponents {
 
     /// Lanes of a chunk.
     pub fn lanes(&self, chunk: usize) -> usize {
-        self.range(chunk).len().next_multiple_of(LANES_PER_BLOCK)
+        let [values, least] = self.parts(chunk);
+        (values.len() + least.len()).next_multiple_of(LANES_PER_BLOCK)
     }
 
     /// Writes this rank's share of a chunk; the wrapping sum of its lanes.
     pub fn encode(&self, chunk: usize, payload: &mut [u8]) -> u32 {
-        let values = bytemuck::cast_slice(&self.values[self.range(chunk)]);
-        Codec::exponents().encode(values, 0, payload)
+        let [values, least] = self.parts(chunk);
+        let mut words = [0; MAX_LANES];
+        let words = &mut words[..values.len() + least.len()];
+        words[..values.len()].copy_from_slice(&self.values[values.clone()]);
+        words[values.len()..].copy_from_slice(&self.least[least]);
+        Codec::exponents().encode(bytemuck::cast_slice(words), 0, payload)
     }
 
     /// Takes in the result of a chunk.
     pub fn decode(&mut self, chunk: usize, payload: &[u8]) {
-        let range = self.range(chunk);
-        Codec::exponents().decode(payload, 0, bytemuck::cast_slice_mut(&mut self.values[range]));
+        let [values, least] = self.parts(chunk);
+        let mut words = [0; MAX_LANES];
+        let words = &mut words[..values.len() + least.len()];
+        Codec::exponents().decode(payload, 0, bytemuck::cast_slice_mut(words));
+        let (largest, inverted) = words.split_at(values.len());
+        self.values[values].copy_from_slice(largest);
+        self.least[least].copy_from_slice(inverted);
         self.settled[chunk] = true;
         // Data chunks are numbered in order, whatever the order of the results.
-        while !self.are_known() && self.settled[self.known / self.lanes] {
-            self.known = self.range(self.known / self.lanes).end;
+        while !self.are_known() && self.settled[self.known / self.full] {
+            self.known = self.range(self.known / self.full).end;
         }
     }
 
     /// Takes in those of all ranks, at once.
-    pub fn settle(&mut self, values: &[i32]) {
+    pub fn settle(&mut self, values: &[i32], least: &[i32]) {
         self.values.copy_from_slice(values);
+        self.least.copy_from_slice(least);
         self.settled.fill(true);
         self.known = self.values.len();
     }
@@ -97,6 +121,11 @@ impl Exponents {
     /// By data chunk.
     pub fn values(&self) -> &[i32] {
         &self.values
+    }
+
+    /// Those of the smallest magnitudes above zero, inverted; none without a wide form.
+    pub fn least(&self) -> &[i32] {
+        &self.least
     }
 
     /// That of a data chunk; 0 in calls that need none.
@@ -109,13 +138,26 @@ impl Exponents {
         data < self.known || self.values.is_empty()
     }
 
-    /// Whether a data chunk is never sent: it is zero on all ranks, or not finite on one.
-    pub fn is_skipped(&self, data: usize) -> bool {
-        self.values.get(data).is_some_and(|&exponent| exponent::is_skipped(exponent))
+    /// What becomes of a data chunk, if its exponent is known.
+    pub fn way(&self, data: usize) -> Way {
+        let least = self.least.get(data).map_or(exponent::ZERO, |least| inverted(*least));
+        self.values.get(data).map_or(Way::Scaled, |largest| self.codec.way(*largest, least))
     }
 
     /// The data chunks whose exponents a chunk holds.
     fn range(&self, chunk: usize) -> Range<usize> {
-        chunk * self.lanes..((chunk + 1) * self.lanes).min(self.values.len())
+        chunk * self.full..((chunk + 1) * self.full).min(self.values.len())
     }
+
+    /// The values that a chunk holds: of all its data chunks, and of those that have a least one.
+    fn parts(&self, chunk: usize) -> [Range<usize>; 2] {
+        let range = self.range(chunk);
+        let least = if self.least.is_empty() { 0..0 } else { range.clone() };
+        [range, least]
+    }
+}
+
+/// An exponent such that the maximum is the least one, and back. One of zeros says nothing.
+fn inverted(least: i32) -> i32 {
+    if least == exponent::ZERO { least } else { !least }
 }

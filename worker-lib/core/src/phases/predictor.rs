@@ -45,7 +45,7 @@ impl Predictor {
         if self.calls.len() >= MOST_CALLS && !self.calls.contains_key(call) {
             self.calls.clear();
         }
-        let sent = exponents.iter().filter(|exponent| !exponent::is_skipped(**exponent)).count();
+        let sent = exponents.iter().filter(|exponent| !exponent::is_marker(**exponent)).count();
         // Most elements change their magnitude now and then, some at each call: then speculation is
         // in vain.
         let is_steady = 2 * predicted.count_ones() as usize >= sent;

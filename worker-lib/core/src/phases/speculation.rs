@@ -5,7 +5,8 @@
 //! chunk, each rank scaling with the exponents that it predicts (see `predictor`). The exponent
 //! chunk is a MAX of three words per data chunk: the rank's own exponent, its prediction, and the
 //! bits of its prediction inverted, which makes a minimum of a maximum. The result tells all ranks
-//! alike which predictions were the same everywhere, and true. A chunk that was sent with such a
+//! alike which predictions were the same everywhere, and true. (Where there is a wide form, the
+//! chunk has a fourth word, as `exponents` says.) A chunk that was sent with such a
 //! prediction is, lane by lane, the one that would have been sent later; its result counts. The
 //! results of others do not, and these chunks are sent again as if they had never been. So whatever
 //! is predicted, results have the same bits.
@@ -15,14 +16,16 @@ use switchml_protocol::LANES_PER_BLOCK;
 use super::elements::Elements;
 use super::exponents::Exponents;
 use crate::numerics::Codec;
-use crate::numerics::exponent::{self, ZERO};
+use crate::numerics::exponent::{Way, ZERO};
 
 /// Data chunks of the largest call in which any are speculative: 89 KB at 352 lanes, which a window
 /// at its start lets out at once. In larger calls a round trip matters less, and wrong predictions
 /// more.
 pub(crate) const MOST_CHUNKS: usize = 63;
-/// Lanes of an exponent chunk per data chunk.
+/// Lanes of an exponent chunk per data chunk, without that of its smallest magnitude.
 const WORDS: usize = 3;
+/// With it.
+const MOST_WORDS: usize = WORDS + 1;
 
 /// See the module. Sets are bitmaps of data chunks.
 #[derive(Default)]
@@ -42,9 +45,9 @@ pub(crate) struct Speculation {
 }
 
 impl Speculation {
-    /// Whether a call of so many data chunks is small enough, with packets of so many lanes.
-    pub const fn is_for(data_chunks: usize, lanes: usize) -> bool {
-        0 < data_chunks && data_chunks <= MOST_CHUNKS && WORDS * data_chunks <= lanes
+    /// Whether a call with these exponents is small enough, with packets of so many lanes.
+    pub fn is_for(exponents: &Exponents, lanes: usize) -> bool {
+        (1..=MOST_CHUNKS).contains(&exponents.values().len()) && words(exponents) <= lanes
     }
 
     /// Chunks `sent`, which must be the same on all ranks, are sent with the exponents `predicted`,
@@ -109,25 +112,27 @@ impl Speculation {
     }
 
     /// Lanes of the exponent chunk, before data chunks of which the first has so many lanes.
-    pub fn exponent_lanes(&self, first: usize) -> usize {
-        let needed = (WORDS * self.predicted.len()).next_multiple_of(LANES_PER_BLOCK);
+    pub fn exponent_lanes(&self, exponents: &Exponents, first: usize) -> usize {
+        let needed = words(exponents).next_multiple_of(LANES_PER_BLOCK);
         // As long as the chunks that follow at once: packets of one length leave together.
         if self.sent == 0 { needed } else { needed.max(first) }
     }
 
     /// Writes the exponent chunk of a rank with its `own` exponents; the wrapping sum of its lanes.
-    pub fn encode_exponents(&self, own: &[i32], payload: &mut [u8]) -> u32 {
-        let mut words = [ZERO; WORDS * MOST_CHUNKS];
-        let chunks = own.len();
-        for (data, (&own, &predicted)) in own.iter().zip(&self.predicted).enumerate() {
-            words[data] = own;
+    pub fn encode_exponents(&self, own: &Exponents, payload: &mut [u8]) -> u32 {
+        let mut lanes = [ZERO; MOST_WORDS * MOST_CHUNKS];
+        let lanes = &mut lanes[..words(own)];
+        let chunks = own.values().len();
+        for (data, (&own, &predicted)) in own.values().iter().zip(&self.predicted).enumerate() {
+            lanes[data] = own;
             // Zeros are zeros at any scale: they leave it to the other ranks.
             if own != ZERO {
-                words[chunks + data] = predicted;
-                words[2 * chunks + data] = !predicted;
+                lanes[chunks + data] = predicted;
+                lanes[2 * chunks + data] = !predicted;
             }
         }
-        Codec::exponents().encode(bytemuck::cast_slice(&words[..WORDS * chunks]), 0, payload)
+        lanes[WORDS * chunks..].copy_from_slice(own.least());
+        Codec::exponents().encode(bytemuck::cast_slice(lanes), 0, payload)
     }
 
     /// Takes in the exponent chunk's result: the exponents of all ranks, which predictions were
@@ -138,24 +143,30 @@ impl Speculation {
         exponents: &mut Exponents,
         elements: &mut Elements,
     ) {
-        let mut words = [ZERO; WORDS * MOST_CHUNKS];
+        let mut lanes = [ZERO; MOST_WORDS * MOST_CHUNKS];
         let chunks = self.predicted.len();
-        let words = &mut words[..WORDS * chunks];
-        Codec::exponents().decode(payload, 0, bytemuck::cast_slice_mut(words));
-        let (all, predicted) = words.split_at(chunks);
-        let (largest, inverted) = predicted.split_at(chunks);
+        let lanes = &mut lanes[..words(exponents)];
+        Codec::exponents().decode(payload, 0, bytemuck::cast_slice_mut(lanes));
+        let (all, rest) = lanes.split_at(chunks);
+        let (largest, rest) = rest.split_at(chunks);
+        let (inverted, least) = rest.split_at(chunks);
+        exponents.settle(all, least);
         let is_right = |chunk: usize| {
             let (exponent, largest, smallest) = (all[chunk], largest[chunk], !inverted[chunk]);
-            !exponent::is_skipped(exponent) && largest == exponent && smallest == exponent
+            exponents.way(chunk) == Way::Scaled && largest == exponent && smallest == exponent
         };
         self.right = bits((0..chunks).map(is_right));
-        exponents.settle(all);
         for (chunk, payload) in std::mem::take(&mut self.early) {
             if self.counts(chunk) {
                 elements.decode(chunk, exponents.of(chunk), &payload);
             }
         }
     }
+}
+
+/// Words of the exponent chunk of a call with these exponents.
+fn words(exponents: &Exponents) -> usize {
+    WORDS * exponents.values().len() + exponents.least().len()
 }
 
 /// A bitmap of what is true.

@@ -10,7 +10,8 @@ use super::super::*;
 use super::Plain;
 use crate::call::Kind;
 use crate::hash;
-use crate::numerics::{DType, Reduction, exponent};
+use crate::numerics::exponent::{self, Way};
+use crate::numerics::{DType, Reduction};
 
 /// A sum of these elements, the first call of a session.
 fn submission(call: &Call, codec: Codec, bytes: Vec<u8>) -> Submission {
@@ -22,7 +23,7 @@ fn terms(ranks: usize) -> Terms {
     Terms { rank: 0, ranks: ranks as u32, lanes: LANES as u16, capabilities: Capabilities::all() }
 }
 
-/// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.
+/// Lanes of a full chunk: enough for the exponents of eight data chunks and their predictions.
 const LANES: usize = 32;
 /// f32 in a full chunk: three lanes each.
 const CHUNK: usize = 10;
@@ -142,10 +143,16 @@ fn in_two_trips(codec: Codec, tensors: &[Vec<u8>]) -> Vec<u8> {
         let of = |tensor: &Vec<u8>| place * size..(place * size + size).min(tensor.len());
         let shares = || tensors.iter().map(|tensor| &tensor[of(tensor)]);
         let exponent = shares().map(|share| codec.exponent(share)).max().unwrap();
-        if exponent::is_skipped(exponent) {
-            codec.fill_skipped(exponent, elements);
-            continue;
-        }
+        let least = shares().map(|share| codec.least_exponent(share));
+        let least = least.filter(|least| *least != exponent::ZERO).min();
+        let codec = match codec.way(exponent, least.unwrap_or(exponent::ZERO)) {
+            Way::Scaled => codec,
+            Way::Wide => codec.wide().unwrap(),
+            Way::Skipped => {
+                codec.fill_skipped(exponent, elements);
+                continue;
+            }
+        };
         let payloads = shares().map(|share| {
             let mut payload = vec![0; 4 * codec.lanes_for(share.len())];
             codec.encode(share, exponent, &mut payload);
@@ -426,14 +433,16 @@ fn an_infinity_is_an_accident() {
         ahead: 3,
         in_vain: 0,
     };
-    assert_eq!(pair.sum([&tensor, &accident]), Flights { in_vain: 1, ..one() });
+    // Its chunk's ten elements follow in ten lanes each.
+    let wide = vec![DATA; 4];
+    assert_eq!(pair.sum([&tensor, &accident]), Flights { in_vain: 1, second: wide, ..one() });
     assert_eq!(pair.sum([&tensor, &tensor]), one());
 }
 
-/// What is exchanged must fit a packet: three lanes a chunk.
+/// What is exchanged must fit a packet: four lanes a chunk.
 #[test]
 fn larger_calls_wait_for_their_exponents() {
     let mut pair = Pair::new();
-    assert_eq!(pair.sum([&[1.0; 10 * CHUNK], &[1.0; 10 * CHUNK]]).ahead, 10);
-    assert_eq!(pair.sum([&[1.0; 10 * CHUNK + 1], &[1.0; 10 * CHUNK + 1]]).ahead, 0);
+    assert_eq!(pair.sum([&[1.0; 8 * CHUNK], &[1.0; 8 * CHUNK]]).ahead, 8);
+    assert_eq!(pair.sum([&[1.0; 8 * CHUNK + 1], &[1.0; 8 * CHUNK + 1]]).ahead, 0);
 }

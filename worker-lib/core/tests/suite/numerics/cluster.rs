@@ -2,11 +2,14 @@
 
 use proptest::prelude::*;
 use switchml_protocol::header::Op;
-use switchml_worker_core::numerics::{Codec, DType, Reduction, SMALL_COUNT, exponent, lane_sum};
+use switchml_worker_core::numerics::exponent::{self, Way};
+use switchml_worker_core::numerics::{Codec, DType, Reduction, SMALL_COUNT, lane_sum};
 
 pub struct Reduced {
     /// The chunk's global exponent.
     pub exponent: i32,
+    /// What became of it.
+    pub way: Way,
     /// What the aggregator sent back: empty when the chunk was skipped.
     pub lanes: Vec<u32>,
     /// Elements, in native byte order.
@@ -41,20 +44,29 @@ pub fn all_reduce(dtype: DType, op: impl Into<Reduction>, ranks: &[Vec<u8>]) -> 
 
 /// All-reduces one chunk, given as each rank's elements.
 pub fn all_reduce_with(codec: Codec, ranks: &[Vec<u8>]) -> Reduced {
-    let global = if codec.uses_exponents() {
-        ranks.iter().map(|r| codec.exponent(r)).max().unwrap_or(0)
-    } else {
-        0
-    };
-    let mut elements = vec![0x55; ranks[0].len()];
-    if codec.uses_exponents() && exponent::is_skipped(global) {
-        codec.fill_skipped(global, &mut elements);
-        return Reduced { exponent: global, lanes: Vec::new(), elements };
+    if !codec.uses_exponents() {
+        return sent_with(codec, 0, Way::Scaled, ranks);
     }
-    let payloads: Vec<_> = ranks.iter().map(|elements| encode(codec, elements, global)).collect();
+    let global = ranks.iter().map(|r| codec.exponent(r)).max().unwrap_or(exponent::ZERO);
+    let least = ranks.iter().map(|r| codec.least_exponent(r)).filter(|e| *e != exponent::ZERO);
+    match codec.way(global, least.min().unwrap_or(exponent::ZERO)) {
+        Way::Scaled => sent_with(codec, global, Way::Scaled, ranks),
+        Way::Wide => sent_with(codec.wide().expect("a wide form"), global, Way::Wide, ranks),
+        Way::Skipped => {
+            let mut elements = vec![0x55; ranks[0].len()];
+            codec.fill_skipped(global, &mut elements);
+            Reduced { exponent: global, way: Way::Skipped, lanes: Vec::new(), elements }
+        }
+    }
+}
+
+/// The same with this exponent, whatever should become of the chunk.
+pub fn sent_with(codec: Codec, exponent: i32, way: Way, ranks: &[Vec<u8>]) -> Reduced {
+    let payloads: Vec<_> = ranks.iter().map(|elements| encode(codec, elements, exponent)).collect();
     let lanes = aggregate(codec.wire_op(), &payloads);
-    codec.decode(&to_payload(&lanes), global, &mut elements);
-    Reduced { exponent: global, lanes, elements }
+    let mut elements = vec![0x55; ranks[0].len()];
+    codec.decode(&to_payload(&lanes), exponent, &mut elements);
+    Reduced { exponent, way, lanes, elements }
 }
 
 /// One rank's lanes; checks the lane sums and the padding on the way.

@@ -22,7 +22,7 @@ fn all_reduce(codecs: &[Codec], chunks: &[Vec<u8>]) -> (i32, Vec<u32>, Vec<u8>) 
     let pairs = || codecs.iter().zip(chunks);
     let exponent = pairs().map(|(codec, chunk)| codec.exponent(chunk)).max().expect("a rank");
     let mut result = vec![0x55; chunks[0].len()];
-    if exponent::is_skipped(exponent) {
+    if exponent::is_marker(exponent) {
         codecs[0].fill_skipped(exponent, &mut result);
         return (exponent, Vec::new(), result);
     }

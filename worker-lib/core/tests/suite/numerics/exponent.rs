@@ -1,9 +1,10 @@
 //! The exponent of a chunk.
 
 use proptest::prelude::*;
-use switchml_worker_core::numerics::{Codec, DType, ReduceOp, exponent};
+use switchml_worker_core::numerics::exponent::{self, Way};
+use switchml_worker_core::numerics::{Codec, DType, ReduceOp};
 
-use super::cluster::large;
+use super::cluster::{large, small};
 use super::exact::{F16, F32, F64, FLOATS, Float, exponent_of};
 use super::fixed::finite;
 
@@ -43,6 +44,26 @@ fn known_exponents() {
 }
 
 #[test]
+fn the_least_is_that_of_the_smallest_above_zero() {
+    for (x, expected) in [(1.5f32, 0), (f32::from_bits(1), -149), (f32::MIN_POSITIVE, -126)] {
+        let elements = [f32::MAX, 0.0, -x, -0.0].map(|x| x.to_bits().into());
+        let codec = small(DType::F32, ReduceOp::Sum, 2);
+        assert_eq!(codec.least_exponent(&F32.pack(&elements)), expected, "{x:e}");
+    }
+    let zeros = F16.pack(&[0, F16.sign()]);
+    assert_eq!(small(DType::F16, ReduceOp::Sum, 2).least_exponent(&zeros), exponent::ZERO);
+}
+
+/// Two ranks and E = 127: three lanes reach down to 2^36, so to numbers from 2^59 on.
+#[test]
+fn three_lanes_do_up_to_where_the_specification_says() {
+    let codec = small(DType::F32, ReduceOp::Sum, 2);
+    assert_eq!([59, 58].map(|least| codec.way(127, least)), [Way::Scaled, Way::Wide]);
+    let codec = small(DType::F16, ReduceOp::Sum, 1024);
+    assert_eq!(codec.way(15, -24), Way::Scaled, "all of f16");
+}
+
+#[test]
 fn every_zero_gives_the_lower_marker_and_any_non_finite_the_upper() {
     assert_eq!((exponent::ZERO, exponent::NON_FINITE), (i32::MIN, i32::MAX));
     for float in FLOATS {
@@ -62,8 +83,8 @@ fn every_zero_gives_the_lower_marker_and_any_non_finite_the_upper() {
 
 #[test]
 fn skipped_are_the_markers_alone() {
-    assert!(exponent::is_skipped(i32::MIN) && exponent::is_skipped(i32::MAX));
-    assert!((-1074..=1023).all(|e| !exponent::is_skipped(e)));
+    assert!(exponent::is_marker(i32::MIN) && exponent::is_marker(i32::MAX));
+    assert!((-1074..=1023).all(|e| !exponent::is_marker(e)));
 }
 
 #[test]

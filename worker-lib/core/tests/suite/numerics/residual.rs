@@ -15,7 +15,7 @@ fn all_reduce(reduction: Reduction, call: u64, ranks: &[Vec<f32>]) -> (Vec<f32>,
     let all: Vec<(Codec, &[u8])> = codecs.zip(chunks).collect();
     let exponent = all.iter().map(|(codec, chunk)| codec.exponent(chunk)).max().expect("a rank");
     let mut result = vec![0f32; ranks[0].len()];
-    if exponent::is_skipped(exponent) {
+    if exponent::is_marker(exponent) {
         return (result.clone(), vec![result; ranks.len()]);
     }
     let payloads: Vec<_> =

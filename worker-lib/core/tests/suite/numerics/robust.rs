@@ -24,6 +24,7 @@ proptest! {
             let ops = Reduction::ALL.into_iter().flat_map(both);
             ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
         });
+        let codecs = codecs.flat_map(|codec| [Some(codec), codec.wide()]).flatten();
         for codec in codecs.chain([Codec::bytes(), Codec::exponents()]) {
             let mut payload = super::cluster::to_payload(&lanes);
             let mut bytes: Vec<u8> = elements.iter().flat_map(|x| x.to_ne_bytes()).collect();

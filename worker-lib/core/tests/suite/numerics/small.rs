@@ -1,4 +1,4 @@
-//! Sums and averages of small calls: three lanes an element.
+//! Sums and averages of small calls: three lanes an element, and the wide form.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -6,17 +6,30 @@ use num_traits::{Signed, Zero};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use switchml_worker_core::numerics::{DType, ReduceOp, exponent};
+use switchml_worker_core::numerics::exponent::{self, Way};
+use switchml_worker_core::numerics::{DType, ReduceOp};
 
-use super::cluster::{Reduced, all_reduce_with, any_ranks, encode, numbers_of_ranks, small};
+use super::cluster::{
+    Reduced, all_reduce_with, any_ranks, encode, numbers_of_ranks, sent_with, small,
+};
 use super::exact::{BF16, F16, F32, Float, integer, nearest_even, pow2};
 use super::fixed::finite;
 
 const FLOATS: [Float; 3] = [F32, F16, BF16];
 
 fn reduce(float: Float, op: ReduceOp, ranks: &[Vec<u64>]) -> Reduced {
-    let chunks: Vec<_> = ranks.iter().map(|elements| float.pack(elements)).collect();
-    all_reduce_with(small(float.dtype, op, ranks.len()), &chunks)
+    all_reduce_with(small(float.dtype, op, ranks.len()), &pack(float, ranks))
+}
+
+/// The same in three lanes, whether they are enough or not.
+fn reduce_in_three(float: Float, op: ReduceOp, ranks: &[Vec<u64>]) -> Reduced {
+    let (codec, chunks) = (small(float.dtype, op, ranks.len()), pack(float, ranks));
+    let exponent = chunks.iter().map(|chunk| codec.exponent(chunk)).max().expect("a rank");
+    sent_with(codec, exponent, Way::Scaled, &chunks)
+}
+
+fn pack(float: Float, ranks: &[Vec<u64>]) -> Vec<Vec<u8>> {
+    ranks.iter().map(|elements| float.pack(elements)).collect()
 }
 
 /// Element `i` of all ranks, added up.
@@ -104,6 +117,7 @@ proptest! {
     fn so_are_elements_2_to_the_53_apart((float, ranks) in near(53, 1usize..=64)) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
+        prop_assert!(reduce(float, ReduceOp::Sum, &ranks).way != Way::Wide);
     }
 
     /// And for any number of ranks: 2^41 in f32.
@@ -111,17 +125,50 @@ proptest! {
     fn so_are_elements_2_to_the_41_apart((float, ranks) in near(41, any_ranks())) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
+        prop_assert!(reduce(float, ReduceOp::Sum, &ranks).way != Way::Wide);
     }
 
-    /// Any elements: each rank's lanes are the specified digits, to the last bit, and the result is
-    /// what they add up to, rounded once. It is as near to the true sum as documented.
+    /// And any finite elements at all, in the wide form where it takes that.
+    #[test]
+    fn so_are_any_elements((float, ranks) in near(254, any_ranks())) {
+        prop_assume!(is_finite(float, &ranks));
+        check_exact(float, &ranks);
+    }
+
+    /// In the wide form, too, each rank's lanes are the specified digits.
+    #[test]
+    fn wide_lanes_are_the_specified_digits((float, ranks) in near(254, any_ranks())) {
+        prop_assume!(is_finite(float, &ranks));
+        let (bits, smallest) = match float.dtype {
+            DType::F16 => (41, -24),
+            DType::Bf16 => (262, -133),
+            _ => (278, -149),
+        };
+        let codec = small(float.dtype, ReduceOp::Sum, ranks.len()).wide().expect("a wide form");
+        let base = 32 - growth(ranks.len());
+        let digits = (bits + base - 1) / base;
+        for elements in &ranks {
+            let lanes = encode(codec, &float.pack(elements), 0);
+            for (bits, lanes) in elements.iter().zip(lanes.chunks(1 + digits as usize)) {
+                prop_assert_eq!(lanes[0], 0);
+                prop_assert!(lanes[2..].iter().all(|digit| u64::from(*digit) < 1 << base));
+                let highest = BigInt::from(lanes[1] as i32);
+                let integer = lanes[2..].iter().fold(highest, |sum, digit| (sum << base) + digit);
+                prop_assert_eq!(BigRational::from(integer) * pow2(smallest), float.value(*bits));
+            }
+        }
+    }
+
+    /// In three lanes, any elements: each rank's lanes are the specified digits, to the last bit,
+    /// and the result is what they add up to, rounded once. It is as near to the true sum as
+    /// rounding to the step allows.
     #[test]
     fn lanes_are_the_specified_digits((float, ranks) in finite(any_ranks(), 1..12)) {
         prop_assume!(float.dtype != DType::F64);
+        prop_assume!(ranks.iter().flatten().any(|bits| bits & (float.sign() - 1) > 0));
         let n = ranks.len();
         let growth = growth(n);
-        let reduced = reduce(float, ReduceOp::Sum, &ranks);
-        prop_assume!(!reduced.lanes.is_empty());
+        let reduced = reduce_in_three(float, ReduceOp::Sum, &ranks);
         let places = 94 - reduced.exponent - 3 * growth;
         let codec = small(float.dtype, ReduceOp::Sum, n);
         let mut sums = vec![BigInt::zero(); ranks[0].len()];
@@ -134,7 +181,7 @@ proptest! {
                 *sum += v;
             }
         }
-        let averages = reduce(float, ReduceOp::Avg, &ranks);
+        let averages = reduce_in_three(float, ReduceOp::Avg, &ranks);
         let averages = float.unpack(&averages.elements);
         let results = float.unpack(&reduced.elements);
         let magnitudes = ranks.iter().flatten().map(|bits| float.value(*bits).abs());
@@ -206,18 +253,33 @@ fn the_example_of_the_specification() {
     let codec = small(DType::F32, ReduceOp::Sum, 2);
     let lanes = encode(codec, &F32.pack(&[0xB586_37BD]), 23);
     assert_eq!(lanes[..4], [0xFFFF_FFFF, 0x7FFD_E721, 0x0600_0000, 0]);
+    let wide = encode(codec.wide().expect("a wide form"), &F32.pack(&[0xBF80_0000]), 0);
+    assert_eq!(wide[..2], [0, 0xFFFF_FFFF]);
+    assert_eq!(wide[2..6], [0x7FFF_FFFF, 0x7FFF_FFFF, 0x7FFF_FFFF, 0x7E00_0000]);
+    assert!(wide[6..].iter().all(|lane| *lane == 0));
 }
 
 #[test]
 fn special_values() {
     for float in FLOATS {
         let one = (float.bias as u64) << float.mantissa;
-        for bad in [float.infinity(), float.infinity() | float.sign(), float.infinity() + 1] {
-            let reduced = reduce(float, ReduceOp::Sum, &[vec![one, one], vec![one, bad]]);
-            assert_eq!((reduced.exponent, reduced.lanes.len()), (exponent::NON_FINITE, 0));
-            let quiet = float.infinity() | 1 << (float.mantissa - 1);
-            assert_eq!(float.unpack(&reduced.elements), [quiet; 2], "{float:?}");
+        let [infinity, negative] = [float.infinity(), float.infinity() | float.sign()];
+        let quiet = float.infinity() | 1 << (float.mantissa - 1);
+        for (bad, expected) in [
+            (infinity, infinity),
+            (negative, negative),
+            (infinity + 1, quiet),
+            (negative + 1, quiet),
+        ] {
+            for op in [ReduceOp::Sum, ReduceOp::Avg] {
+                let reduced = reduce(float, op, &[vec![one, one], vec![one, bad]]);
+                assert_eq!((reduced.exponent, reduced.way), (exponent::NON_FINITE, Way::Wide));
+                let sum = one + (u64::from(op == ReduceOp::Sum) << float.mantissa);
+                assert_eq!(float.unpack(&reduced.elements), [sum, expected], "{float:?}");
+            }
         }
+        let both = reduce(float, ReduceOp::Sum, &[vec![infinity; 2], vec![infinity, negative]]);
+        assert_eq!(float.unpack(&both.elements), [infinity, quiet]);
         let zeros = reduce(float, ReduceOp::Avg, &[vec![0, float.sign()], vec![float.sign(); 2]]);
         assert_eq!((zeros.lanes.len(), float.unpack(&zeros.elements)), (0, vec![0, 0]));
         // Beyond the largest, and back.
