@@ -173,6 +173,8 @@ pub struct JobTable {
     joins: BTreeMap<String, Rate>,
     /// Whether packets of new jobs have tags.
     has_tags: bool,
+    /// Whether the log says what jobs without are open to.
+    has_warned_of_forgery: bool,
     rng: StdRng,
     /// Jobs whose ranks are not all there, by name.
     waiting: BTreeMap<String, Job>,
@@ -195,6 +197,7 @@ impl JobTable {
             quotas: Quotas::default(),
             joins: BTreeMap::new(),
             has_tags: false,
+            has_warned_of_forgery: false,
             epochs: Epochs::new(&mut rng),
             rng,
             waiting: BTreeMap::new(),

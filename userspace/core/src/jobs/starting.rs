@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 
 use super::error::MemberError;
 use super::job::State;
-use super::{Effect, JobTable, MemberId, info};
+use super::{Effect, JobTable, MemberId, info, warn};
 use crate::limits::{Fanout, Limits};
 
 impl JobTable {
@@ -65,11 +66,29 @@ impl JobTable {
         let fanout = job.describe_fanout(fanout);
         effects.push(info(format!("job {number} {name:?}: started, {lanes} lanes{fanout}")));
         job.state = State::Started { lanes };
+        effects.extend(self.warn_of_forgery(number));
         effects.extend(self.save(number));
         let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };
         let ways = job.ways();
         effects.extend(job.on_shards(|shard| Effect::Start(shard, ways.clone())));
         effects.extend(job.tell_all(&Event::Started(control::Started { lanes: lanes.into() })));
         Ok(effects)
+    }
+
+    /// Says, when the first job starts whose packets have no tags and could, who can forge them.
+    fn warn_of_forgery(&mut self, number: u16) -> Option<Effect> {
+        let job = self.jobs.get(&number)?;
+        let is_alone = job.present().all(|(_, member)| member.peer.is_loopback());
+        let has_choice = self.limits.capabilities.contains(Capabilities::TAGS);
+        if !job.key.is_none() || !has_choice || is_alone || self.has_warned_of_forgery {
+            return None;
+        }
+        self.has_warned_of_forgery = true;
+        Some(warn(format!(
+            "job {number} {:?}: packets have no tags, so whoever is on a rank's network, at the \
+             same port of the aggregator, can forge its results; --packet-tags (with TLS) prevents \
+             that. This is said once",
+            job.name
+        )))
     }
 }

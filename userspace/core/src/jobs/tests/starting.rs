@@ -35,3 +35,28 @@ fn ready_that_is_refused_says_why() {
     let again = MemberError::NotAssigned { rank: 1, state: "started already" };
     assert_eq!(table.ready(member(&spec, 1), 768, HEARD), Err(again));
 }
+
+/// Starts jobs one after the other; how often it was said that results can be forged.
+fn warnings(mut table: Table, jobs: &[&str]) -> usize {
+    for name in jobs {
+        let (_, effects) = join_all(&mut table, name, 2);
+        let spec = opened(&effects);
+        for rank in 0..2 {
+            table.ready(member(&spec, rank), 352, HEARD).unwrap();
+        }
+    }
+    let is_warning = |(level, line): &&(Level, String)| {
+        *level == Level::Warn && line.contains("can forge its results; --packet-tags")
+    };
+    table.log.iter().filter(is_warning).count()
+}
+
+#[test]
+fn that_results_can_be_forged_is_said_once() {
+    let with = |capabilities| Table::new(Limits { capabilities, ..LIMITS }, None, 1);
+    let jobs = ["one", "another"];
+    assert_eq!(warnings(with(Capabilities::TAGS), &jobs), 1);
+    assert_eq!(warnings(with(Capabilities::TAGS).with_tags(), &jobs), 0);
+    // A data plane that has none leaves no choice.
+    assert_eq!(warnings(with(Capabilities::empty()), &jobs), 0);
+}

@@ -25,6 +25,10 @@ impl Table {
         Self { table: self.table.with_quotas(quotas), ..self }
     }
 
+    pub fn with_tags(self) -> Self {
+        Self { table: self.table.with_tags(), ..self }
+    }
+
     fn keep(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut others = Vec::new();
         for effect in effects {
