@@ -191,7 +191,7 @@ pub use simple_switch::SimpleSwitch;
 pub use taps::TapRack;
 pub use torchrun::{Torchrun, Training};
 pub use tree::Tree;
-pub use xdp::load_udp_filter;
+pub use xdp::{filter_udp_at_ingress, load_udp_filter};
 
 /// The most workers that a rack takes.
 pub const MAX_WORKERS: usize = 16;

@@ -20,6 +20,10 @@ const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+/// Before all others at that hook.
+const BPF_F_BEFORE: u32 = 1 << 3;
+/// The verdict in tc that drops a frame.
+const TC_ACT_SHOT: i32 = 2;
 /// The verdict in tc that leaves a frame to the next program.
 const TCX_NEXT: i32 = -1;
 /// Of `struct __sk_buff`: whether a tag was taken off the frame.
@@ -91,26 +95,44 @@ pub fn load(action: i32) -> io::Result<OwnedFd> {
 ///
 /// When the kernel refuses.
 pub fn load_udp_filter() -> io::Result<OwnedFd> {
+    load_program(BPF_PROG_TYPE_XDP, &udp_filter([0, 4], XDP_DROP, XDP_PASS))
+}
+
+/// Has UDP that comes in by an interface of the calling thread's namespace dropped at tc ingress,
+/// before any other program there sees it. It stays until the descriptor is closed.
+///
+/// # Errors
+///
+/// When the kernel refuses.
+pub fn filter_udp_at_ingress(interface: &str) -> io::Result<OwnedFd> {
+    // Of `struct __sk_buff`: data, data_end.
+    let program = udp_filter([76, 80], TC_ACT_SHOT, TCX_NEXT);
+    let program = load_program(BPF_PROG_TYPE_SCHED_CLS, &program)?;
+    attach_at(&program, interface, BPF_TCX_INGRESS, BPF_F_BEFORE)
+}
+
+/// A program that drops UDP and passes everything else, where the context has data and its end at
+/// these offsets.
+fn udp_filter([data, end]: [i16; 2], drop: i32, pass: i32) -> [Instruction; 13] {
     // Of a frame's Ethernet and IPv4 headers: where they end, type, protocol.
     const HEADERS: i32 = 34;
     const ETHERTYPE: i16 = 12;
     const PROTOCOL: i16 = 23;
-    let program = [
-        Instruction::new(0x61, 0x12, 0, 0),         // r2 = context's data
-        Instruction::new(0x61, 0x13, 4, 0),         // r3 = context's data_end
-        Instruction::new(0xbf, 0x24, 0, 0),         // r4 = r2
-        Instruction::new(0x07, 0x04, 0, HEADERS),   // r4 += HEADERS
-        Instruction::new(0x2d, 0x34, 6, 0),         // if r4 > r3, to the end
+    [
+        Instruction::new(0x61, 0x12, data, 0),    // r2 = context's data
+        Instruction::new(0x61, 0x13, end, 0),     // r3 = context's data_end
+        Instruction::new(0xbf, 0x24, 0, 0),       // r4 = r2
+        Instruction::new(0x07, 0x04, 0, HEADERS), // r4 += HEADERS
+        Instruction::new(0x2d, 0x34, 6, 0),       // if r4 > r3, to the end
         Instruction::new(0x69, 0x25, ETHERTYPE, 0), // r5 = *(u16 *)(r2 + ETHERTYPE)
-        Instruction::new(0x55, 0x05, 4, 0x0008),    // if it is not IPv4's, to the end
-        Instruction::new(0x71, 0x25, PROTOCOL, 0),  // r5 = *(u8 *)(r2 + PROTOCOL)
-        Instruction::new(0x55, 0x05, 2, 17),        // if it is not UDP's, to the end
-        Instruction::answer(XDP_DROP),
+        Instruction::new(0x55, 0x05, 4, 0x0008),  // if it is not IPv4's, to the end
+        Instruction::new(0x71, 0x25, PROTOCOL, 0), // r5 = *(u8 *)(r2 + PROTOCOL)
+        Instruction::new(0x55, 0x05, 2, 17),      // if it is not UDP's, to the end
+        Instruction::answer(drop),
         Instruction::EXIT,
-        Instruction::answer(XDP_PASS),
+        Instruction::answer(pass),
         Instruction::EXIT,
-    ];
-    load_program(BPF_PROG_TYPE_XDP, &program)
+    ]
 }
 
 /// Joins two interfaces of the calling thread's namespace, as a switch joins a port without tags

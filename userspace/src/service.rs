@@ -407,6 +407,7 @@ fn port(port: PortStatus) -> control::Port {
         mtu: port.mtu,
         foreign_program: port.foreign.map_or(0, |program| program.id),
         foreign_is_generic: port.foreign.is_some_and(|program| program.is_generic),
+        program_before: port.before.unwrap_or_default(),
         drops_answers: port.drops_answers,
         link_speed: port.link_speed.unwrap_or_default(),
         received_bytes: port.received_bytes,

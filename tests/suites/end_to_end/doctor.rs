@@ -7,7 +7,8 @@ use std::process::Command;
 use libbpf_rs::{Xdp, XdpFlags};
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Aggregator, Binaries, Fabric, Mode, Multicast, Namespace, Rack,
-    RackOptions, Router, Topology, can_build_racks, in_both_modes, load_udp_filter,
+    RackOptions, Router, Topology, can_build_racks, filter_udp_at_ingress, in_both_modes,
+    load_udp_filter, skip,
 };
 
 use crate::{Cluster, PATIENCE};
@@ -344,6 +345,30 @@ fn a_foreign_program_at_the_aggregators_port() {
     doctor(&cluster, 1).is_content();
     let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
     assert!(!status.contains("fault"), "{status}");
+    cluster.stop();
+}
+
+#[test]
+fn a_foreign_program_before_the_aggregators_at_tc_ingress() {
+    if !can_build_racks("a_foreign_program_before_the_aggregators_at_tc_ingress") {
+        return;
+    }
+    let cluster = Cluster::in_mode(2, Mode::Auto);
+    let switch = cluster.rack.switch();
+    let Ok(filter) = switch.run(|| filter_udp_at_ingress("p1")) else {
+        return skip(
+            "a_foreign_program_before_the_aggregators_at_tc_ingress",
+            "programs are not attached at tc ingress by links before Linux 6.6",
+        );
+    };
+    doctor(&cluster, 0).is_content();
+    let said = doctor(&cluster, 1);
+    let (host, command) = said.blames("foreign program: the program with id ");
+    let place = " at tc ingress of p1 of the aggregator's host sees frames before the aggregator";
+    assert!(said.text.contains(place), "{}", said.text);
+    assert_eq!((host, command), (THERE, "systemctl restart switchml-aggregator"));
+    drop(filter);
+    doctor(&cluster, 1).is_content();
     cluster.stop();
 }
 

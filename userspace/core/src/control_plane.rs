@@ -15,6 +15,7 @@ pub use crate::jobs::PING_TIMEOUT;
 use crate::jobs::{
     Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, Origin, StreamId,
 };
+use crate::shared_ports;
 
 /// How often the daemon pings a connection. A host that dies without a word is noticed within the
 /// sum of this and [`PING_TIMEOUT`].
@@ -154,8 +155,21 @@ impl<S> ControlPlane<S> {
             bindings.extend(io.data_plane().binding(*shard, member.rank as u16)?);
         }
         let effects = self.table.ready(member, lanes, needs_copies, bindings)?;
+        let has_started = effects.iter().any(|effect| matches!(effect, Effect::Start(..)));
         self.perform(io, effects);
+        if has_started {
+            self.tell_of_slow_port(io, member);
+        }
         Ok(())
+    }
+
+    /// Says what the slowest port makes of a member's job, if several hosts share it.
+    fn tell_of_slow_port(&self, io: &mut impl Io<Stream = S>, member: MemberId) {
+        let Some((name, hosts)) = self.table.contributors(member) else { return };
+        let ports = shared_ports::ports_of(hosts, |port| io.data_plane().link(port));
+        if let Some(line) = ports.as_deref().and_then(shared_ports::slowest) {
+            io.log(Level::Info, &format!("job {} {name:?}: {line}", member.job));
+        }
     }
 
     /// Whether the data plane has had a HELLO of this rank, in its first shard.

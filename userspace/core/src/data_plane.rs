@@ -64,6 +64,12 @@ pub trait ServesJobs {
     /// When the kernel refuses.
     fn close(&self, job: u16) -> Result<(), Error>;
 
+    /// Name and speed, in bits per second, of the link of an interface that it takes frames from;
+    /// `None` if it does not, or the driver does not tell.
+    fn link(&self, _interface: u32) -> Option<(String, u64)> {
+        None
+    }
+
     /// Where the rank of an open job said HELLO from, if it did.
     ///
     /// # Errors
@@ -185,6 +191,8 @@ pub struct PortStatus {
     pub mtu: u32,
     /// An XDP program there that is not the data plane's.
     pub foreign: Option<ForeignProgram>,
+    /// Id of a program at tc ingress there that sees frames before the data plane's.
+    pub before: Option<u32>,
     /// It drops without a word what native XDP sends there.
     pub drops_answers: bool,
     /// Its link's speed in bits per second, where there is a link and the driver tells.

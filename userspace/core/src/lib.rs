@@ -9,6 +9,7 @@
 //! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
 //! | [`version`] | who joins must speak this build's version of the protocol |
 //! | [`rate`] | how often something may happen in a minute |
+//! | [`shared_ports`] | whether a port is too slow for the hosts behind it |
 //! | [`slots`] | how many slots a job gets |
 //! | [`oldest_round`] | how far a shard is, and the ranks that its oldest unfinished round lacks |
 //! | [`stragglers`] | for whom running jobs wait, and how long they have |
@@ -28,6 +29,7 @@ pub mod memory_tables;
 pub mod oldest_round;
 pub mod proxy;
 pub mod rate;
+pub mod shared_ports;
 pub mod slots;
 pub mod stragglers;
 pub mod throughput;

@@ -47,6 +47,8 @@ struct Recorder {
     refuses: Vec<Done>,
     saved: RefCell<Vec<Job>>,
     epochs: RefCell<Option<Epochs>>,
+    /// The speed of interface 1's link, "p1", if it has one.
+    speed: Option<u64>,
 }
 
 impl Recorder {
@@ -79,6 +81,10 @@ impl ServesJobs for Recorder {
 
     fn close(&self, job: u16) -> Result<(), Error> {
         self.note(Done::Close(job))
+    }
+
+    fn link(&self, interface: u32) -> Option<(String, u64)> {
+        self.speed.filter(|_| interface == 1).map(|speed| ("p1".to_owned(), speed))
     }
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
@@ -327,4 +333,19 @@ fn a_job_that_is_not_restored_keeps_no_other_from_it() {
     let expected =
         [Done::Save(0), Done::Save(1), Done::Abort(1), Done::Tell("kept", aborted(reason, &[1]))];
     assert_eq!(io.take(), expected);
+}
+
+/// Both hosts are behind the same port: that takes as long as a ring by links of half its speed.
+#[test]
+fn a_port_that_is_too_slow_is_told_when_a_job_starts() {
+    for (speed, expected) in [(None, 0), (Some(10_000_000_000), 1)] {
+        let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+        io.speed = speed;
+        start(&mut control_plane, &mut io, "train");
+        let line = "job 0 \"train\": 2 hosts share port p1 of 10 Gb/s; if their own links are \
+                    faster than 5 Gb/s, a ring such as Gloo's takes less time: ";
+        let is_it =
+            |(level, said): &&(Level, String)| *level == Level::Info && said.starts_with(line);
+        assert_eq!(io.log.iter().filter(is_it).count(), expected, "{:?}", io.log);
+    }
 }

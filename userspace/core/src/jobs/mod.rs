@@ -41,7 +41,7 @@ mod starting;
 mod tests;
 mod threads;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::fanout::Way;
 
 use crate::job_spec::JobSpec;
@@ -247,6 +248,19 @@ impl JobTable {
     /// [`MemberError`].
     pub fn shards(&self, id: MemberId) -> Result<&[u16], MemberError> {
         self.find(id).map(|job| job.shards.as_slice())
+    }
+
+    /// Of a member's job: its name, and for each host that contributes the port that it is behind;
+    /// `None` if combiners contribute for some. Ranks of a host add up first, but not with tags.
+    pub fn contributors(&self, id: MemberId) -> Option<(&str, Vec<u32>)> {
+        let job = self.find(id).ok().filter(|job| !job.has_combiners())?;
+        let adds_up = self.limits.capabilities.contains(Capabilities::PARTIAL_SUMS);
+        let adds_up = adds_up && job.key.is_none();
+        let places = job.present().map(|(rank, member)| {
+            (member.peer, (!adds_up).then_some(rank), member.ports.first().copied())
+        });
+        let places: BTreeSet<_> = places.collect();
+        Some((job.name.as_str(), places.into_iter().filter_map(|(.., port)| port).collect()))
     }
 
     /// The job of that member, who is there and has proven to be it.

@@ -60,6 +60,11 @@ pub fn programs(interface: &Interface) -> Option<Vec<u32>> {
     }
 }
 
+/// Id of the program at the interface's tc ingress that sees frames first, if this process may ask.
+pub fn first(interface: &Interface) -> Option<u32> {
+    programs(interface)?.first().copied()
+}
+
 /// Id of the program that the owner's filter at the interface runs, if there is such a filter.
 pub fn filtered(index: u32, owner: u32) -> Option<u32> {
     filters(index, INGRESS).ok()?.into_iter().find(|filter| filter.handle == owner)?.program

@@ -250,6 +250,10 @@ impl XdpDataPlane {
 }
 
 impl ServesJobs for XdpDataPlane {
+    fn link(&self, interface: u32) -> Option<(String, u64)> {
+        self.ports().link(interface)
+    }
+
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
         let is_served = self.local().addresses.contains(&job.address);
         if !is_served {

@@ -233,6 +233,10 @@ impl Ports {
                     id,
                     is_generic: interface.is_some_and(|interface| interface.program_is_generic),
                 }),
+                before: interface
+                    .filter(|_| port.hook == Hook::Bundle)
+                    .and_then(ingress::first)
+                    .filter(|id| !self.programs.ids().contains(id)),
                 drops_answers: port.hook == Hook::Native
                     && features.is_some_and(|features| !features.delivers()),
                 link_speed: interfaces::link_speed(&port.name),
@@ -241,6 +245,12 @@ impl Ports {
             }
         };
         self.ports.iter().map(status).collect()
+    }
+
+    /// Name and speed of the link of the port with this index.
+    pub fn link(&self, index: u32) -> Option<(String, u64)> {
+        let port = self.ports.iter().find(|port| port.index == index)?;
+        interfaces::link_speed(&port.name).map(|speed| (port.name.clone(), speed))
     }
 
     /// The ports in one line, with what is wrong with them.

@@ -39,7 +39,7 @@ pub enum Cause {
     },
     /// Large packets do not pass.
     SmallMtu(SmallMtu),
-    /// Another XDP program sees frames first.
+    /// Another program sees frames first.
     ForeignProgram {
         /// Whether it is on this host, not on the aggregator's.
         is_here: bool,
@@ -47,8 +47,8 @@ pub enum Cause {
         interface: String,
         /// Its id.
         id: u32,
-        /// Whether it runs in the network stack, not in the driver.
-        is_generic: bool,
+        /// Where it runs.
+        hook: Hook,
     },
     /// The aggregator does not take frames from the interface by which packets come to its host.
     NotOnPort {
@@ -80,6 +80,8 @@ pub enum Cause {
         /// This host's interface, if that is at the port's other end.
         here: Option<String>,
     },
+    /// The aggregator's port is no faster than this host's link, or hardly.
+    SlowPort(SlowPort),
     /// Results to all do not arrive.
     LostMulticast {
         /// Their group, where it is this rank's.
@@ -96,6 +98,32 @@ pub enum Instead {
     Copies,
     /// Nothing, as the daemon with these ports was told (`--fanout multicast`).
     Nothing(Vec<String>),
+}
+
+/// A port of the aggregator beside a link of this host; speeds in bits per second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowPort {
+    /// The port.
+    pub port: String,
+    /// Its speed.
+    pub speed: u64,
+    /// This host's interface.
+    pub interface: String,
+    /// Its speed.
+    pub own: u64,
+    /// From how many hosts on a ring would take less time, if they all share the port.
+    pub most: Option<u32>,
+}
+
+/// Where a program sees frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// In the driver, in XDP.
+    Driver,
+    /// In the network stack, in XDP.
+    Generic,
+    /// At tc ingress.
+    Ingress,
 }
 
 /// Packets of a port, and their answers.
@@ -179,6 +207,7 @@ impl Cause {
         match self {
             Self::SmallMtu(SmallMtu { works, .. }) => !works,
             Self::LostMulticast { instead, .. } => *instead != Instead::Copies,
+            Self::SlowPort(_) => false,
             _ => true,
         }
     }
@@ -199,10 +228,16 @@ impl Cause {
             }
             Self::Filtered { flow, place, is_ipv6 } => pass(*flow, place, *is_ipv6),
             Self::SmallMtu(small) => small.fix(),
-            Self::ForeignProgram { is_here, interface, is_generic, .. } => {
-                let kind = if *is_generic { "xdpgeneric" } else { "xdp" };
+            Self::ForeignProgram { is_here, interface, hook, .. } => {
                 let host = if *is_here { HERE } else { THERE };
-                on(host, format!("ip link set dev {interface} {kind} off"))
+                match hook {
+                    Hook::Driver => on(host, format!("ip link set dev {interface} xdp off")),
+                    Hook::Generic => {
+                        on(host, format!("ip link set dev {interface} xdpgeneric off"))
+                    }
+                    // It attaches before all others.
+                    Hook::Ingress => on(host, "systemctl restart switchml-aggregator".to_owned()),
+                }
             }
             Self::NotOnPort { interface, ports } => {
                 let missing = interface.as_deref().unwrap_or("INTERFACE");
@@ -222,6 +257,13 @@ impl Cause {
             }
             Self::GroOff { port, here: None } => {
                 on(&format!("the other end of {port}"), "ethtool -K INTERFACE gro on".to_owned())
+            }
+            Self::SlowPort(SlowPort { port, .. }) => {
+                let ports = interfaces([port.as_str(), "INTERFACE"].into_iter());
+                on(
+                    &format!("{THERE}, with a faster port or one more"),
+                    format!("switchml-aggregator{ports}"),
+                )
             }
             Self::LostMulticast { instead: Instead::Nothing(ports), .. } => {
                 let ports = interfaces(ports.iter().map(String::as_str));
@@ -319,12 +361,16 @@ impl fmt::Display for Cause {
             ),
             Self::Filtered { flow, place, .. } => write_filtered(f, *flow, place),
             Self::SmallMtu(small) => small.fmt(f),
-            Self::ForeignProgram { is_here, interface, id, .. } => {
+            Self::ForeignProgram { is_here, interface, id, hook } => {
                 let host = if *is_here { HERE } else { THERE };
+                let (kind, place) = match hook {
+                    Hook::Ingress => ("", "at tc ingress of"),
+                    Hook::Driver | Hook::Generic => ("XDP ", "on"),
+                };
                 write!(
                     f,
-                    "foreign XDP program: the program with id {id} on {interface} of {host} sees \
-                     frames before the {} does",
+                    "foreign {kind}program: the program with id {id} {place} {interface} of {host} \
+                     sees frames before the {} does",
                     if *is_here { "rank" } else { "aggregator" }
                 )
             }
@@ -354,6 +400,23 @@ impl fmt::Display for Cause {
                 "GRO off: the other end of {port}, a port of the aggregator's in native XDP, has \
                  neither GRO nor an XDP program, and so drops all answers"
             ),
+            Self::SlowPort(SlowPort { port, speed, interface, own, most }) => {
+                let gigabits = |speed: &u64| *speed as f64 / 1e9;
+                write!(
+                    f,
+                    "slow port: {port} of {THERE} has {} Gb/s, {interface} of {HERE} {} Gb/s",
+                    gigabits(speed),
+                    gigabits(own)
+                )?;
+                match most {
+                    Some(hosts) => write!(
+                        f,
+                        "; all hosts share it, so from {hosts} of them on a ring such as Gloo's \
+                         takes less time"
+                    ),
+                    None => Ok(()),
+                }
+            }
             Self::LostMulticast { group, instead } => {
                 let group = group.map(|group| format!(" to {group}")).unwrap_or_default();
                 let then = match instead {

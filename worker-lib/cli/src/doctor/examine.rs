@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use switchml_host::interfaces;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_worker::control::{self, Access, Assigned, Membership};
 use switchml_worker::interface::Interface;
@@ -72,9 +73,13 @@ pub fn open_path(access: &Access, name: &str, narrow: Option<u16>) -> Vec<Cause>
     let mut causes = Vec::new();
     if let Some(aggregator) = aggregator(access, &assigned) {
         causes.extend(aggregator.foreign_program());
-        if let Some((lanes, here)) = narrow.zip(Here::towards(assigned.data_address.ip())) {
-            causes.extend(narrow_path(&here, &assigned, &aggregator, lanes.into()));
+        let here = Here::towards(assigned.data_address.ip());
+        if let Some((lanes, here)) = narrow.zip(here.as_ref()) {
+            causes.extend(narrow_path(here, &assigned, &aggregator, lanes.into()));
         }
+        let link = here.map(|here| here.interface.name);
+        let link = link.and_then(|name| interfaces::link_speed(&name).map(|speed| (name, speed)));
+        causes.extend(link.and_then(|(name, speed)| aggregator.slow_port(&name, speed)));
     }
     membership.leave();
     causes

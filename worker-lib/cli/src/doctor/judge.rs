@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use switchml_worker::control::{ExamineReply, Port};
 
-use super::cause::{Cause, Flow, Place};
+use super::cause::{Cause, Flow, Hook, Place, SlowPort};
 use super::counters::Counters;
 use super::here::Here;
 use super::probes::{BURST, Outcome, What};
@@ -29,6 +29,9 @@ pub struct Evidence {
     /// What the aggregator sees; `None` if it cannot be asked.
     pub aggregator: Option<Aggregator>,
 }
+
+/// Hosts of the largest job for which it is said that a port is too slow.
+const FEW_HOSTS: u32 = 8;
 
 /// What the aggregator sees of the way.
 #[derive(Clone, Debug, Default)]
@@ -113,8 +116,8 @@ impl Evidence {
                 (interface, _) => Cause::NotOnPort { interface, ports },
             };
         };
-        if port.foreign_program > 0 {
-            return foreign_at(port);
+        if let Some(foreign) = foreign_at(port) {
+            return foreign;
         }
         if !port.problem.is_empty() {
             let (port, why) = (port.name.clone(), port.problem.clone());
@@ -154,7 +157,7 @@ impl Evidence {
             is_here: true,
             interface: interface.name.clone(),
             id,
-            is_generic: interface.program_is_generic,
+            hook: if interface.program_is_generic { Hook::Generic } else { Hook::Driver },
         })
     }
 
@@ -203,7 +206,31 @@ impl Aggregator {
 
     /// Programs of others on the port, which see frames first.
     pub fn foreign_program(&self) -> Option<Cause> {
-        self.port().filter(|port| port.foreign_program > 0).map(foreign_at)
+        self.port().and_then(foreign_at).filter(|foreign| {
+            // One at tc ingress may leave frames to others, as most do.
+            !matches!(foreign, Cause::ForeignProgram { hook: Hook::Ingress, .. })
+        })
+    }
+
+    /// The port, if it is too slow for hosts with links like this one, of `own` bits per second.
+    pub fn slow_port(&self, interface: &str, own: u64) -> Option<Cause> {
+        let port = self.port().filter(|port| port.link_speed > 0)?;
+        // In the network a tensor passes the port once for each of n hosts, on a ring it passes
+        // each link 2 (n - 1) / n times.
+        let is_slower = |hosts: &u32| {
+            let ring = 2.0 * f64::from(hosts - 1) / f64::from(*hosts) / own as f64;
+            f64::from(*hosts) / port.link_speed as f64 > ring
+        };
+        let most = (2..=FEW_HOSTS).find(is_slower).filter(|_| self.ports.len() == 1);
+        (most.is_some() || port.link_speed < own).then(|| {
+            Cause::SlowPort(SlowPort {
+                port: port.name.clone(),
+                speed: port.link_speed,
+                interface: interface.to_owned(),
+                own,
+                most,
+            })
+        })
     }
 
     /// The MTU of the port.
@@ -212,13 +239,13 @@ impl Aggregator {
     }
 }
 
-fn foreign_at(port: &Port) -> Cause {
-    Cause::ForeignProgram {
-        is_here: false,
-        interface: port.name.clone(),
-        id: port.foreign_program,
-        is_generic: port.foreign_is_generic,
-    }
+fn foreign_at(port: &Port) -> Option<Cause> {
+    let (id, hook) = match (port.foreign_program, port.program_before) {
+        (0, 0) => return None,
+        (0, id) => (id, Hook::Ingress),
+        (id, _) => (id, if port.foreign_is_generic { Hook::Generic } else { Hook::Driver }),
+    };
+    Some(Cause::ForeignProgram { is_here: false, interface: port.name.clone(), id, hook })
 }
 
 #[cfg(test)]
@@ -292,6 +319,48 @@ mod tests {
         aggregator.ports[0].problem.clear();
         let expected = "switchml-aggregator --iface p0 --iface INTERFACE";
         assert_eq!(fix(&evidence).1, expected, "its host's kernel got them");
+    }
+
+    #[test]
+    fn a_program_before_the_aggregators_is_named_if_nothing_gets_there() {
+        let mut evidence = evidence();
+        let aggregator = evidence.aggregator.as_mut().unwrap();
+        aggregator.ports[0].program_before = 7;
+        assert_eq!(aggregator.foreign_program(), None, "it may leave frames to others");
+        let cause = evidence.cause().unwrap().to_string();
+        let expected = "foreign program: the program with id 7 at tc ingress of p0 of the \
+                        aggregator's host sees frames before the aggregator does";
+        assert_eq!(cause, expected);
+    }
+
+    /// 4 hosts of links of s behind a port of 4 s are as fast as by wires of their own. A ring of 2
+    /// moves each byte once by each link, the port twice.
+    #[test]
+    fn a_port_is_too_slow_if_it_is_slower_or_shared() {
+        let mut evidence = evidence();
+        let aggregator = evidence.aggregator.as_mut().unwrap();
+        let mut remark = |speed: u64, own: u64, ports: usize| {
+            let port = Port { name: "p0".to_owned(), link_speed: speed, ..Port::default() };
+            aggregator.ports = vec![port; ports];
+            aggregator.slow_port("eth0", own).map(|cause| cause.to_string())
+        };
+        const GIGABIT: u64 = 1_000_000_000;
+        let line = remark(10 * GIGABIT, 10 * GIGABIT, 1).unwrap();
+        let expected = "slow port: p0 of the aggregator's host has 10 Gb/s, eth0 of this host 10 \
+                        Gb/s; all hosts share it, so from 2 of them on ";
+        assert!(line.starts_with(expected), "{line}");
+        // 2 (n - 1) / n^2 is below 0.4 from n = 4 on, and below 0.25 from 7 on.
+        assert!(remark(25 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("from 4 of them on"));
+        assert!(remark(40 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("from 7 of them on"));
+        assert_eq!(remark(100 * GIGABIT, 10 * GIGABIT, 1), None);
+        // With several ports each may have one host.
+        assert_eq!(remark(10 * GIGABIT, 10 * GIGABIT, 2), None);
+        assert!(
+            remark(GIGABIT, 10 * GIGABIT, 2)
+                .unwrap()
+                .ends_with("has 1 Gb/s, eth0 of this host 10 Gb/s")
+        );
+        assert_eq!(remark(0, 10 * GIGABIT, 1), None, "nobody knows");
     }
 
     #[test]

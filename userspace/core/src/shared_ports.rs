@@ -1,0 +1,114 @@
+//! Whether a port is too slow for the hosts behind it.
+//!
+//! In the network a tensor passes each host's link once each way, and so a port once for each host
+//! behind it. On a ring of n hosts it passes each link 2 (n - 1) / n times.
+
+use std::collections::BTreeMap;
+
+/// A port of the aggregator that a job uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedPort {
+    /// Its name.
+    pub name: String,
+    /// Its link's speed, in bits per second.
+    pub speed: u64,
+    /// Hosts behind it that contribute.
+    pub hosts: usize,
+}
+
+impl SharedPort {
+    /// What each of its hosts has of it.
+    fn share(&self) -> f64 {
+        self.speed as f64 / self.hosts as f64
+    }
+}
+
+/// The ports behind which these are, one for each host that contributes; `None` if the speed of one
+/// is not known. `port` tells name and speed of one by its number.
+pub fn ports_of(
+    hosts: impl IntoIterator<Item = u32>,
+    port: impl Fn(u32) -> Option<(String, u64)>,
+) -> Option<Vec<SharedPort>> {
+    let mut behind = BTreeMap::<u32, usize>::new();
+    for number in hosts {
+        *behind.entry(number).or_default() += 1;
+    }
+    let ports = behind
+        .into_iter()
+        .map(|(number, hosts)| port(number).map(|(name, speed)| SharedPort { name, speed, hosts }));
+    ports.collect()
+}
+
+/// The fastest links that a ring of so many hosts may have to take no less time than the network
+/// does, whose hosts have a share of `share` each; in bits per second.
+pub fn ring_is_no_faster_below(hosts: usize, share: f64) -> f64 {
+    2.0 * (hosts as f64 - 1.0) / hosts as f64 * share
+}
+
+/// What the slowest port of a job makes of it, in a line, if several hosts share it.
+pub fn slowest(ports: &[SharedPort]) -> Option<String> {
+    let hosts = ports.iter().map(|port| port.hosts).sum();
+    let port = ports.iter().min_by(|a, b| a.share().total_cmp(&b.share()))?;
+    if port.hosts < 2 {
+        return None;
+    }
+    let SharedPort { name, speed, hosts: behind } = port;
+    let limit = ring_is_no_faster_below(hosts, port.share());
+    Some(format!(
+        "{behind} hosts share port {name} of {} Gb/s; if their own links are faster than {} Gb/s, \
+         a ring such as Gloo's takes less time: a faster port, or more of them, changes that",
+        gigabits(*speed as f64),
+        gigabits(limit)
+    ))
+}
+
+/// In Gb/s, to two places.
+pub fn gigabits(speed: f64) -> f64 {
+    (speed / 1e7).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIGABIT: u64 = 1_000_000_000;
+
+    fn port(name: &str, gigabits: u64, hosts: usize) -> SharedPort {
+        SharedPort { name: name.to_owned(), speed: gigabits * GIGABIT, hosts }
+    }
+
+    /// 4 hosts of one port move 4 tensors through it, a ring of them 1.5 through each link: that
+    /// takes the same time by links of 1.5 / 4 of its speed.
+    #[test]
+    fn one_port_for_all() {
+        let line = slowest(&[port("eth1", 10, 4)]).unwrap();
+        let expected = "4 hosts share port eth1 of 10 Gb/s; if their own links are faster than \
+                        3.75 Gb/s, a ring such as Gloo's takes less time: ";
+        assert!(line.starts_with(expected), "{line}");
+        // Of two hosts a ring moves as much as the network does.
+        assert!(slowest(&[port("eth1", 1, 2)]).unwrap().contains("than 0.5 Gb/s"));
+    }
+
+    #[test]
+    fn the_slowest_of_several_ports() {
+        let line = slowest(&[port("fast", 25, 2), port("slow", 10, 2)]).unwrap();
+        // 2 * 3 / 4 of 5.
+        assert!(line.starts_with("2 hosts share port slow of 10 Gb/s;"), "{line}");
+        assert!(line.contains("faster than 7.5 Gb/s"), "{line}");
+    }
+
+    /// As behind a switch: the network is faster than a ring whatever the links.
+    #[test]
+    fn a_port_for_each_host_is_nothing_to_say() {
+        assert_eq!(slowest(&[port("p0", 10, 1), port("p1", 10, 1), port("p2", 1, 1)]), None);
+        assert_eq!(slowest(&[]), None);
+    }
+
+    #[test]
+    fn hosts_by_port() {
+        let known = |number: u32| (number < 3).then(|| (format!("p{number}"), GIGABIT));
+        let expected = vec![port("p1", 1, 2), port("p2", 1, 1)];
+        assert_eq!(ports_of([1, 2, 1], known), Some(expected));
+        assert_eq!(ports_of([1, 3], known), None);
+    }
+}
