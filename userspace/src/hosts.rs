@@ -1,5 +1,6 @@
-//! What one host may take of the control plane: connections at once, and joins in a minute. So none
-//! keeps the others out.
+//! What one host may take of the control plane: connections at once; connections, joins, requests
+//! of strangers, requests that it takes back, and lines of the log in a minute. So none keeps the
+//! others out.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,11 +10,24 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use switchml_userspace_core::rate::Rate;
 
+use crate::throttle::Throttle;
+
 /// Most connections of a host at once, whatever the limit of open files: those of 16 jobs of 1024
 /// ranks behind one combiner.
 const MOST_CONNECTIONS: u64 = 16 << 10;
 /// Most joins from a host in a minute: 5 times those of a combiner with the ranks of a job of 1024.
 pub const MOST_JOINS: u32 = 6000;
+/// Most connections that a host opens in a minute: two for each join.
+const MOST_OPENED: u32 = 2 * MOST_JOINS;
+/// Most requests of strangers from a host in a minute: 100 a second. Each costs the daemon about a
+/// millisecond, and they take turns.
+pub const MOST_REQUESTS: u32 = 6000;
+/// Most requests that a host takes back in a minute before they are answered. Who hangs up takes
+/// back what it has under way, so a job of 1024 ranks behind a combiner takes back as many.
+pub const MOST_RESETS: u32 = 2000;
+/// Most lines of the log that a host causes in a minute, before it is one a second: those of a job
+/// of 1024 ranks behind a combiner, which come and leave.
+const MOST_LINES: u32 = 2500;
 /// How often hosts are forgotten that hold nothing.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -26,6 +40,18 @@ pub enum TooMuch {
          open files (ulimit -n), of which a host may have half, up to {MOST_CONNECTIONS}"
     )]
     Connections(u64),
+    /// It has opened as many connections as it may.
+    #[error(
+        "{MOST_OPENED} connections came from this address within a minute, the most for one; try \
+         again in a minute"
+    )]
+    Opened,
+    /// It has asked as often as it may.
+    #[error(
+        "{MOST_REQUESTS} requests of nobody's ranks came from this address within a minute, the \
+         most for one; try again in a minute"
+    )]
+    Requests,
     /// It has joined as often as it may.
     #[error(
         "{MOST_JOINS} joins came from this address within a minute, the most for one; try again in \
@@ -50,7 +76,34 @@ struct State {
 #[derive(Debug)]
 struct Host {
     connections: u64,
+    opened: Rate,
     joins: Rate,
+    requests: Rate,
+    resets: Rate,
+    lines: Rate,
+    /// Lines beyond these.
+    more_lines: Throttle,
+}
+
+impl Host {
+    fn new(now: Instant) -> Self {
+        let rate = Rate::new(now);
+        Self {
+            connections: 0,
+            opened: rate,
+            joins: rate,
+            requests: rate,
+            resets: rate,
+            lines: rate,
+            more_lines: Throttle::default(),
+        }
+    }
+
+    /// Whether there is nothing to remember of it.
+    fn is_idle(&self, now: Instant) -> bool {
+        let rates = [self.opened, self.joins, self.requests, self.resets, self.lines];
+        self.connections == 0 && rates.iter().all(|rate| rate.is_over(now))
+    }
 }
 
 /// A connection of a host, which counts until this is dropped.
@@ -91,7 +144,7 @@ impl Hosts {
     ///
     /// # Errors
     ///
-    /// [`TooMuch::Connections`].
+    /// [`TooMuch::Connections`] or [`TooMuch::Opened`].
     pub fn connect(self: &Arc<Self>, from: IpAddr) -> Result<Seat, TooMuch> {
         let (host, now) = (host_of(from), Instant::now());
         let mut state = self.lock();
@@ -99,6 +152,9 @@ impl Hosts {
         let has = state.of(host, now);
         if has.connections >= self.most_connections {
             return Err(TooMuch::Connections(has.connections));
+        }
+        if !has.opened.pass(now, MOST_OPENED) {
+            return Err(TooMuch::Opened);
         }
         has.connections += 1;
         drop(state);
@@ -115,6 +171,32 @@ impl Hosts {
         passes.then_some(()).ok_or(TooMuch::Joins)
     }
 
+    /// Somebody there asks for something who is no rank of a job.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMuch::Requests`].
+    pub fn ask(&self, from: IpAddr, now: Instant) -> Result<(), TooMuch> {
+        let passes = self.lock().of(host_of(from), now).requests.pass(now, MOST_REQUESTS);
+        passes.then_some(()).ok_or(TooMuch::Requests)
+    }
+
+    /// A request from there is taken back before it is answered. Whether that is not too often.
+    pub fn reset(&self, from: IpAddr, now: Instant) -> bool {
+        self.lock().of(host_of(from), now).resets.pass(now, MOST_RESETS)
+    }
+
+    /// What is done there is worth a line of the log. If it is time for one, how many are left out
+    /// since the last.
+    pub fn line(&self, from: IpAddr, now: Instant) -> Option<u64> {
+        let mut state = self.lock();
+        let host = state.of(host_of(from), now);
+        if host.lines.pass(now, MOST_LINES) {
+            return Some(0);
+        }
+        host.more_lines.pass(now).map(|lines| lines - 1)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +204,7 @@ impl Hosts {
 
 impl State {
     fn of(&mut self, host: IpAddr, now: Instant) -> &mut Host {
-        self.hosts.entry(host).or_insert_with(|| Host { connections: 0, joins: Rate::new(now) })
+        self.hosts.entry(host).or_insert_with(|| Host::new(now))
     }
 
     /// Forgets hosts that hold nothing, if it is time for that.
@@ -131,7 +213,7 @@ impl State {
             return;
         }
         self.swept = now;
-        self.hosts.retain(|_, host| host.connections > 0 || !host.joins.is_over(now));
+        self.hosts.retain(|_, host| !host.is_idle(now));
     }
 }
 
@@ -188,6 +270,40 @@ mod tests {
         assert_eq!(hosts.join(other, now), Ok(()));
         // The minute began with the first connection, a little after `now`.
         assert_eq!(hosts.join(one, now + Duration::from_secs(90)), Ok(()));
+    }
+
+    #[test]
+    fn a_host_opens_so_many_connections_in_a_minute() {
+        let hosts = Arc::new(Hosts::new(1));
+        for _ in 0..12_000 {
+            drop(hosts.connect(address("10.0.0.1")).unwrap());
+        }
+        assert_eq!(hosts.connect(address("10.0.0.1")).unwrap_err(), TooMuch::Opened);
+        drop(hosts.connect(address("10.0.0.2")).unwrap());
+    }
+
+    #[test]
+    fn a_host_asks_and_takes_back_so_often_in_a_minute() {
+        let (hosts, now) = (Hosts::new(1), Instant::now());
+        let (one, other) = (address("10.0.0.1"), address("10.0.0.2"));
+        assert!((0..6000).all(|_| hosts.ask(one, now).is_ok()));
+        assert_eq!(hosts.ask(one, now), Err(TooMuch::Requests));
+        assert!((0..2000).all(|_| hosts.reset(one, now)) && !hosts.reset(one, now));
+        assert!(hosts.ask(other, now).is_ok() && hosts.reset(other, now));
+        let later = now + Duration::from_secs(61);
+        assert!(hosts.ask(one, later).is_ok() && hosts.reset(one, later));
+    }
+
+    #[test]
+    fn a_host_that_does_much_has_a_line_a_second_which_counts() {
+        let (hosts, now) = (Hosts::new(1), Instant::now());
+        let (one, other) = (address("10.0.0.1"), address("10.0.0.2"));
+        assert!((0..2500).all(|_| hosts.line(one, now) == Some(0)));
+        // 400 a second for three seconds.
+        let at = |i: u64| now + Duration::from_micros(2500 * i);
+        let lines: Vec<_> = (0..1200).filter_map(|i| hosts.line(one, at(i))).collect();
+        assert_eq!(lines, [0, 399, 399]);
+        assert_eq!(hosts.line(other, at(1200)), Some(0));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -122,6 +123,7 @@ async fn open(
         _seat: seat,
         addresses,
         pulse: Pulse::default(),
+        ends: Arc::default(),
         missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))),
         unread: None,
     })
@@ -194,6 +196,20 @@ pub struct Peer {
     pub addresses: TcpConnectInfo,
     /// Its signs of life.
     pub pulse: Pulse,
+    /// Whether it is to be closed.
+    ends: Arc<AtomicBool>,
+}
+
+impl Peer {
+    /// Where it comes from, if it is a TCP connection.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.addresses.remote_addr().map(|peer| peer.ip().to_canonical())
+    }
+
+    /// Closes the connection as soon as anything more is read of it. Whether that is news.
+    pub fn hang_up(&self) -> bool {
+        !self.ends.swap(true, Ordering::Relaxed)
+    }
 }
 
 /// When a connection last gave a sign of life: anything that was read from it, its end included. So
@@ -226,6 +242,7 @@ pub struct Connection {
     _seat: Seat,
     addresses: TcpConnectInfo,
     pulse: Pulse,
+    ends: Arc<AtomicBool>,
     /// Bytes of the preface that are missing, and until when they may.
     missing: Option<(usize, Pin<Box<Sleep>>)>,
     /// Until when the client must take something, while it takes nothing. HTTP/1 has no pings, so
@@ -243,7 +260,8 @@ impl Drop for Connection {
             None => self.answers_pings && self.pulse.silence() >= PING_TIMEOUT,
         };
         let is_unread = self.unread.as_ref().is_some_and(|deadline| deadline.is_elapsed());
-        if is_silent || is_unread {
+        let is_counted = self.ends.load(Ordering::Relaxed);
+        if (is_silent || is_unread) && !is_counted {
             self.guard.refusals.count(Reason::Silent);
         }
     }
@@ -272,6 +290,9 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.ends.load(Ordering::Relaxed) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if read.is_ready() {
@@ -330,6 +351,7 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer { addresses: self.addresses.clone(), pulse: self.pulse.clone() }
+        let Self { addresses, pulse, ends, .. } = self;
+        Peer { addresses: addresses.clone(), pulse: pulse.clone(), ends: Arc::clone(ends) }
     }
 }

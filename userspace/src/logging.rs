@@ -25,7 +25,9 @@ pub enum LogFormat {
 /// spans to another layer, if there is one.
 pub fn start(format: LogFormat, spans: Option<impl Layer<Registry> + Send + Sync>) {
     let said = env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
-    let level = said.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
+    // HTTP/2's library has a line for each connection that breaks its rules, as strangers please.
+    let usual = || Targets::new().with_default(Level::INFO).with_target("h2", Level::ERROR);
+    let level = said.unwrap_or_else(usual);
     let level = level.and(filter_fn(|metadata| metadata.target() != traces::TARGET));
     let log = fmt::layer().with_target(false).with_writer(stderr);
     let log = match format {

@@ -50,12 +50,16 @@ pub enum Reason {
     TooManyConnections,
     /// As many ranks as may have joined from there within a minute.
     TooManyJoins,
+    /// A client asks more than its host may within a minute, and is nobody's rank.
+    TooManyRequests,
+    /// A client takes back more requests than its host may within a minute.
+    TooManyResets,
     /// A client says too little before its first request, or does not answer later.
     Silent,
 }
 
 /// All of them, in this order: their names, and what they say.
-const REASONS: [(&str, &str); 19] = [
+const REASONS: [(&str, &str); 21] = [
     ("no_tls", "connections without TLS"),
     ("tls_handshake", "connections whose TLS handshake failed"),
     ("no_client_certificate", "connections without a client certificate"),
@@ -74,6 +78,8 @@ const REASONS: [(&str, &str); 19] = [
     ("too_long", "requests with a message that is too long"),
     ("too_many_connections", "connections beyond those that one address may have"),
     ("too_many_joins", "joins beyond those that one address may make in a minute"),
+    ("too_many_requests", "connections that were closed because one address asked too much"),
+    ("too_many_resets", "connections that were closed because requests were taken back too often"),
     ("silent", "connections that were closed because their client did not say what it must"),
 ];
 

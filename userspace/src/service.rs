@@ -4,6 +4,7 @@
 mod daemon_io;
 pub(crate) mod event_stream;
 pub(crate) mod status;
+pub(crate) mod strangers;
 mod too_long;
 mod watch;
 
@@ -21,7 +22,9 @@ use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
-use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Origin, Threads};
+use switchml_userspace_core::jobs::{
+    JobTable, Joiner, MemberError, MemberId, Origin, StreamId, Threads,
+};
 use switchml_userspace_core::stragglers::Stragglers;
 use switchml_userspace_core::throughput::Throughputs;
 use switchml_userspace_core::version;
@@ -32,7 +35,7 @@ use tonic::{Request, Response, Status};
 
 use crate::guard::Guard;
 use crate::incoming::{Peer, Pulse, incoming};
-use crate::mailbox::{Sender, mailbox};
+use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::refusals::Reason;
 use crate::traces::{RankTrace, Traces};
 use crate::web;
@@ -67,8 +70,10 @@ struct State {
 impl Service {
     /// A service without jobs.
     pub fn new(table: JobTable, data_plane: Arc<dyn DataPlane>, guard: Guard) -> Self {
+        let hosts = Arc::clone(&guard.hosts);
         let state = Arc::new_cyclic(|state| {
-            let io = DaemonIo { data_plane: Arc::clone(&data_plane), state: Weak::clone(state) };
+            let (data_plane, state) = (Arc::clone(&data_plane), Weak::clone(state));
+            let io = DaemonIo { data_plane, hosts, cause: None, state };
             let control_plane = ControlPlane::new(table);
             let (stragglers, throughputs, traces) = Default::default();
             Mutex::new(State { control_plane, io, stragglers, throughputs, traces })
@@ -122,6 +127,11 @@ impl Service {
         })
     }
 
+    /// What a rank hears by a connection.
+    fn stream(&self, events: Receiver, id: StreamId, peer: Peer, trace: RankTrace) -> EventStream {
+        EventStream { events, id, peer, is_over: false, trace, service: self.clone() }
+    }
+
     /// Makes a member's request. Logs now and then what no member may have sent.
     fn request<T, E: Into<RequestError>>(
         &self,
@@ -130,7 +140,7 @@ impl Service {
         request: impl FnOnce(&mut ControlPlane<Sender>, &mut DaemonIo) -> Result<T, E>,
     ) -> Result<T, Status> {
         let State { control_plane, io, .. } = &mut *self.lock();
-        request(control_plane, io).map_err(|error| {
+        request(control_plane, &mut io.caused_from(Some(peer))).map_err(|error| {
             let error = error.into();
             if matches!(error, RequestError::Member(MemberError::NoMember { .. })) {
                 self.guard.refusals.refuse(Reason::NoMember, peer, name, &error);
@@ -159,7 +169,10 @@ pub(crate) async fn serve(
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(MAX_REQUESTS)
-        .add_routes(web::beside(too_long::counted(routes, guard), service));
+        .add_routes(strangers::bounded(
+            web::beside(too_long::counted(routes, Arc::clone(&guard)), service),
+            guard,
+        ));
     let (stopping, stopped) = tokio::sync::oneshot::channel();
     let serving = server.serve_with_incoming_shutdown(incoming, async {
         // The sender is dropped only together with this future.
@@ -194,7 +207,7 @@ impl Aggregator for Service {
     ) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
         self.guard.admit_join(peer)?;
-        let pulse = pulse(&request)?;
+        let connection = connection(&request)?.clone();
         let request = request.into_inner();
         let tenant = self.tenant(&request.token, &request.job_name, peer)?;
         version::check(&request, peer)
@@ -207,6 +220,7 @@ impl Aggregator for Service {
         let joiner = Joiner { name, tenant, rank, world_size, peer, local, threads, via, at };
         let (sender, events) = mailbox();
         let State { control_plane, io, traces, .. } = &mut *self.lock();
+        let io = &mut io.caused_from(Some(peer));
         let id = control_plane.join(io, &joiner, sender).map_err(|error| {
             self.guard.refusals.refuse(status::reason(&error), peer, "Join", &error);
             join_refused(error)
@@ -215,7 +229,7 @@ impl Aggregator for Service {
         if !control_plane.table().is_waiting(&joiner.name) {
             traces.assigned(&joiner.name);
         }
-        Ok(Response::new(EventStream { events, id, pulse, trace, service: self.clone() }))
+        Ok(Response::new(self.stream(events, id, connection, trace)))
     }
 
     async fn resume(
@@ -223,15 +237,14 @@ impl Aggregator for Service {
         request: Request<control::ResumeRequest>,
     ) -> Result<Response<EventStream>, Status> {
         let (peer, _) = addresses(&request)?;
-        let pulse = pulse(&request)?;
+        let connection = connection(&request)?.clone();
         let control::ResumeRequest { job, epoch, rank, control_secret, via } = request.into_inner();
         let member = MemberId { job, epoch, rank, secret: control_secret };
         let (sender, events) = mailbox();
         let id = self.request("Resume", peer, |control_plane, io| {
             control_plane.resume(io, member, Origin { peer, via }, sender)
         })?;
-        let trace = RankTrace::default();
-        Ok(Response::new(EventStream { events, id, pulse, trace, service: self.clone() }))
+        Ok(Response::new(self.stream(events, id, connection, RankTrace::default())))
     }
 
     async fn ready(

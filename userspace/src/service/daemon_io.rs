@@ -1,7 +1,8 @@
 //! What the control plane does: in the data plane, to ranks' streams, to the log.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use switchml_control::join_event::Event;
 use switchml_userspace_core::control_plane::{Io, Timer};
@@ -10,12 +11,25 @@ use switchml_userspace_core::jobs::Level;
 use tracing::{error, info, warn};
 
 use super::{State, lock};
+use crate::hosts::Hosts;
 use crate::mailbox::Sender;
 
+#[derive(Clone)]
 pub struct DaemonIo {
     pub data_plane: Arc<dyn DataPlane>,
+    /// How many lines of the log each host has caused.
+    pub hosts: Arc<Hosts>,
+    /// The host that causes what is done.
+    pub cause: Option<IpAddr>,
     /// Where timers find the control plane.
     pub state: Weak<Mutex<State>>,
+}
+
+impl DaemonIo {
+    /// What is done because of a host.
+    pub fn caused_from(&self, host: Option<IpAddr>) -> Self {
+        Self { cause: host, ..self.clone() }
+    }
 }
 
 impl Io for DaemonIo {
@@ -46,6 +60,16 @@ impl Io for DaemonIo {
     }
 
     fn log(&mut self, level: Level, line: &str) {
+        let left_out = match self.cause.filter(|_| level != Level::Error) {
+            Some(host) => self.hosts.line(host, Instant::now()),
+            None => Some(0),
+        };
+        let more = match (left_out, self.cause) {
+            (None, _) => return,
+            (Some(lines @ 1..), Some(host)) => format!(" ({lines} lines of {host} left out)"),
+            _ => String::new(),
+        };
+        let line = format!("{line}{more}");
         match level {
             Level::Info => info!("{line}"),
             Level::Warn => warn!("{line}"),

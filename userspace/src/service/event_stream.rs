@@ -9,8 +9,8 @@ use switchml_userspace_core::jobs::StreamId;
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::{Service, State};
-use crate::incoming::Pulse;
+use super::{Service, State, strangers};
+use crate::incoming::Peer;
 use crate::mailbox::Receiver;
 use crate::traces::RankTrace;
 
@@ -18,7 +18,9 @@ use crate::traces::RankTrace;
 pub struct EventStream {
     pub(super) events: Receiver,
     pub(super) id: StreamId,
-    pub(super) pulse: Pulse,
+    pub(super) peer: Peer,
+    /// Whether the client has heard that it is over.
+    pub(super) is_over: bool,
     pub(super) trace: RankTrace,
     pub(super) service: Service,
 }
@@ -31,6 +33,7 @@ impl Stream for EventStream {
         if let Poll::Ready(Some(Ok(event))) = &event {
             self.trace.hear(event);
         }
+        self.is_over |= matches!(event, Poll::Ready(None));
         event.map(|event| event.map(message))
     }
 }
@@ -47,7 +50,11 @@ impl Drop for EventStream {
     fn drop(&mut self) {
         // Whoever is told that the job is gone finds its spans at an end.
         self.trace = RankTrace::default();
+        let from = self.peer.ip();
+        if let Some(from) = from.filter(|_| !self.is_over) {
+            strangers::taken_back(&self.service.guard, &self.peer, from);
+        }
         let State { control_plane, io, .. } = &mut *self.service.lock();
-        control_plane.disconnect(io, self.id, self.pulse.silence());
+        control_plane.disconnect(&mut io.caused_from(from), self.id, self.peer.pulse.silence());
     }
 }

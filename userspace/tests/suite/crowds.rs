@@ -1,17 +1,20 @@
 //! Many strangers at once: what they cost the daemon, and that ranks join and finish meanwhile.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
+use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
-use switchml_control::{Assigned, LeaveRequest};
+use switchml_control::{Assigned, JoinRequest, LeaveRequest, ListJobsRequest};
+use tonic::transport::Channel;
 
-use crate::common::{PATIENCE, Path, Rank};
+use crate::common::{PATIENCE, Path, Rank, join_request};
 
 /// Connections that say nothing.
 const SILENT: usize = 10_000;
@@ -21,12 +24,21 @@ const HOSTS: u8 = 4;
 const UNREAD: usize = 40;
 /// Requests on each: as many as the daemon lets a connection have under way.
 const REQUESTS: u32 = 100;
-/// And by HTTP/1.1, so that the answers do not fit into the kernel's buffers.
+/// And by HTTP/1.1, from a host of their own, so that the answers do not fit into the kernel's
+/// buffers.
 const IN_A_ROW: u32 = 2000;
+const HOST_OF_THESE: u8 = 9;
+/// What a host may ask in a minute, and take back.
+const MOST_REQUESTS: usize = 6000;
+const MOST_RESETS: usize = 2000;
+/// Lines that a host may cause in a minute.
+const MOST_LINES: usize = 2500;
 
 struct Daemon {
     process: Child,
     control: SocketAddr,
+    /// Counts the lines of its log.
+    lines: Option<JoinHandle<usize>>,
 }
 
 impl Drop for Daemon {
@@ -45,9 +57,16 @@ impl Daemon {
         let mut lines = log.lines().map(|line| line.expect("text"));
         let ready = lines.find(|line| line.contains("ready: control ")).expect("ready");
         // Whatever else it says is read, so that it does not wait for that.
-        std::thread::spawn(move || lines.count());
+        let lines = Some(std::thread::spawn(move || lines.count()));
         let address = ready.split("ready: control ").nth(1).and_then(|rest| rest.split(',').next());
-        Self { process, control: address.expect("an address").parse().expect("an address") }
+        let control = address.expect("an address").parse().expect("an address");
+        Self { process, control, lines }
+    }
+
+    /// Ends it, and tells how many lines it has logged since it was ready.
+    fn end(mut self) -> usize {
+        self.process.kill().expect("it runs");
+        self.lines.take().expect("they are counted").join().expect("text")
     }
 
     /// Its memory, in KiB.
@@ -72,24 +91,26 @@ impl Daemon {
         socket.into()
     }
 
-    /// How many connections were closed because their clients were silent, as `/metrics` has it.
-    fn silent(&self) -> usize {
+    /// How often something was refused for this reason, as `/metrics` has it.
+    fn refused(&self, reason: &str) -> usize {
         let mut stream = self.connect_from(1);
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
             .expect("sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("text");
-        let start = "switchml_refusals_total{reason=\"silent\"} ";
-        let times = text.lines().find_map(|line| line.strip_prefix(start)).expect("a count");
+        let start = format!("switchml_refusals_total{{reason=\"{reason}\"}} ");
+        let times = text.lines().find_map(|line| line.strip_prefix(&start)).expect("a count");
         times.parse().expect("a number")
     }
 
-    /// Waits until so many are counted.
-    fn wait_for_silent(&self, connections: usize) {
+    /// Waits until so many connections are counted that were closed: for their clients' silence, or
+    /// because they had asked too much.
+    fn wait_for_closed(&self, connections: usize) {
         let end = Instant::now() + PATIENCE;
-        while self.silent() != connections {
-            assert!(Instant::now() < end, "{} of {connections}", self.silent());
+        let closed = || self.refused("silent") + self.refused("too_many_requests");
+        while closed() != connections {
+            assert!(Instant::now() < end, "{} of {connections}", closed());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -168,7 +189,7 @@ async fn ten_thousand_silent_connections_keep_nobody_out() {
     assert!(grown < SILENT as u64 * 8, "{grown} KiB");
     // The daemon closes them, not this process, and counts each.
     daemon.wait_until_alone(files);
-    daemon.wait_for_silent(SILENT);
+    daemon.wait_for_closed(SILENT);
     drop(silent);
     daemon.run_job("after").await;
 }
@@ -202,10 +223,11 @@ fn ask_and_read_nothing(daemon: &Daemon, connection: usize) -> TcpStream {
 
 /// The same by HTTP/1.1, one request behind the other.
 fn ask_in_a_row_and_read_nothing(daemon: &Daemon) -> TcpStream {
-    let mut stream = daemon.connect_from(2);
+    let mut stream = daemon.connect_from(HOST_OF_THESE);
     let get = |path| format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n");
     let requests = (get("/metrics") + &get("/")).repeat(IN_A_ROW as usize / 2);
-    stream.write_all(requests.as_bytes()).expect("sent");
+    // It may be closed before it has read all.
+    let _ = stream.write_all(requests.as_bytes());
     stream
 }
 
@@ -231,8 +253,133 @@ async fn whoever_asks_and_does_not_read_costs_little() {
     assert!(grown < UNREAD as u64 * u64::from(REQUESTS + 1) * 16, "{grown} KiB");
     // The daemon closes them, not this process, and counts each.
     daemon.wait_until_alone(files);
-    daemon.wait_for_silent(2 * UNREAD);
+    daemon.wait_for_closed(2 * UNREAD);
     drop(unread);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_too_much_is_sent_away() {
+    let daemon = Daemon::start();
+    let mut stream = daemon.connect_from(2);
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    let mut asking = stream.try_clone().expect("a clone");
+    let asking = std::thread::spawn(move || {
+        let requests = "GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n".repeat(MOST_REQUESTS + 100);
+        let _ = asking.write_all(requests.as_bytes());
+    });
+    let mut answers = Vec::new();
+    let closed = stream.read_to_end(&mut answers);
+    assert!(
+        !closed.is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+        "it is open after {} answers",
+        String::from_utf8_lossy(&answers).matches("HTTP/1.1 200").count()
+    );
+    asking.join().expect("no panic");
+    assert!(daemon.refused("too_many_requests") > 0);
+    daemon.run_job("of another host").await;
+}
+
+/// The next frame: its kind, flags and payload; `None` at the end.
+fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
+    let mut head = [0; 9];
+    match stream.read_exact(&mut head) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("nothing comes"),
+        read => read.ok()?,
+    }
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    stream.read_exact(&mut payload).ok()?;
+    Some((head[3], head[4], payload))
+}
+
+/// Opens streams by which nothing follows, and takes them back once the daemon has them.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_takes_back_too_many_requests_is_sent_away() {
+    // HTTP/2 itself ends a connection that has taken back 20 before they were looked at.
+    const AT_ONCE: u32 = 15;
+    let daemon = Daemon::start();
+    let mut stream = daemon.connect_from(2);
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    let (mut taken_back, mut is_open) = (0, true);
+    while is_open && taken_back < 2 * MOST_RESETS {
+        let streams = (0..AT_ONCE).map(|at| 2 * (taken_back as u32 + at) + 1);
+        let path = "/switchml.v1.Aggregator/Join";
+        // POST, and END_HEADERS alone: a body is to come.
+        let fields = [&[0x83, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat();
+        bytes.extend(streams.clone().flat_map(|stream| frame(1, 0x4, stream, &fields)));
+        bytes.extend(frame(6, 0, 0, &[0; 8]));
+        is_open = stream.write_all(&std::mem::take(&mut bytes)).is_ok();
+        // Until the PING comes back.
+        while is_open {
+            match next_frame(&mut stream) {
+                Some((6, 1, _)) => break,
+                // The daemon asks for a sign of life.
+                Some((6, _, ping)) => is_open = stream.write_all(&frame(6, 1, 0, &ping)).is_ok(),
+                Some(_) => {}
+                None => is_open = false,
+            }
+        }
+        // CANCEL.
+        bytes.extend(streams.flat_map(|stream| frame(3, 0, stream, &8_u32.to_be_bytes())));
+        taken_back += AT_ONCE as usize;
+    }
+    assert!(!is_open, "it is open after {taken_back}");
+    assert!(taken_back >= MOST_RESETS, "it was closed after {taken_back}");
+    assert!(daemon.refused("too_many_resets") > 0);
+    daemon.run_job("of another host").await;
+}
+
+/// HTTP/2's library ends a connection that takes back requests faster than they are looked at, and
+/// would have a line for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_breaks_the_rules_of_http_2_does_not_flood_the_log() {
+    const CONNECTIONS: usize = 50;
+    let daemon = Daemon::start();
+    for _ in 0..CONNECTIONS {
+        let mut stream = daemon.connect_from(2);
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(4, 0, 0, &[]));
+        let numbers = (0..REQUESTS).map(|at| 2 * at + 1);
+        bytes.extend(numbers.flat_map(|number| {
+            [request(number, "/metrics"), frame(3, 0, number, &8_u32.to_be_bytes())].concat()
+        }));
+        // It may be closed before it has read all.
+        let _ = stream.write_all(&bytes);
+        while next_frame(&mut stream).is_some() {}
+    }
+    let lines = daemon.end();
+    assert!(lines < CONNECTIONS / 2, "{lines} lines of {CONNECTIONS} connections");
+}
+
+async fn until_all_gave_up(client: &mut AggregatorClient<Channel>) {
+    let end = Instant::now() + PATIENCE;
+    while !client.list_jobs(ListJobsRequest {}).await.expect("a list").get_ref().jobs.is_empty() {
+        assert!(Instant::now() < end, "some have not given up");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_in_a_loop_do_not_flood_the_log() {
+    let daemon = Daemon::start();
+    let address = format!("http://{}", daemon.control);
+    let mut client = AggregatorClient::connect(address).await.expect("connected");
+    // Each has a line when it comes, and one when it gives up. Few at once may begin jobs.
+    let joins = MOST_RESETS - 100;
+    for number in 0..joins {
+        let job_name = format!("job {number}");
+        let request = JoinRequest { job_name, world_size: 2, ..join_request() };
+        drop(client.join(request).await.expect("it waits"));
+        if number % 100 == 99 {
+            until_all_gave_up(&mut client).await;
+        }
+    }
+    until_all_gave_up(&mut client).await;
+    let lines = daemon.end();
+    // And one a second.
+    assert!((MOST_LINES..2 * joins - 500).contains(&lines), "{lines} lines of {joins} joins");
 }
 
 /// How many requests a connection may have under way, as the daemon tells by its SETTINGS.
