@@ -123,6 +123,10 @@ pub struct Options {
     /// TOML file with options, such as `iface = ["eth1", "eth2"]`; those given here go before it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Look through the options and the files that they name, say what is wrong with them, and end:
+    /// with exit code 0 if a daemon would take them. A running one is not disturbed.
+    #[arg(long)]
+    pub check_config: bool,
     /// What serves the packets.
     #[arg(long, value_enum, default_value_t = DataPlaneKind::Xdp)]
     pub data_plane: DataPlaneKind,
@@ -319,17 +323,38 @@ fn lifetime(given: &str) -> Result<Duration, String> {
         .map_err(|_| format!("{given:?} is no time: 30m, 24h and 7d are"))
 }
 
-/// The arguments. Ends the process as [`switchml_cli::parse`] does.
-pub fn parse() -> Cli {
+/// The arguments, and as what each was given. Ends the process as [`switchml_cli::parse`] does.
+pub fn parse() -> (Cli, ArgMatches) {
     parse_from(std::env::args_os()).unwrap_or_else(|error| switchml_cli::end(&error))
+}
+
+/// The same once more: the file of options may have changed.
+///
+/// # Errors
+///
+/// What is wrong with it, in one line.
+pub fn parse_again() -> Result<(Cli, ArgMatches), String> {
+    parse_from(std::env::args_os()).map_err(|error| switchml_cli::one_line(&error))
 }
 
 fn parse_from(
     arguments: impl IntoIterator<Item: Into<OsString> + Clone>,
-) -> Result<Cli, clap::Error> {
+) -> Result<(Cli, ArgMatches), clap::Error> {
     let (cli, matches): (Cli, _) = switchml_cli::config::parse_with_file(arguments)?;
     check(&cli.options, &matches)?;
-    Ok(cli)
+    Ok((cli, matches))
+}
+
+/// The options, with their names on the command line, that are given otherwise than before.
+pub fn changed(before: &ArgMatches, now: &ArgMatches) -> Vec<String> {
+    let given = |matches: &ArgMatches, option: &clap::Arg| {
+        let values = matches.try_get_raw(option.get_id().as_str()).ok().flatten();
+        values.map(|values| values.map(ToOwned::to_owned).collect::<Vec<_>>())
+    };
+    let command = Cli::command();
+    let options = command.get_arguments();
+    let changed = options.filter(|option| given(before, option) != given(now, option));
+    changed.filter_map(|option| option.get_long().map(str::to_owned)).collect()
 }
 
 /// Options that some data planes alone have a use for, by their fields, and which do. All others
@@ -483,7 +508,7 @@ mod tests {
     }
 
     /// The daemon's arguments with this data plane, and with an option.
-    fn with(kind: DataPlaneKind, option: &str) -> Result<Cli, clap::Error> {
+    fn with(kind: DataPlaneKind, option: &str) -> Result<(Cli, ArgMatches), clap::Error> {
         let besides = match option {
             "cells" | "parent-tls-fingerprint" | "parent-tls-ca" => Some("parent"),
             "tls-cert" => Some("tls-key"),
@@ -514,7 +539,10 @@ mod tests {
     fn options_without_an_effect_are_refused() {
         let command = Cli::command();
         let options = command.get_arguments().filter(|option| {
-            !matches!(option.get_id().as_str(), "config" | "data_plane" | "help" | "version")
+            !matches!(
+                option.get_id().as_str(),
+                "config" | "check_config" | "data_plane" | "help" | "version"
+            )
         });
         for option in options {
             let long = option.get_long().expect("all have one");
@@ -551,6 +579,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_given_otherwise_is_named() {
+        let matches = |given: &[&str]| {
+            let given = [&["aggregator", "--data-plane", "software"], given].concat();
+            parse_from(given).expect("right").1
+        };
+        let before = matches(&["--slots", "1024", "--control", "127.0.0.1:1"]);
+        assert_eq!(changed(&before, &before), [] as [&str; 0]);
+        let now = matches(&["--slots=512", "--control", "127.0.0.1:1", "--tls-self-signed"]);
+        assert_eq!(changed(&before, &now), ["slots", "tls-self-signed"]);
+        assert_eq!(changed(&now, &before), ["slots", "tls-self-signed"]);
     }
 
     #[test]

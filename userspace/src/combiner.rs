@@ -13,6 +13,7 @@ use switchml_control as control;
 use switchml_control::JoinEvent;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::aggregator_server::Aggregator;
+use switchml_control::join_event::Event;
 use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::jobs::{MemberId, StreamId};
 use switchml_userspace_core::proxy::{self, Ends, Proxy, Refused};
@@ -22,6 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::guard::Guard;
 use crate::mailbox::{Sender, mailbox};
+use crate::service::watch::follow_ports;
 use crate::service::{self, addresses, of_data_plane, pulse, seen_by};
 use io::ProxyIo;
 use parent::{Parent, relayed};
@@ -74,7 +76,7 @@ impl CombinerService {
         listener: TcpListener,
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
-        let beside = std::future::pending();
+        let beside = follow_ports(&self.data_plane, drop);
         let guard = Arc::clone(&self.guard);
         service::serve(self.clone(), listener, guard, stop, beside, || {
             let State { proxy, io } = &mut *self.lock();
@@ -82,6 +84,11 @@ impl CombinerService {
             proxy::perform(proxy, io, None, effects);
         })
         .await
+    }
+
+    /// Returns if requests can be served.
+    pub fn check(&self) {
+        drop(self.lock());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,6 +117,18 @@ impl CombinerService {
         self.lock().io.links.insert(id, Link { client, listener });
     }
 
+    /// Prepares the numbers of a job that is about to be opened, beside all else. What fails here
+    /// fails again then, and is told.
+    async fn prepare(&self, assigned: &control::Assigned) {
+        let further = assigned.further_shards.iter().map(|shard| shard.job);
+        let numbers = std::iter::once(assigned.job).chain(further).map(u16::try_from);
+        let Ok(numbers) = numbers.collect::<Result<Vec<_>, _>>() else { return };
+        if !self.data_plane.is_prepared(&numbers) {
+            let data_plane = Arc::clone(&self.data_plane);
+            let _ = tokio::task::spawn_blocking(move || data_plane.prepare(&numbers)).await;
+        }
+    }
+
     /// A connection to the parent for a member's requests: that of its stream, if it has one.
     async fn client_of(&self, id: MemberId) -> Result<AggregatorClient<Channel>, Status> {
         let known = {
@@ -128,6 +147,9 @@ impl CombinerService {
 async fn listen(service: CombinerService, id: StreamId, mut news: Streaming<JoinEvent>) {
     loop {
         let heard = news.message().await;
+        if let Ok(Some(JoinEvent { event: Some(Event::Assigned(assigned)) })) = &heard {
+            service.prepare(assigned).await;
+        }
         let State { proxy, io } = &mut *service.lock();
         let effects = match heard {
             Ok(Some(JoinEvent { event: Some(event) })) => proxy.hear(id, event),

@@ -3,13 +3,20 @@
 #[cfg(feature = "p4")]
 pub mod p4;
 
+pub mod check;
+mod notify;
+mod reload;
+mod start;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use clap::ArgMatches;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,24 +27,20 @@ use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::{CONTROL_PORT, MAX_RANKS};
 use switchml_userspace::combiner::CombinerService;
 use switchml_userspace::combiner::parent::Parent;
-use switchml_userspace::data_plane::software::Software;
-use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
-use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
+use switchml_userspace::data_plane::xdp::{self, PinError};
 use switchml_userspace::exposure::{self, Exposure};
 use switchml_userspace::guard::Guard;
 use switchml_userspace::service::{Service, host_name};
 use switchml_userspace::tls::{ServerTls, Source};
 use switchml_userspace::tokens::TokenKey;
 use switchml_userspace::{dual, events};
-use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
 use switchml_userspace_core::jobs::JobTable;
-use switchml_userspace_core::memory_cells::default_cells;
 use switchml_userspace_core::proxy::Proxy;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::cli::{self, DataPlaneKind, Options, SecurityOptions};
+use crate::cli::{Options, SecurityOptions};
 
 /// Bytes of a TCP segment that pass wherever IPv6 does: its least MTU of 1280 less the headers.
 const SAFE_SEGMENT: u32 = 1220;
@@ -45,32 +48,43 @@ const SAFE_SEGMENT: u32 = 1220;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Serves until SIGINT or SIGTERM.
-pub async fn run(options: Options) -> anyhow::Result<()> {
+/// Serves until SIGINT or SIGTERM. The options were given as `matches` has them.
+pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
     // Before anything is attached: a signal from here on stops the daemon in good order.
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut stop = pin!(stop_signal()?);
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     raise_file_limit();
+    let options = Arc::new(options);
     if let Some(file) = &options.config {
         info!("options from {file:?}");
     }
     let listener = listen(options.control).map_err(|error| {
-        let why = unavailable(&error, "--control", "--control");
+        let why = unavailable(&error, "--control");
         anyhow!("cannot serve the control plane at TCP {}: {why}", options.control)
     })?;
     let control_address =
         listener.local_addr().context("cannot tell the control plane's address")?;
     let guard = guard(&options.security)?;
+    if let Some(tls) = &guard.tls {
+        match options.security.tls_self_signed {
+            true => say!("{}", tls.fingerprint()),
+            false => info!("TLS: the certificate is {}", tls.fingerprint()),
+        }
+    }
     check_exposure(&guard, control_address)?;
     let parent = match &options.parent {
         Some(given) => {
             let tls = parent_tls(&options.security)?;
-            Some(find_parent(given, tls, control_address).await?)
+            tokio::select! {
+                found = find_parent(given, tls, control_address) => Some(found?),
+                () = &mut stop => return Ok(()),
+            }
         }
         None => None,
     };
     let (event_sink, event_receiver) = events::channel();
-    let data_plane = start_data_plane(&options, event_sink)?;
+    let started = start::start_unless(&mut stop, Arc::clone(&options), event_sink).await?;
+    let Some(data_plane) = started else { return Ok(()) };
     let limits = data_plane.limits();
     let room = match &parent {
         Some(_) => format!("{} cells", data_plane.cells()),
@@ -79,14 +93,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     info!("{}: {}; {room}", data_plane.name(), data_plane.attachment());
     tokio::spawn(events::log(event_receiver));
     let mut rng: StdRng = rand::make_rng();
-    let stop = async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        info!("stopping");
-    };
     let ready = format!("ready: control {control_address}, data port {}", limits.port);
+    let reloads = |service| {
+        let data_plane = Arc::clone(&data_plane);
+        reload::Reloads { matches, data_plane, service }.follow(hangups)
+    };
     let served = match parent {
         Some(parent) => {
             let (id, above) = (rng.next_u64(), parent.to_string());
@@ -95,7 +106,13 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             data_plane.saved()?;
             info!("{ready}, parent {parent}");
             let service = CombinerService::new(proxy, Arc::clone(&data_plane), parent, guard);
-            service.serve(listener, stop).await
+            let alive = service.clone();
+            notify::ready(&data_plane.attachment());
+            tokio::select! {
+                served = service.serve(listener, stop) => served,
+                never = reloads(None) => match never {},
+                never = notify::watchdog(|| alive.check()) => match never {},
+            }
         }
         None => {
             let mut table = JobTable::new(limits, options.data_address, rng)
@@ -106,11 +123,31 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             let service = Service::new(table, Arc::clone(&data_plane), guard);
             service.restore()?;
             info!("{ready}");
-            service.serve(listener, stop).await
+            let alive = service.clone();
+            notify::ready(&data_plane.attachment());
+            tokio::select! {
+                served = service.clone().serve(listener, stop) => served,
+                never = reloads(Some(service)) => match never {},
+                never = notify::watchdog(|| alive.check()) => match never {},
+            }
         }
     };
     data_plane.stop();
     served.context("the control plane failed")
+}
+
+/// Ready when SIGINT or SIGTERM comes.
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        info!("stopping");
+        notify::stopping();
+    })
 }
 
 /// The parent that was given, if it can be that of this daemon, which listens at `here`.
@@ -133,8 +170,7 @@ fn parent_tls(options: &SecurityOptions) -> Result<ClientTls, WrongSetting> {
     Ok(ClientTls { cert: file(&options.tls_cert), key: file(&options.tls_key), ..trust })
 }
 
-/// What the options ask of those who connect. Prints the fingerprint of a certificate that signs
-/// itself.
+/// What the options ask of those who connect.
 fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
     let SecurityOptions { tls_cert, tls_key, tls_self_signed, tls_client_ca, .. } = options;
     let tokens = options.token_key.as_deref().map(TokenKey::read).transpose()?;
@@ -145,11 +181,6 @@ fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
         (None, true) => Source::self_signed().context("cannot make a certificate")?,
     };
     let tls = ServerTls::new(source, tls_client_ca.clone())?;
-    if *tls_self_signed {
-        say!("{}", tls.fingerprint());
-    } else {
-        info!("TLS: the certificate is {}", tls.fingerprint());
-    }
     Ok(Guard { tls: Some(tls), tokens, ..Guard::default() })
 }
 
@@ -199,21 +230,17 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages
     // are few and short.
     socket.set_tcp_mss(SAFE_SEGMENT)?;
-    socket.bind(&address.into())?;
+    dual::bind(&socket, address)?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     TcpListener::from_std(socket.into())
 }
 
-/// Why a socket cannot be had, and what to do; by which options to give another port, and another
-/// address.
-fn unavailable(error: &io::Error, port: &str, address: &str) -> String {
+/// Why a socket cannot be had, and what to do; by which option to give another port.
+fn unavailable(error: &io::Error, port: &str) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("it is in use; stop the other aggregator, or give another port with {port}")
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            format!("this host has no such address; give one of its own with {address}")
         }
         io::ErrorKind::PermissionDenied => {
             format!("not allowed; run as root, or give a port above 1023 with {port}")
@@ -252,61 +279,4 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
         Err(error) => return Err(error.into()),
     }
     Ok(())
-}
-
-fn start_software(options: &Options, events: EventSink) -> io::Result<Arc<dyn DataPlane>> {
-    let &Options { data_address, data_port, slots, .. } = options;
-    Ok(match options.parent {
-        None => Arc::new(Software::start(data_address, data_port, slots, events)?),
-        Some(_) => {
-            let cells = cells(options);
-            Arc::new(SoftwareCombiner::start(data_address, data_port, cells, events)?)
-        }
-    })
-}
-
-/// How many cells a combiner has: as many as it is told, or by this host's memory.
-fn cells(options: &Options) -> u32 {
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram.saturating_mul(info.mem_unit.into());
-    // The kernel takes a map's memory at once.
-    let part = if options.data_plane == DataPlaneKind::Xdp { memory / 8 } else { memory };
-    options.cells.unwrap_or_else(|| default_cells(part))
-}
-
-fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
-    match options.data_plane {
-        DataPlaneKind::Xdp => {
-            let mode = match options.mode {
-                cli::Mode::Auto => xdp::Mode::Auto,
-                cli::Mode::Native => xdp::Mode::Native,
-                cli::Mode::Bundle => xdp::Mode::Bundle,
-            };
-            let fanout = match options.fanout {
-                cli::Fanout::Auto => Fanout::Auto,
-                cli::Fanout::Multicast => Fanout::Multicast,
-                cli::Fanout::Unicast => Fanout::Unicast,
-            };
-            let config = xdp::Config {
-                interfaces: options.interfaces.clone(),
-                mode,
-                address: options.data_address,
-                port: options.data_port,
-                slots: options.slots,
-                fanout,
-                cells: options.parent.as_ref().map(|_| cells(options)),
-                trace: options.trace,
-                pin_dir: options.pin_dir.clone(),
-            };
-            Ok(Arc::new(XdpDataPlane::start(config, events)?))
-        }
-        DataPlaneKind::Software => start_software(options, events).map_err(|error| {
-            let why = unavailable(&error, "--data-port", "--data-address");
-            anyhow!("cannot serve the data plane at UDP port {}: {why}", options.data_port)
-        }),
-        #[cfg(feature = "p4")]
-        DataPlaneKind::Tofino => p4::start_tofino(&options.p4, events),
-        #[cfg(feature = "p4")]
-        DataPlaneKind::Bmv2 => p4::start_bmv2(&options.p4, events),
-    }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use socket2::{Domain, Socket, Type};
+use tracing::warn;
 
 /// A socket to be bound to this address, and the address. By `[::]` it hears IPv4 too, whatever the
 /// system's default is; where the kernel has no IPv6, that becomes `0.0.0.0`.
@@ -25,6 +26,26 @@ pub fn socket(address: SocketAddr, kind: Type) -> io::Result<(Socket, SocketAddr
         }
         Err(error) => Err(error),
     }
+}
+
+/// Binds it to the address. One that this host does not have yet, as at boot, is heard as soon as it
+/// has it.
+///
+/// # Errors
+///
+/// When the system refuses.
+pub fn bind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    match socket.bind(&address.into()) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
+        bound => return bound,
+    }
+    match address {
+        SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+        SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+    }
+    socket.bind(&address.into())?;
+    warn!("waiting for address {}, which this host does not have yet", address.ip());
+    Ok(())
 }
 
 /// Whether the kernel knows no such kind of address.

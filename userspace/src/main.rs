@@ -22,7 +22,7 @@ use switchml_userspace::data_plane::xdp::StartError;
 use switchml_userspace::tokens::KeyError;
 
 fn main() -> ExitCode {
-    let cli = cli::parse();
+    let (cli, matches) = cli::parse();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
@@ -39,7 +39,8 @@ fn main() -> ExitCode {
         let spans = None::<tracing_subscriber::layer::Identity>;
         logging::start(cli.options.log_format, spans);
         match cli.command {
-            None => daemon::run(cli.options).await,
+            None if cli.options.check_config => daemon::check::check(&cli.options),
+            None => daemon::run(cli.options, matches).await,
             Some(cli::Command::Status { connect, json, tls }) => match at(connect, tls) {
                 Ok(to) if json => report::json(&to).await,
                 Ok(to) => report::status(&to).await,

@@ -6,7 +6,7 @@ pub(crate) mod event_stream;
 pub(crate) mod status;
 pub(crate) mod strangers;
 mod too_long;
-mod watch;
+pub(crate) mod watch;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,7 +23,7 @@ use switchml_userspace_core::control_plane::{
 };
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{
-    JobTable, Joiner, MemberError, MemberId, Origin, StreamId, Threads,
+    JobTable, Joiner, MemberError, MemberId, Origin, Quotas, StreamId, Threads,
 };
 use switchml_userspace_core::stragglers::Stragglers;
 use switchml_userspace_core::throughput::Throughputs;
@@ -37,6 +37,7 @@ use crate::guard::Guard;
 use crate::incoming::{Peer, Pulse, incoming};
 use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::refusals::Reason;
+use crate::tokens::TokenKey;
 use crate::traces::{RankTrace, Traces};
 use crate::web;
 use daemon_io::DaemonIo;
@@ -112,6 +113,20 @@ impl Service {
             control_plane.shut_down(io);
         })
         .await
+    }
+
+    /// Returns if requests can be served.
+    pub fn check(&self) {
+        drop(self.lock());
+    }
+
+    /// From now on tenants have these quotas, and tokens are signed with this key, if ranks need
+    /// one.
+    pub fn reload(&self, quotas: Quotas, key: Option<TokenKey>) {
+        self.lock().control_plane.set_quotas(quotas);
+        if let Some((tokens, key)) = self.guard.tokens.as_ref().zip(key) {
+            tokens.replace(key);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

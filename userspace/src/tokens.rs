@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
@@ -30,7 +31,9 @@ struct Claims {
 }
 
 /// What tokens are signed with.
-pub struct TokenKey {
+pub struct TokenKey(RwLock<Keys>);
+
+struct Keys {
     signing: EncodingKey,
     verifying: DecodingKey,
 }
@@ -120,7 +123,18 @@ impl TokenKey {
     fn new(key: &[u8]) -> Self {
         // Whoever was first installed the same.
         let _ = CryptoProvider::install_default(&PROVIDER);
-        Self { signing: EncodingKey::from_secret(key), verifying: DecodingKey::from_secret(key) }
+        let (signing, verifying) = (EncodingKey::from_secret(key), DecodingKey::from_secret(key));
+        Self(RwLock::new(Keys { signing, verifying }))
+    }
+
+    /// From now on it is that of another.
+    pub fn replace(&self, other: Self) {
+        let other = other.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = other;
+    }
+
+    fn keys(&self) -> RwLockReadGuard<'_, Keys> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A token for jobs of a tenant, whose names match `jobs`, for a time from now.
@@ -132,7 +146,7 @@ impl TokenKey {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let exp = now.as_secs().saturating_add(time.as_secs());
         let claims = Claims { tenant: tenant.to_owned(), jobs: jobs.to_owned(), exp };
-        encode(&Header::new(Algorithm::HS256), &claims, &self.signing)
+        encode(&Header::new(Algorithm::HS256), &claims, &self.keys().signing)
     }
 
     /// The tenant whose token it is, if it is one for this job, now.
@@ -147,7 +161,7 @@ impl TokenKey {
         // No other algorithm, and none at all, is taken, whatever the token says.
         let mut validation = Validation::new(Algorithm::HS256);
         validation.leeway = 0;
-        let claims = decode::<Claims>(token.trim(), &self.verifying, &validation);
+        let claims = decode::<Claims>(token.trim(), &self.keys().verifying, &validation);
         let claims = claims.map_err(|error| match error.kind() {
             ErrorKind::ExpiredSignature => TokenError::Expired,
             _ => TokenError::Forged,

@@ -271,7 +271,7 @@ impl PortView {
 fn faults(port: &Port) -> Vec<String> {
     let mut faults = Vec::new();
     if !port.problem.is_empty() {
-        faults.push(format!("not attached: {}", port.problem));
+        faults.push(format!("serves nobody: {}", port.problem));
     }
     if port.foreign_program > 0 {
         let kind = if port.foreign_is_generic { "xdpgeneric" } else { "xdp" };

@@ -13,7 +13,8 @@ use switchml_control::{Call, JobStatus, Times};
 use crate::data_plane::{Error, Saved, ServesJobs};
 pub use crate::jobs::PING_TIMEOUT;
 use crate::jobs::{
-    Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, Origin, StreamId,
+    Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, Origin, Quotas,
+    StreamId,
 };
 use crate::shared_ports;
 
@@ -39,6 +40,12 @@ pub trait Io {
     fn end(&mut self, stream: Self::Stream);
     /// Calls [`ControlPlane::on_timer`] with `timer` after this time.
     fn schedule(&mut self, after: Duration, timer: Timer);
+    /// Whether these numbers can be opened at once. If not, has the data plane
+    /// [prepare](ServesJobs::prepare) them beside all else, and then calls
+    /// [`ControlPlane::prepared`] for their job of this epoch.
+    fn prepare(&mut self, _epoch: u32, _numbers: &[u16]) -> bool {
+        true
+    }
     /// Logs a line.
     fn log(&mut self, level: Level, line: &str);
 }
@@ -69,17 +76,25 @@ pub enum RequestError {
 pub struct ControlPlane<S> {
     table: JobTable,
     streams: BTreeMap<StreamId, S>,
+    /// What opens jobs whose numbers are being prepared, and tells their ranks; by first number and
+    /// epoch.
+    unprepared: BTreeMap<(u16, u32), Vec<Effect>>,
 }
 
 impl<S> ControlPlane<S> {
     /// A control plane without streams.
     pub fn new(table: JobTable) -> Self {
-        Self { table, streams: BTreeMap::new() }
+        Self { table, streams: BTreeMap::new(), unprepared: BTreeMap::new() }
     }
 
     /// The job table, to look at.
     pub fn table(&self) -> &JobTable {
         &self.table
+    }
+
+    /// Tenants have these quotas from now on.
+    pub fn set_quotas(&mut self, quotas: Quotas) {
+        self.table.set_quotas(quotas);
     }
 
     /// All jobs as operators see them, with the ages of streams.
@@ -302,15 +317,53 @@ impl<S> ControlPlane<S> {
         self.perform(io, effects);
     }
 
-    fn perform(&mut self, io: &mut impl Io<Stream = S>, effects: Vec<Effect>) {
+    /// The data plane has prepared a job's numbers, or could not.
+    pub fn prepared(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        (job, epoch): (u16, u32),
+        result: Result<(), Error>,
+    ) {
+        let effects = self.unprepared.remove(&(job, epoch)).unwrap_or_default();
+        if !self.table.is_assigned(job, epoch) {
+            // It has failed meanwhile.
+            return;
+        }
+        match result {
+            Ok(()) => self.perform_all(io, effects),
+            Err(error) => self.fail(io, job, error),
+        }
+    }
+
+    /// Carries effects out. Those of a new job wait for its numbers if need be: they are the last.
+    fn perform(&mut self, io: &mut impl Io<Stream = S>, mut effects: Vec<Effect>) {
+        let opened = |(at, effect): (usize, &Effect)| match effect {
+            Effect::Open(spec) => Some((at, spec.number, spec.epoch)),
+            _ => None,
+        };
+        let opened: Vec<_> = effects.iter().enumerate().filter_map(opened).collect();
+        let numbers: Vec<_> = opened.iter().map(|(_, number, _)| *number).collect();
+        if let Some(&(at, job, epoch)) = opened.first()
+            && !io.prepare(epoch, &numbers)
+        {
+            self.unprepared.insert((job, epoch), effects.split_off(at));
+        }
+        self.perform_all(io, effects);
+    }
+
+    fn perform_all(&mut self, io: &mut impl Io<Stream = S>, effects: Vec<Effect>) {
         for effect in effects {
             if let Err((job, error)) = self.perform_one(io, effect) {
                 // What is left of the effects is news of a job that has failed.
-                let instead = self.table.fail(job, &format!("the aggregator failed: {error}"));
-                log_failure(job, Err(error), io);
-                return self.perform(io, instead);
+                return self.fail(io, job, error);
             }
         }
+    }
+
+    fn fail(&mut self, io: &mut impl Io<Stream = S>, job: u16, error: Error) {
+        let instead = self.table.fail(job, &format!("the aggregator failed: {error}"));
+        log_failure(job, Err(error), io);
+        self.perform_all(io, instead);
     }
 
     /// Fails with the number of a job that cannot go on.

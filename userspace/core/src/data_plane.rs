@@ -19,6 +19,21 @@ pub type EventSink = Box<dyn Fn(Event) + Send + Sync>;
 
 /// What serves the packets of jobs, as the control plane has it do.
 pub trait ServesJobs {
+    /// Whether these numbers have all that a job needs to be opened at once.
+    fn is_prepared(&self, _numbers: &[u16]) -> bool {
+        true
+    }
+
+    /// Makes what they lack, which may take the kernel a while; nothing else waits for that. Several
+    /// threads may do so at once, for the same numbers, too, and for those that no job has any more.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn prepare(&self, _numbers: &[u16]) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Opens a job: its ranks may say HELLO. The job's number is not in use.
     ///
     /// # Errors
@@ -157,6 +172,16 @@ pub trait DataPlane: ServesJobs + Send + Sync {
     /// How frames from this address get here; `None` if it takes none from interfaces.
     fn way_from(&self, _peer: IpAddr) -> Option<Way> {
         None
+    }
+
+    /// Takes frames from the interfaces of these names from now on, and from no others, if it takes
+    /// them from interfaces. [`Self::lost_ports`] has what follows.
+    ///
+    /// # Errors
+    ///
+    /// When the names make no sense; then nothing changes.
+    fn serve_interfaces(&self, _names: &[String]) -> Result<(), Error> {
+        Ok(())
     }
 
     /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach

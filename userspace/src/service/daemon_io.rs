@@ -59,6 +59,22 @@ impl Io for DaemonIo {
         });
     }
 
+    fn prepare(&mut self, epoch: u32, numbers: &[u16]) -> bool {
+        if self.data_plane.is_prepared(numbers) {
+            return true;
+        }
+        let (data_plane, state) = (Arc::clone(&self.data_plane), Weak::clone(&self.state));
+        let numbers = numbers.to_vec();
+        tokio::task::spawn_blocking(move || {
+            let result = data_plane.prepare(&numbers);
+            if let Some(state) = state.upgrade() {
+                let State { control_plane, io, .. } = &mut *lock(&state);
+                control_plane.prepared(io, (numbers[0], epoch), result);
+            }
+        });
+        false
+    }
+
     fn log(&mut self, level: Level, line: &str) {
         let left_out = match self.cause.filter(|_| level != Level::Error) {
             Some(host) => self.hosts.line(host, Instant::now()),

@@ -1,9 +1,11 @@
 //! What the service looks at by itself, now and then.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use switchml_control::JobStatus;
+use switchml_userspace_core::data_plane::{DataPlane, LostPort};
 use switchml_userspace_core::oldest_round::Progress;
 use switchml_userspace_core::throughput;
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,6 +20,19 @@ const PORTS_INTERVAL: Duration = Duration::from_millis(500);
 /// time.
 const SLOTS_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Has the data plane follow its ports, beside all else; `lose` hears of each that was lost.
+pub(crate) async fn follow_ports(data_plane: &Arc<dyn DataPlane>, lose: impl Fn(LostPort)) {
+    let mut ticks = interval(PORTS_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let data_plane = Arc::clone(data_plane);
+        // It may have to load a program.
+        let lost = tokio::task::spawn_blocking(move || data_plane.lost_ports()).await;
+        lost.unwrap_or_default().into_iter().for_each(&lose);
+    }
+}
+
 impl Service {
     /// For as long as it is polled.
     pub(super) async fn watch(&self) {
@@ -26,15 +41,11 @@ impl Service {
 
     /// Ends jobs whose ranks cannot be reached any more.
     async fn watch_ports(&self) {
-        let mut ticks = interval(PORTS_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            for port in self.data_plane.lost_ports() {
-                let State { control_plane, io, .. } = &mut *self.lock();
-                control_plane.lose_port(io, port.index, &port.what);
-            }
-        }
+        follow_ports(&self.data_plane, |port| {
+            let State { control_plane, io, .. } = &mut *self.lock();
+            control_plane.lose_port(io, port.index, &port.what);
+        })
+        .await
     }
 
     /// Finds out for whom running jobs wait. Of several shards of a job the first tells: all calls

@@ -75,22 +75,6 @@ fn ports_in_use_are_named() {
     assert_eq!(error.lines().count(), 1, "{error}");
 }
 
-/// 192.0.2.0/24 is for documentation (RFC 5737).
-#[test]
-fn addresses_of_others_are_refused_as_such() {
-    let software = ["--data-plane", "software", "--control"];
-    for (further, option) in [
-        (&["192.0.2.1:0"][..], "--control"),
-        (&["127.0.0.1:0", "--data-address", "192.0.2.1"], "--data-address"),
-    ] {
-        let output = run(&[&software, further].concat());
-        let error = String::from_utf8(output.stderr).unwrap();
-        let end = format!("this host has no such address; give one of its own with {option}\n");
-        assert!(error.ends_with(&end), "{error}");
-        assert_eq!(output.status.code(), Some(1));
-    }
-}
-
 #[test]
 fn a_simple_switch_that_cannot_be_had_is_named() {
     // A port that nobody listens at.
@@ -337,4 +321,39 @@ fn a_log_for_programs_is_an_object_in_each_line() {
     assert!(lines.is_sorted_by_key(|line| field(line, "timestamp")), "{lines:?}");
     assert!(field(&lines[lines.len() - 2], "message").starts_with("ready: control "), "{lines:?}");
     assert_eq!(field(&lines[lines.len() - 1], "message"), "stopping");
+}
+
+#[test]
+fn options_are_looked_through_without_a_daemon() {
+    let daemon = Daemon::start();
+    let folder = std::env::temp_dir().join(format!("switchml-check-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("config");
+    let path = file.to_str().unwrap();
+    let certificate = folder.join("certificate");
+    let certificate = certificate.to_str().unwrap();
+    // The address that is in use is the running daemon's.
+    let right = format!("data-plane = 'software'\ncontrol = '{}'\n", daemon.control);
+    let made = format!(
+        "{right}tls-self-signed = true\ntls-cert = '{certificate}'\ntls-key = '{certificate}.key'\n"
+    );
+    let unfit = format!("{right}token-key = '/no/such/key'\n");
+    for (text, code, expected) in [
+        (right.as_str(), 0, "the options are right\n"),
+        (&made, 0, "the options are right\n"),
+        (&unfit, 2, "token key /no/such/key: No such file"),
+        ("slots = 15\n", 2, "15 is not in 512..=524288"),
+        ("iface = ['lo', 'lo']\n", 2, "interface \"lo\" is given twice"),
+        ("data-plane = 'software'\ncontrol = '192.0.2.1:1'\n", 2, "the public address 192.0.2.1"),
+        ("iface = 'no-such0'\n", 0, "waiting for interface \"no-such0\""),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = run(&["--check-config", "--config", path]);
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{text}: {said}");
+        assert!(said.contains(expected), "{text}: {said}");
+    }
+    assert!(!std::fs::exists(certificate).unwrap(), "nothing is made");
+    std::fs::remove_dir_all(folder).unwrap();
 }

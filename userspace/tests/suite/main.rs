@@ -9,9 +9,11 @@
 //! | [`files`] | a daemon that may open no more files |
 //! | [`missing_capabilities`] | ranks over a data plane without checks of maxima |
 //! | [`page`] | the status page, before a browser |
+//! | [`reload`] | SIGHUP: what takes effect, and that nothing ends |
 //! | [`service`] | the control plane over gRPC: who hears what, and every refusal |
 //! | [`software`] | the software data plane, packet by packet |
 //! | `tofino` | the daemon over BFRT, if it has P4 data planes |
+//! | [`start`] | the daemon on XDP before it is ready, and where interfaces come later |
 //! | [`top`] | `top` in a terminal |
 //! | [`traces`] | traces, as a collector gets them |
 //! | [`web`] | status and metrics over HTTP, and before Prometheus |
@@ -25,8 +27,10 @@ mod crowds;
 mod files;
 mod missing_capabilities;
 mod page;
+mod reload;
 mod service;
 mod software;
+mod start;
 #[cfg(feature = "p4")]
 mod tofino;
 mod top;

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use switchml_control::{LeaveRequest, ReportRoundTripsRequest, Times};
+use switchml_userspace::data_plane::software::Software;
 
+use crate::common::slow::Slow;
 use crate::common::{Daemon, PATIENCE};
 
 /// An answer.
@@ -42,6 +44,25 @@ async fn metrics(daemon: &Daemon) -> String {
     let answer = get(daemon.control, "/metrics").await;
     assert_eq!(answer.status, 200, "{}", answer.head);
     answer.body
+}
+
+/// What the kernel takes its time for, nobody else waits for.
+#[tokio::test]
+async fn while_a_job_is_prepared_all_others_are_served() {
+    let (events, _) = switchml_userspace::events::channel();
+    let software = Software::start(None, 0, 2048, events).expect("a socket");
+    let (data_plane, go) = Slow::new(software);
+    let daemon = Daemon::over(data_plane, |limits| limits).await;
+    let mut first = [daemon.join("first", 0, 2).await, daemon.join("first", 1, 2).await];
+    assert_eq!(get(daemon.control, "/healthz").await.status, 200);
+    assert_eq!(get(daemon.control, "/readyz").await.status, 200);
+    assert_eq!(daemon.start_job("second", 2).await.len(), 2);
+    assert_eq!(status(&daemon).await["jobs"][0]["name"], "first");
+    go.send(()).expect("it waits");
+    for rank in &mut first {
+        assert_eq!(rank.assigned().await.job, 0);
+    }
+    daemon.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

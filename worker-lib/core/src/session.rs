@@ -37,7 +37,8 @@ pub use events::{Action, Answer, Ending, Event, Goodbye, MadeCall, News, Request
 
 /// Longest wait for a connection to one address. Whoever drives the session keeps to it.
 pub const CONNECT: Duration = Duration::from_secs(5);
-/// Longest wait for the answer to a request that the aggregator answers at once.
+/// Longest wait for the answer to a request that the aggregator answers at once; to Join and Ready,
+/// which queue where many jobs begin together, the join timeout if that is longer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Longest wait for a goodbye to be heard.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -242,7 +243,8 @@ impl Session {
         }
         let is_over = |until: u64| until <= now;
         if self.request.as_ref().is_some_and(|(_, until)| is_over(*until)) {
-            let why = format!("no answer for {} s", ANSWER.as_secs());
+            let patience = self.request.as_ref().map_or(ANSWER, |(asked, _)| self.patience(asked));
+            let why = format!("no answer for {} s", patience.as_secs_f64());
             self.take_answer(now, Answer::Lost(why));
         }
         if matches!(self.link, Link::Pausing { until } if is_over(until)) {
@@ -474,8 +476,16 @@ impl Session {
     }
 
     fn send(&mut self, now: u64, request: Request) {
-        self.request = Some((request.clone(), after(now, ANSWER)));
+        self.request = Some((request.clone(), after(now, self.patience(&request))));
         self.actions.push_back(Action::Send(request));
+    }
+
+    /// How long to wait for the answer.
+    fn patience(&self, request: &Request) -> Duration {
+        match request {
+            Request::Join | Request::Ready { .. } => ANSWER.max(self.join_timeout),
+            _ => ANSWER,
+        }
     }
 
     fn take_answer(&mut self, now: u64, answer: Answer) {

@@ -37,6 +37,7 @@ enum Done {
     Tell(&'static str, Event),
     End(&'static str),
     Schedule(Duration, Timer),
+    Prepare(u32, Vec<u16>),
 }
 
 /// Writes down what is done, and refuses what it is told to.
@@ -45,6 +46,8 @@ struct Recorder {
     done: RefCell<Vec<Done>>,
     log: Vec<(Level, String)>,
     refuses: Vec<Done>,
+    /// Whether numbers have to be prepared.
+    prepares: bool,
     saved: RefCell<Vec<Job>>,
     epochs: RefCell<Option<Epochs>>,
     /// The speed of interface 1's link, "p1", if it has one.
@@ -129,6 +132,13 @@ impl Io for Recorder {
 
     fn schedule(&mut self, after: Duration, timer: Timer) {
         self.done.get_mut().push(Done::Schedule(after, timer));
+    }
+
+    fn prepare(&mut self, epoch: u32, numbers: &[u16]) -> bool {
+        if self.prepares {
+            self.done.get_mut().push(Done::Prepare(epoch, numbers.to_vec()));
+        }
+        !self.prepares
     }
 
     fn log(&mut self, level: Level, line: &str) {
@@ -240,6 +250,64 @@ fn a_job_that_does_not_start_is_aborted_and_nobody_is_told_of_a_start() {
         Done::Tell("one", news),
     ];
     assert_eq!(io.take(), expected);
+}
+
+/// A job of two ranks joins, whose numbers are to be prepared. The stream of its rank 0, its number
+/// and its epoch.
+fn join_unprepared(
+    control_plane: &mut ControlPlane<&'static str>,
+    io: &mut Recorder,
+    name: &str,
+) -> (StreamId, (u16, u32)) {
+    io.prepares = true;
+    let zero = control_plane.join(io, &joiner(name, 0, 2), "zero").unwrap();
+    control_plane.join(io, &joiner(name, 1, 2), "one").unwrap();
+    let done = io.take();
+    assert!(!done.iter().any(|done| matches!(done, Done::Open(_))), "{done:?}");
+    assert_eq!(assigned(&done), []);
+    let prepared = done.iter().find_map(|done| match done {
+        Done::Prepare(epoch, numbers) => Some((numbers[0], *epoch)),
+        _ => None,
+    });
+    (zero, prepared.expect("its numbers are prepared"))
+}
+
+#[test]
+fn a_job_whose_numbers_are_being_prepared_keeps_no_other_waiting() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    let (_, a) = join_unprepared(&mut control_plane, &mut io, "a");
+    let (_, b) = join_unprepared(&mut control_plane, &mut io, "b");
+    for job in [b, a] {
+        control_plane.prepared(&mut io, job, Ok(()));
+        let done = io.take();
+        assert_eq!((&done[0], assigned(&done).len()), (&Done::Open(job.0), 2));
+    }
+    control_plane.prepared(&mut io, a, Ok(()));
+    assert_eq!(io.take(), [], "once");
+}
+
+#[test]
+fn a_job_whose_numbers_cannot_be_prepared_is_aborted_and_nobody_is_assigned() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    let (_, job) = join_unprepared(&mut control_plane, &mut io, "train");
+    let refused = Error::Refused { what: "try it".to_owned(), why: "no luck".to_owned() };
+    control_plane.prepared(&mut io, job, Err(refused));
+    let news = aborted("the aggregator failed: try it: no luck", &[]);
+    let expected =
+        [Done::Save(0), Done::Abort(0), Done::Tell("zero", news.clone()), Done::Tell("one", news)];
+    assert_eq!(io.take(), expected);
+}
+
+/// Its number may be another job's by then.
+#[test]
+fn a_job_that_ends_while_its_numbers_are_prepared_is_not_opened() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    let (zero, job) = join_unprepared(&mut control_plane, &mut io, "train");
+    control_plane.disconnect(&mut io, zero, Duration::ZERO);
+    let reason = "rank 0 (10.0.0.1) is gone: its process ended, or its connection broke";
+    assert_eq!(io.take().last(), Some(&Done::Tell("one", aborted(reason, &[0]))));
+    control_plane.prepared(&mut io, job, Ok(()));
+    assert_eq!(io.take(), []);
 }
 
 #[test]

@@ -236,6 +236,12 @@ impl JobTable {
         self.waiting.contains_key(name)
     }
 
+    /// Whether the ranks of that job have its number, or are about to get it, and are not all ready.
+    pub(crate) fn is_assigned(&self, number: u16, epoch: u32) -> bool {
+        let job = self.jobs.get(&number).filter(|job| job.epoch == epoch);
+        job.is_some_and(|job| job.state == job::State::Assigned)
+    }
+
     /// The jobs that have started and go on.
     pub fn running(&self) -> impl Iterator<Item = &Job> {
         self.jobs.values().filter(|job| matches!(job.state, job::State::Started { .. }))

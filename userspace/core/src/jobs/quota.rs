@@ -62,6 +62,11 @@ impl JobTable {
         Self { quotas, ..self }
     }
 
+    /// Tenants have these quotas from now on. What they have already, they keep.
+    pub fn set_quotas(&mut self, quotas: Quotas) {
+        self.quotas = quotas;
+    }
+
     /// A rank of a tenant joins, whatever becomes of it.
     pub(super) fn count_join(&mut self, tenant: &str, now: Instant) -> Result<(), JoinError> {
         let Some(most) = self.quotas.of(tenant).joins.filter(|_| !tenant.is_empty()) else {

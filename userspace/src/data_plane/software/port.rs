@@ -49,7 +49,7 @@ impl Port {
     pub fn bind(address: Option<IpAddr>, port: u16) -> io::Result<Self> {
         let address = address.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
         let (socket, address) = dual::socket(SocketAddr::new(address, port), Type::DGRAM)?;
-        socket.bind(&address.into())?;
+        dual::bind(&socket, address)?;
         let socket = UdpSocket::from(socket);
         let number = socket.local_addr()?.port();
         let state = UdpSocketState::new((&socket).into())?;

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use tracing::warn;
 
 use super::attachment::Attachment;
+use super::halt::Halt;
 use super::hook::Hook;
 use super::ingress::{self, causes, errno};
 use super::loopback;
@@ -46,23 +48,9 @@ pub enum StartError {
     /// No interface was given.
     #[error("no interface given; name those that workers are behind with --iface, of {0}")]
     NoInterface(String),
-    /// There is no interface of this name.
-    #[error("no interface {name:?} in this network namespace; there are {existing}")]
-    UnknownInterface {
-        /// What was given.
-        name: String,
-        /// What there is.
-        existing: String,
-    },
     /// An interface was given more than once.
     #[error("interface {0:?} is given twice; give each interface once")]
     Twice(String),
-    /// Nothing to serve.
-    #[error(
-        "neither the interfaces nor their bridge have an IPv4 address; give one of them an \
-         address, or --data-address"
-    )]
-    NoAddress,
     /// The kernel does not let this process use BPF.
     #[error("not allowed to load or attach BPF programs; {PRIVILEGE}")]
     Privilege,
@@ -177,6 +165,9 @@ pub enum StartError {
          and on again there (`ethtool -K <other end> gro off`, `gro on`)"
     )]
     DoesNotDeliver(String),
+    /// It was told to stop meanwhile.
+    #[error("stopped while it started")]
+    Halted,
     /// Netlink failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -185,7 +176,7 @@ pub enum StartError {
 impl StartError {
     /// Whether the command line is wrong, rather than the system.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::NoInterface(_) | Self::UnknownInterface { .. } | Self::Twice(_))
+        matches!(self, Self::NoInterface(_) | Self::Twice(_))
     }
 }
 
@@ -218,24 +209,35 @@ pub struct Refusal {
     pub why: String,
 }
 
-/// Finds the interfaces that were asked for.
-pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, StartError> {
+/// Finds the interfaces that were asked for, and the names of those that are not there yet.
+pub fn find(
+    names: &[String],
+    all: &[Interface],
+) -> Result<(Vec<Interface>, Vec<String>), StartError> {
     let existing =
         || all.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>().join(", ");
     if names.is_empty() {
         return Err(StartError::NoInterface(existing()));
     }
-    let mut found: Vec<Interface> = Vec::new();
+    let (mut found, mut missing) = (Vec::<Interface>::new(), Vec::new());
     for name in names {
-        let Some(interface) = all.iter().find(|interface| interface.is_called(name)) else {
-            return Err(StartError::UnknownInterface { name: name.clone(), existing: existing() });
-        };
-        if found.contains(interface) {
+        let named = all.iter().find(|interface| interface.is_called(name));
+        if missing.contains(name) || named.is_some_and(|interface| found.contains(interface)) {
             return Err(StartError::Twice(name.clone()));
         }
-        found.push(interface.clone());
+        match named {
+            Some(interface) => found.push(interface.clone()),
+            None => {
+                warn!(
+                    "waiting for interface {name:?}, which is not in this network namespace yet; \
+                     there are {}",
+                    existing()
+                );
+                missing.push(name.clone());
+            }
+        }
     }
-    Ok(found)
+    Ok((found, missing))
 }
 
 /// What was loaded, of which a data plane uses the programs of one role.
@@ -243,6 +245,7 @@ pub struct Object {
     /// All of it.
     pub ebpf: Ebpf,
     is_combiner: bool,
+    halt: Arc<Halt>,
 }
 
 impl Object {
@@ -267,7 +270,12 @@ impl Object {
 
 /// Opens the programs over the maps that are pinned in `folder`; makes those that are missing. A
 /// combiner has so many cells, a root none. With `trace` they tell of each packet.
-pub fn open(folder: &Path, cells: Option<u32>, trace: bool) -> Result<Object, StartError> {
+pub fn open(
+    folder: &Path,
+    cells: Option<u32>,
+    trace: bool,
+    halt: Arc<Halt>,
+) -> Result<Object, StartError> {
     let mut loader = EbpfLoader::new();
     // An array has at least one.
     loader.map_max_entries("CELLS", cells.unwrap_or(1));
@@ -276,11 +284,16 @@ pub fn open(folder: &Path, cells: Option<u32>, trace: bool) -> Result<Object, St
     }
     let object = if trace { crate::xdp_trace_object() } else { crate::xdp_object() };
     let ebpf = loader.load(object).map_err(load_error)?;
-    Ok(Object { ebpf, is_combiner: cells.is_some() })
+    Ok(Object { ebpf, is_combiner: cells.is_some(), halt })
 }
 
 /// Loads the hook's program, and returns its id.
 pub fn load(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
+    let halt = Arc::clone(&object.halt);
+    halt.unless_wanted(|| verify(object, hook))
+}
+
+fn verify(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
     let loaded = match hook {
         Hook::Native => {
             let program = object.xdp()?;
@@ -297,8 +310,10 @@ pub fn load(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
 /// Loads the program that what XDP sends passes on its way out.
 pub fn load_copy(object: &mut Object) -> Result<ProgramFd, StartError> {
     let program: &mut Xdp = program(&mut object.ebpf, COPY)?;
-    let loaded = program.load().and_then(|()| program.fd()?.try_clone().map_err(Into::into));
-    loaded.map_err(|error| load_error(error.into()))
+    object.halt.unless_wanted(|| {
+        let loaded = program.load().and_then(|()| program.fd()?.try_clone().map_err(Into::into));
+        loaded.map_err(|error| load_error(error.into()))
+    })
 }
 
 /// Whether this kernel is one that the programs were seen to load on.

@@ -1,38 +1,27 @@
 //! The program's maps, with keys and values of their types.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
 use aya::Ebpf;
-use aya::maps::{
-    self, Array, ArrayOfMaps, DevMap, DevMapHash, Map, MapData, MapError, MapInfo, PerCpuArray,
-    RingBuf,
-};
+use aya::maps::{self, Array, DevMapHash, MapData, MapError, MapInfo, PerCpuArray, RingBuf};
 use aya::programs::ProgramFd;
-use aya_obj::generated::{
-    bpf_devmap_val,
-    bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
-};
-use switchml_protocol::fanout::{MAX_PLACES, Receivers};
+use aya_obj::generated::bpf_devmap_val;
+use switchml_protocol::fanout::Receivers;
 use switchml_protocol::ip::Ip;
-use switchml_protocol::job::{JobEntry, MemberEntry, OPEN};
-use switchml_protocol::maps::{
-    Endpoint, LockedCell, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
-};
+use switchml_protocol::job::{JobEntry, MemberEntry};
+use switchml_protocol::maps::{Endpoint, LockedCell, MAX_PORTS, MAX_SHARDS};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::patience;
 use switchml_protocol::relay::Uplink;
 use switchml_protocol::times::{BUCKETS, Times};
 use switchml_protocol::{MAX_RANKS, U16};
-use switchml_userspace_core::oldest_round::{Progress, newest, progress};
 use zerocopy::transmute;
 
 use super::local::{Local, Mac};
 
 type JobBytes = [u8; size_of::<JobEntry>()];
 type MemberBytes = [u8; size_of::<MemberEntry>()];
-type SlotBytes = [u8; size_of::<LockedSlot>()];
 type ReceiversBytes = [u8; size_of::<Receivers>()];
 type UplinkBytes = [u8; size_of::<Uplink>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
@@ -88,13 +77,9 @@ pub struct Maps {
     jobs: Array<MapData, JobBytes>,
     members: Array<MapData, MemberBytes>,
     local: maps::HashMap<MapData, EndpointBytes, u8>,
-    slots: ArrayOfMaps<MapData, Array<MapData, SlotBytes>>,
-    /// The slots of shards that this process has made.
-    made: HashMap<u16, Array<MapData, SlotBytes>>,
     receivers: Array<MapData, ReceiversBytes>,
     uplinks: Array<MapData, UplinkBytes>,
     average: Array<MapData, u32>,
-    groups: ArrayOfMaps<MapData, DevMap<MapData>>,
     counters: PerCpuArray<MapData, u64>,
     times: PerCpuArray<MapData, u64>,
 }
@@ -113,12 +98,9 @@ impl Maps {
             jobs: map("JOBS")?.try_into()?,
             members: map("MEMBERS")?.try_into()?,
             local: map("LOCAL")?.try_into()?,
-            slots: map("SLOTS")?.try_into()?,
-            made: HashMap::new(),
             receivers: map("RECEIVERS")?.try_into()?,
             uplinks: map("UPLINKS")?.try_into()?,
             average: map("AVERAGE")?.try_into()?,
-            groups: map("GROUPS")?.try_into()?,
             counters: map("COUNTERS")?.try_into()?,
             times: map("TIMES")?.try_into()?,
         };
@@ -170,78 +152,10 @@ impl Maps {
         self.members.set(member_index(job, rank), bytes, 0)
     }
 
-    /// Sees to it that a vacant shard has memory for its slots. It keeps that for its next job, as
-    /// long as this process lives.
-    pub fn make_slots(&mut self, shard: u16) -> Result<(), MapError> {
-        if self.made.contains_key(&shard) {
-            return Ok(());
-        }
-        let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
-        let definition = aya_obj::Map::new_from_params(
-            BPF_MAP_TYPE_ARRAY as u32,
-            key,
-            value,
-            SLOTS_PER_SHARD as u32,
-            0,
-        );
-        let slots = Map::from_map_data(MapData::create(definition, "slots", None)?)?.try_into()?;
-        self.slots.set(shard.into(), &slots, 0)?;
-        self.made.insert(shard, slots);
-        Ok(())
-    }
-
-    /// How far an open shard is.
-    ///
-    /// Slots are read while the program may write to them: what is found may be wrong for once, and
-    /// is not if the next look finds the same.
-    pub fn progress(&self, shard: u16) -> Result<Option<Progress>, MapError> {
-        let job = self.job(shard)?;
-        let opened;
-        let slots = match self.made.get(&shard) {
-            _ if job.state != OPEN => return Ok(None),
-            Some(slots) => slots,
-            // An earlier daemon made them. Without CAP_SYS_ADMIN the kernel does not show them.
-            None => match self.slots.get(&shard.into(), 0) {
-                Ok(slots) => {
-                    opened = slots;
-                    &opened
-                }
-                Err(_) => return Ok(None),
-            },
-        };
-        let found = progress(job.slots, |index| {
-            let slot: LockedSlot = transmute!(slots.get(&index, 0)?);
-            Ok(newest(&job, &slot.slot))
-        });
-        found.map(Some)
-    }
-
-    /// Has the job's RESULTs to all sent there, by interfaces of the calling thread's network
-    /// namespace. Those from XDP pass `copy`.
-    pub fn set_receivers(
-        &mut self,
-        job: u16,
-        receivers: Receivers,
-        copy: Option<&ProgramFd>,
-    ) -> Result<(), MapError> {
-        let definition = aya_obj::Map::new_from_params(
-            BPF_MAP_TYPE_DEVMAP as u32,
-            size_of::<u32>() as u32,
-            size_of::<bpf_devmap_val>() as u32,
-            MAX_PLACES as u32,
-            0,
-        );
-        let mut group: DevMap<MapData> =
-            Map::from_map_data(MapData::create(definition, "group", None)?)?.try_into()?;
-        for (key, place) in (0..).zip(receivers.used()) {
-            // The error's type cannot be named outside of aya.
-            group
-                .set(key, place.ifindex, copy, 0)
-                .map_err(|error| MapError::IoError(io::Error::other(error)))?;
-        }
+    /// Has the job's RESULTs to all sent there.
+    pub fn set_receivers(&mut self, job: u16, receivers: Receivers) -> Result<(), MapError> {
         let bytes: ReceiversBytes = transmute!(receivers);
-        self.receivers.set(job.into(), bytes, 0)?;
-        self.groups.set(job.into(), &group, 0)
+        self.receivers.set(job.into(), bytes, 0)
     }
 
     /// A job's way up.

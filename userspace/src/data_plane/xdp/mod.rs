@@ -6,12 +6,14 @@
 //! | `hook` | where at an interface frames are taken |
 //! | `alike` | what is the same for all ranks of a job |
 //! | `attach` | loading and attaching, and what may stand in the way |
+//! | `halt` | ends a start that is under way |
 //! | `attachment` | what holds a program at an interface |
 //! | `ingress` | programs at tc ingress, on kernels with and without links there |
 //! | `tags` | VLAN tags that interfaces would hide |
 //! | `loopback` | ranks on the aggregator's own host |
 //! | `local` | the addresses and MACs that it answers to |
 //! | `maps` | the program's maps |
+//! | `shards` | the maps that each shard has of its own |
 //! | `ports` | the interfaces that it is attached to |
 //! | `uplink` | the way from a combiner to its parent |
 //! | `way` | by which interface frames of a host come in |
@@ -22,6 +24,7 @@
 mod alike;
 mod attach;
 mod attachment;
+mod halt;
 mod hook;
 mod ingress;
 mod journal;
@@ -30,6 +33,7 @@ mod loopback;
 mod maps;
 mod pins;
 mod ports;
+mod shards;
 mod tags;
 mod trace;
 mod uplink;
@@ -39,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
 use switchml_protocol::aggregator;
@@ -63,6 +67,7 @@ use zerocopy::FromBytes;
 use super::worker_thread::{Stop, WorkerThread};
 
 pub use attach::StartError;
+pub use halt::Halt;
 pub use hook::Mode;
 use journal::{Journal, Settings};
 use local::Local;
@@ -70,6 +75,7 @@ use maps::{Maps, XdpPorts};
 pub use pins::PinError;
 use pins::Pins;
 use ports::Ports;
+use shards::Shards;
 use switchml_host::interfaces::{self, Interface};
 
 /// What to serve, and where.
@@ -105,11 +111,14 @@ impl Config {
 /// The XDP data plane. It stays, and goes on, until it is stopped.
 pub struct XdpDataPlane {
     config: Config,
+    /// Names of the interfaces that it serves now.
+    interfaces: Mutex<Vec<String>>,
     local: Mutex<Local>,
     /// Whether an earlier daemon made it.
     is_adopted: bool,
     pins: Pins,
     maps: Mutex<Maps>,
+    shards: Shards,
     journal: Mutex<Journal>,
     /// Of a combiner's jobs.
     parents: Mutex<BTreeMap<u16, SocketAddr>>,
@@ -124,35 +133,41 @@ impl XdpDataPlane {
     ///
     /// # Errors
     ///
-    /// [`StartError`]. Nothing of a new data plane stays; one that was there goes on.
-    pub fn start(config: Config, events: EventSink) -> Result<Self, StartError> {
+    /// [`StartError`]. Nothing of a new data plane stays; one that was there goes on, unless the
+    /// start was halted.
+    pub fn start(config: Config, events: EventSink, halt: Arc<Halt>) -> Result<Self, StartError> {
         attach::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
         let all = interfaces::list()?;
-        let interfaces = attach::find(&config.interfaces, &all)?;
+        let (interfaces, missing) = attach::find(&config.interfaces, &all)?;
         let local = Local::new(config.address, &interfaces, &all, &interfaces::addresses()?);
-        if local.addresses.is_empty() {
-            return Err(StartError::NoAddress);
+        match local.addresses.is_empty() {
+            true => warn!(
+                "waiting for an address: neither the interfaces nor their bridge have one yet; \
+                 --data-address is another"
+            ),
+            false => info!("serving {local}"),
         }
-        info!("serving {local}");
         let pins = Pins::lock(&config.pin_dir)?;
         let is_adopted = pins.is_occupied();
-        let started = load(&pins, &config).and_then(|loaded| {
-            let Loaded { mut ports, mut maps, ring, journal, trace } = loaded;
+        let started = load(&pins, &config, halt).and_then(|loaded| {
+            let Loaded { mut ports, mut maps, shards, ring, journal, trace } = loaded;
             maps.set_local(&local, &config.served_ports()).map_err(map_error)?;
-            ports.attach_to(&interfaces, &pins)?;
+            ports.attach_to(&interfaces, missing, &pins)?;
             let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
                 .map_err(|error| {
                     StartError::Load(format!("cannot start a thread for events: {error}"))
                 })?;
-            Ok((maps.into(), journal.into(), ports.into(), events, trace))
+            Ok((maps.into(), shards, journal.into(), ports.into(), events, trace))
         });
         match started {
-            Ok((maps, journal, ports, events, trace)) => Ok(Self {
+            Ok((maps, shards, journal, ports, events, trace)) => Ok(Self {
+                interfaces: config.interfaces.clone().into(),
                 config,
                 local: local.into(),
                 is_adopted,
                 pins,
                 maps,
+                shards,
                 journal,
                 parents: Mutex::default(),
                 ports,
@@ -160,7 +175,7 @@ impl XdpDataPlane {
                 _trace: trace,
             }),
             Err(error) => {
-                if !is_adopted {
+                if !is_adopted || matches!(error, StartError::Halted) {
                     // The error says why there is no data plane; what of it cannot be removed,
                     // `detach` removes.
                     let _ = remove(&pins);
@@ -185,6 +200,10 @@ impl XdpDataPlane {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn interfaces(&self) -> MutexGuard<'_, Vec<String>> {
+        self.interfaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn local(&self) -> MutexGuard<'_, Local> {
         self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -197,8 +216,8 @@ impl XdpDataPlane {
     fn open_uplink(&self, job: &JobSpec, parent: SocketAddr, cells: u32) -> Result<(), Error> {
         let uplink =
             Uplink { epoch: job.epoch, port: U16::new(self.config.port), cells, ..Uplink::NONE };
-        let served = &self.config.interfaces;
-        let uplink = uplink::find(uplink, parent, served, &self.local(), job.address)
+        let served = self.interfaces().clone();
+        let uplink = uplink::find(uplink, parent, &served, &self.local(), job.address)
             .map_err(|why| Error::Refused { what: format!("open job {}", job.number), why })?;
         self.maps().set_uplink(job.number, uplink).map_err(refused(job.number, "open"))?;
         self.parents().insert(job.number, parent);
@@ -214,8 +233,8 @@ impl XdpDataPlane {
                     let read = |error: MapError| error.to_string();
                     (maps.job(number).map_err(read)?, maps.uplink(number).map_err(read)?)
                 };
-                let (served, address) = (&self.config.interfaces, job.address.into());
-                let now = uplink::find(before.clone(), parent, served, &self.local(), address)?;
+                let (served, address) = (self.interfaces().clone(), job.address.into());
+                let now = uplink::find(before.clone(), parent, &served, &self.local(), address)?;
                 if now == before {
                     return Ok(());
                 }
@@ -228,21 +247,27 @@ impl XdpDataPlane {
     }
 
     fn served(&self) -> String {
-        self.local().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        let local = self.local();
+        let addresses: Vec<_> = local.addresses.iter().map(ToString::to_string).collect();
+        if addresses.is_empty() { "no address yet".to_owned() } else { addresses.join(", ") }
     }
 
     /// Answers to what the interfaces are called now: MACs and addresses change while a daemon
     /// runs.
     fn follow_interfaces(&self) -> Result<(), StartError> {
         let all = interfaces::list()?;
-        let is_port = |interface: &&Interface| self.config.interfaces.contains(&interface.name);
+        let served = self.interfaces().clone();
+        let is_port = |interface: &&Interface| served.contains(&interface.name);
         let ports: Vec<_> = all.iter().filter(is_port).cloned().collect();
         let now = Local::new(self.config.address, &ports, &all, &interfaces::addresses()?);
         let mut local = self.local();
         // Without an address there is nothing to go over to.
         if *local != now && !now.addresses.is_empty() {
             self.maps().set_local(&now, &self.config.served_ports()).map_err(map_error)?;
-            info!("serving {now}, no longer {local}");
+            match local.addresses.is_empty() {
+                true => info!("serving {now}"),
+                false => info!("serving {now}, no longer {local}"),
+            }
             *local = now;
         }
         Ok(())
@@ -252,6 +277,17 @@ impl XdpDataPlane {
 impl ServesJobs for XdpDataPlane {
     fn link(&self, interface: u32) -> Option<(String, u64)> {
         self.ports().link(interface)
+    }
+
+    fn is_prepared(&self, numbers: &[u16]) -> bool {
+        self.shards.are_made(numbers)
+    }
+
+    fn prepare(&self, numbers: &[u16]) -> Result<(), Error> {
+        self.shards.make(numbers).map_err(|error| Error::Refused {
+            what: format!("make maps for {numbers:?}"),
+            why: error.to_string(),
+        })
     }
 
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
@@ -267,7 +303,7 @@ impl ServesJobs for XdpDataPlane {
                 0
             }
             _ => {
-                self.maps().make_slots(job.number).map_err(&refused)?;
+                self.shards.make(&[job.number]).map_err(&refused)?;
                 job.secrets.len()
             }
         };
@@ -311,7 +347,8 @@ impl ServesJobs for XdpDataPlane {
             return Err(Error::Refused { what: format!("start job {job}"), why });
         }
         let receivers = Receivers::new(&entry, job, members).ok_or_else(|| too_many_places(job))?;
-        maps.set_receivers(job, receivers, copy.as_ref()).map_err(&refused)
+        self.shards.set_ports(job, &receivers, copy.as_ref()).map_err(&refused)?;
+        maps.set_receivers(job, receivers).map_err(&refused)
     }
 
     fn abort(&self, job: u16) -> Result<(), Error> {
@@ -404,7 +441,9 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn progress(&self, shard: u16) -> Result<Option<Progress>, Error> {
-        self.maps().progress(shard).map_err(refused(shard, "look at the slots of"))
+        let job = self.maps().job(shard);
+        let found = job.and_then(|job| self.shards.progress(shard, &job));
+        found.map_err(refused(shard, "look at the slots of"))
     }
 
     fn saved(&self) -> Result<Option<Saved>, Error> {
@@ -435,12 +474,29 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn ports(&self) -> Vec<PortStatus> {
-        self.ports().status()
+        let mut ports = self.ports().status();
+        if self.local().addresses.is_empty() {
+            let why = "neither it nor its bridge has an address yet";
+            for port in &mut ports {
+                port.problem.get_or_insert_with(|| why.to_owned());
+            }
+        }
+        ports
     }
 
     fn way_from(&self, peer: IpAddr) -> Option<Way> {
         let macs = self.local().macs.iter().copied().collect();
         Some(Way { interface: way::interface_towards(peer), macs })
+    }
+
+    fn serve_interfaces(&self, names: &[String]) -> Result<(), Error> {
+        check_interfaces(names).map_err(|error| Error::Refused {
+            what: "serve these interfaces".to_owned(),
+            why: error.to_string(),
+        })?;
+        self.ports().set_names(names, &self.pins);
+        *self.interfaces() = names.to_vec();
+        Ok(())
     }
 
     fn lost_ports(&self) -> Vec<LostPort> {
@@ -452,6 +508,8 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn stop(&self) {
+        // While it is locked, nobody attaches again what is removed here.
+        let mut ports = self.ports();
         tags::hide_again(&self.pins, None);
         if let Err(error) = unpin(&self.pins) {
             error!(
@@ -459,8 +517,18 @@ impl DataPlane for XdpDataPlane {
                  it"
             );
         }
-        self.ports().detach();
+        ports.detach();
     }
+}
+
+/// Whether a data plane can be started on interfaces of these names. Warns of those that are not
+/// there yet.
+///
+/// # Errors
+///
+/// [`StartError`].
+pub fn check_interfaces(names: &[String]) -> Result<(), StartError> {
+    attach::find(names, &interfaces::list()?).map(drop)
 }
 
 /// Removes the data plane that a daemon has left in `folder` which was killed. Whether there was
@@ -503,13 +571,14 @@ fn unpin(pins: &Pins) -> Result<(), PinError> {
 struct Loaded {
     ports: Ports,
     maps: Maps,
+    shards: Shards,
     ring: RingBuf<MapData>,
     journal: Journal,
     trace: Option<WorkerThread>,
 }
 
 /// Makes the maps, or takes over those that are there.
-fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
+fn load(pins: &Pins, config: &Config, halt: Arc<Halt>) -> Result<Loaded, StartError> {
     let &Config { mode, port, cells, trace, .. } = config;
     let settings = Settings::new(mode, port, cells);
     let journal = |folder: PathBuf| folder.join("JOURNAL");
@@ -517,20 +586,22 @@ fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
         check(pins, config, &settings)?;
     }
     let mut object = if pins.is_occupied() {
-        attach::open(&pins.maps(), cells, trace)?
+        attach::open(&pins.maps(), cells, trace, halt)?
     } else {
         let staging = pins.stage()?;
-        let object = attach::open(&staging, cells, trace)?;
+        let object = attach::open(&staging, cells, trace, halt)?;
         Journal::create(&journal(staging), settings).map_err(map_error)?;
         pins.publish()?;
         object
     };
     let journal = Journal::open(&journal(pins.maps())).map_err(map_error)?;
     let (mut maps, ring) = Maps::take(&mut object.ebpf).map_err(map_error)?;
+    let shards = Shards::take(&mut object.ebpf, cells.is_none()).map_err(map_error)?;
     maps.begin_patience().map_err(map_error)?;
     let xdp_ports = XdpPorts::take(&mut object.ebpf).map_err(map_error)?;
     let trace = trace.then(|| trace::follow(&mut object.ebpf)).transpose()?;
-    Ok(Loaded { ports: Ports::new(object, xdp_ports, mode), maps, ring, journal, trace })
+    let ports = Ports::new(object, xdp_ports, mode);
+    Ok(Loaded { ports, maps, shards, ring, journal, trace })
 }
 
 /// Whether this daemon can go on with the data plane that another has left.

@@ -30,6 +30,8 @@ pub struct Ports {
     xdp_ports: XdpPorts,
     mode: Mode,
     ports: Vec<Port>,
+    /// Interfaces that have not been there since the start.
+    awaited: Vec<Awaited>,
     /// Lost while the aggregator was away, and not told yet.
     lost: Vec<LostPort>,
 }
@@ -69,6 +71,25 @@ struct Port {
     attachment: Result<Attachment, String>,
 }
 
+/// An interface that was not there yet when it was last looked for, or could not be served.
+struct Awaited {
+    name: String,
+    problem: Option<StartError>,
+}
+
+impl Awaited {
+    /// Whether another attempt would come to the same, and load the program in vain.
+    fn is_hopeless(&self) -> bool {
+        let refusal = self.problem.as_ref().and_then(StartError::refusal);
+        refusal.is_some_and(|refusal| refusal.everywhere)
+    }
+
+    fn in_words(&self) -> String {
+        let problem = self.problem.as_ref().map(ToString::to_string);
+        problem.unwrap_or_else(|| "there is no such interface yet".to_owned())
+    }
+}
+
 impl Ports {
     /// The programs, without ports.
     pub fn new(object: Object, xdp_ports: XdpPorts, mode: Mode) -> Self {
@@ -79,6 +100,7 @@ impl Ports {
             xdp_ports,
             mode,
             ports: Vec::new(),
+            awaited: Vec::new(),
             lost: Vec::new(),
         }
     }
@@ -90,14 +112,29 @@ impl Ports {
 
     /// Attaches a program to each of these interfaces, and to no others. It takes the place of
     /// another in links that are pinned and intact, so that no packet slips through; the other
-    /// pinned links count as lost. Where the best hook cannot be used, the other one is, if it may
-    /// be.
+    /// pinned links count as lost. Those that are `missing` are served once they are there.
     ///
     /// # Errors
     ///
     /// [`StartError`]; some interfaces may be attached.
-    pub fn attach_to(&mut self, interfaces: &[Interface], pins: &Pins) -> Result<(), StartError> {
+    pub fn attach_to(
+        &mut self,
+        interfaces: &[Interface],
+        missing: Vec<String>,
+        pins: &Pins,
+    ) -> Result<(), StartError> {
         self.drop_others(interfaces, pins)?;
+        self.awaited.extend(missing.into_iter().map(|name| Awaited { name, problem: None }));
+        self.attach_as_planned(interfaces, pins)
+    }
+
+    /// Attaches to these interfaces. Where the best hook cannot be used, the other one is, if it
+    /// may be.
+    fn attach_as_planned(
+        &mut self,
+        interfaces: &[Interface],
+        pins: &Pins,
+    ) -> Result<(), StartError> {
         let owner = pins.number()?;
         let attached = |interface: &Interface| match pins.link(interface.index) {
             Some(link) => attach::hook_of(&link),
@@ -212,7 +249,30 @@ impl Ports {
             let named = interfaces.iter().find(|interface| interface.name == *name).cloned();
             self.attach_again(number, named, pins);
         }
+        self.attach_to_awaited(&interfaces, pins);
         lost
+    }
+
+    /// Attaches to the interfaces that have come, and says so, or what keeps it from that when it is
+    /// news.
+    fn attach_to_awaited(&mut self, interfaces: &[Interface], pins: &Pins) {
+        for mut awaited in std::mem::take(&mut self.awaited) {
+            let come = interfaces.iter().find(|interface| interface.is_called(&awaited.name));
+            let before = awaited.in_words();
+            awaited.problem = match come {
+                None => None,
+                Some(_) if awaited.is_hopeless() => awaited.problem,
+                Some(come) => match self.attach_as_planned(std::slice::from_ref(come), pins) {
+                    Ok(()) => continue,
+                    Err(error) => Some(error),
+                },
+            };
+            let now = awaited.in_words();
+            if now != before {
+                warn!("waiting for interface {}: {now}", awaited.name);
+            }
+            self.awaited.push(awaited);
+        }
     }
 
     /// What becomes of frames at each port now.
@@ -244,7 +304,49 @@ impl Ports {
                 sent_bytes: traffic.sent,
             }
         };
-        self.ports.iter().map(status).collect()
+        let awaited = |awaited: &Awaited| PortStatus {
+            name: awaited.name.clone(),
+            hook: "none yet",
+            problem: Some(awaited.in_words()),
+            mtu: 0,
+            foreign: None,
+            before: None,
+            drops_answers: false,
+            link_speed: None,
+            received_bytes: 0,
+            sent_bytes: 0,
+        };
+        self.ports.iter().map(status).chain(self.awaited.iter().map(awaited)).collect()
+    }
+
+    /// Serves the interfaces of these names, and no others. Those that are new are attached to when
+    /// the ports are [looked after](Self::lost) next.
+    pub fn set_names(&mut self, names: &[String], pins: &Pins) {
+        let interfaces = interfaces::list().unwrap_or_default();
+        let is_called = |port: &Port, name: &String| {
+            let interface = interfaces.iter().find(|interface| interface.index == port.index);
+            port.name == *name || interface.is_some_and(|interface| interface.is_called(name))
+        };
+        let (kept, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.ports)
+            .into_iter()
+            .partition(|port| names.iter().any(|name| is_called(port, name)));
+        self.ports = kept;
+        for port in others {
+            if let Err(error) = let_go(&port, pins) {
+                warn!("interface {} is not served any more, but attached: {error}", port.name);
+            }
+            let what = format!("interface {} is not served any more", port.name);
+            info!("{what}");
+            self.lost.push(LostPort { index: port.index, what });
+        }
+        self.awaited.retain(|awaited| names.contains(&awaited.name));
+        for name in names {
+            let is_known = self.ports.iter().any(|port| is_called(port, name))
+                || self.awaited.iter().any(|awaited| awaited.name == *name);
+            if !is_known {
+                self.awaited.push(Awaited { name: name.clone(), problem: None });
+            }
+        }
     }
 
     /// Name and speed of the link of the port with this index.
@@ -264,12 +366,16 @@ impl Ports {
                 self.ports.iter().filter(|port| port.hook == hook).map(describe).collect();
             (!ports.is_empty()).then(|| format!("{} on {}", hook.name(), ports.join(", ")))
         };
-        [Hook::Native, Hook::Bundle].into_iter().filter_map(of_hook).collect::<Vec<_>>().join("; ")
+        let awaited = |awaited: &Awaited| format!("waiting for {}", awaited.name);
+        let awaited = self.awaited.iter().map(awaited);
+        let served = [Hook::Native, Hook::Bundle].into_iter().filter_map(of_hook);
+        served.chain(awaited).collect::<Vec<_>>().join("; ")
     }
 
     /// Detaches from all ports. The pins have been removed.
     pub fn detach(&mut self) {
         self.ports.clear();
+        self.awaited.clear();
         wait_until_detached(&self.programs.ids());
     }
 
@@ -373,6 +479,17 @@ impl Ports {
             }
         }
         port.attachment = attached;
+    }
+}
+
+/// Has the kernel let go of a port as soon as its link is dropped, and the port be as it was.
+fn let_go(port: &Port, pins: &Pins) -> Result<(), StartError> {
+    tags::hide_again(pins, Some(port.index));
+    pins.drop_link(port.index)?;
+    let interfaces = interfaces::list()?;
+    match interfaces.iter().find(|interface| interface.index == port.index) {
+        Some(interface) => Ok(ingress::remove_filter(interface, pins.number()?)?),
+        None => Ok(()),
     }
 }
 

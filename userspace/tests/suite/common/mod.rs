@@ -1,5 +1,6 @@
 //! A control plane over the software data plane, on loopback, and ranks made by hand.
 
+pub mod slow;
 pub mod status_only;
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -47,6 +48,14 @@ impl Daemon {
         let (events, receiver) = events::channel();
         tokio::spawn(events::log(receiver));
         let data_plane = Arc::new(Software::start(None, 0, slots, events).expect("a socket"));
+        Self::over(data_plane, limits).await
+    }
+
+    /// Over this data plane.
+    pub async fn over(
+        data_plane: Arc<dyn DataPlane>,
+        limits: impl FnOnce(Limits) -> Limits,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let control = listener.local_addr().expect("bound");
         let table = JobTable::new(limits(data_plane.limits()), None, StdRng::seed_from_u64(7));

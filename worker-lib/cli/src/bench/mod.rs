@@ -102,7 +102,8 @@ impl Bench {
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
         let aggregator = job::aggregator(&settings)?;
         let communicator = settings.connect().map_err(Failure::joining)?;
-        let status = job::status(&aggregator)?;
+        // A goodbye in good order would tell the others that this rank makes no calls.
+        let status = job::status(&aggregator).inspect_err(|_| communicator.abort())?;
 
         let mut report = Report::new(self.setup::<T>(&communicator, &status));
         let prints = is_reporter && !output.is_stdout();

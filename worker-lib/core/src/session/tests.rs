@@ -184,13 +184,32 @@ fn nobody_to_join() {
     let mut rank = Rank::new();
     rank.actions();
     rank.on(Event::Connected);
-    assert_eq!(rank.after(5 * SECOND), ends(Ending::Lost("no answer for 5 s".to_owned())));
+    assert_eq!(rank.after(60 * SECOND), ends(Ending::Lost("no answer for 60 s".to_owned())));
 
     let mut rank = Rank::new();
     rank.actions();
     rank.on(Event::Connected);
     let why = "rank 1 is taken".to_owned();
     assert_eq!(rank.answer(Answer::Refused(why.clone())), ends(Ending::Refused(why)));
+}
+
+/// Many may join at once: the aggregator is busy with others then, and not gone.
+#[test]
+fn a_rank_is_as_patient_with_a_queue_as_with_other_ranks() {
+    let mut rank = Rank::new();
+    rank.actions();
+    rank.on(Event::Connected);
+    rank.now = 59 * SECOND;
+    rank.session.on_timer(rank.now);
+    assert_eq!(rank.answer(Answer::Done), []);
+    assert_eq!(rank.hear(News::Assigned { durable: false }), [Action::OpenPath]);
+    let ready = Request::Ready { lanes: LANES, needs_copies: false };
+    assert_eq!(rank.on(Event::PathOpen { lanes: LANES, needs_copies: false }), [send(ready)]);
+    rank.now += 59 * SECOND;
+    rank.session.on_timer(rank.now);
+    assert_eq!(rank.actions(), []);
+    assert_eq!(rank.answer(Answer::Done), []);
+    assert_eq!(rank.hear(News::Started { lanes: 320 }), [Action::Start { lanes: 320 }]);
 }
 
 /// It would wait for nothing any more.
@@ -210,7 +229,7 @@ fn an_answer_to_what_was_not_asked_ends_the_session() {
 fn a_rank_that_stood_still_hears_what_came_meanwhile() {
     let mut rank = Rank::opening(false);
     rank.on(Event::PathOpen { lanes: LANES, needs_copies: false });
-    rank.now = 8 * SECOND;
+    rank.now = 63 * SECOND;
     rank.session.on_timer(rank.now);
     assert_eq!(rank.actions(), [], "nothing is over yet");
     assert_eq!(rank.answer(Answer::Done), []);
@@ -222,9 +241,9 @@ fn a_rank_that_stood_still_hears_what_came_meanwhile() {
 
     let mut rank = Rank::opening(false);
     rank.on(Event::PathOpen { lanes: LANES, needs_copies: false });
-    rank.now = 8 * SECOND;
+    rank.now = 63 * SECOND;
     rank.session.on_timer(rank.now);
-    assert_eq!(rank.after(SECOND), ends(Ending::Lost("no answer for 5 s".to_owned())));
+    assert_eq!(rank.after(SECOND), ends(Ending::Lost("no answer for 60 s".to_owned())));
 
     let mut rank = Rank::running(false);
     rank.lose();

@@ -1,0 +1,73 @@
+//! SIGHUP: the options are read again, and those take effect that can while the daemon runs.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use clap::ArgMatches;
+use switchml_userspace::service::Service;
+use switchml_userspace::tokens::TokenKey;
+use switchml_userspace_core::data_plane::DataPlane;
+use tokio::signal::unix::Signal;
+use tracing::{info, warn};
+
+use super::notify;
+use crate::cli::{self, Options};
+
+/// The options whose changes take effect. Those of TLS name files, which are read for each
+/// connection in any case.
+const RELOADED: [&str; 3] = ["iface", "tenant-quota", "token-key"];
+
+/// What runs, and may go on otherwise.
+pub struct Reloads {
+    /// As what its options were given.
+    pub matches: ArgMatches,
+    /// What serves the packets.
+    pub data_plane: Arc<dyn DataPlane>,
+    /// Who serves the jobs; none at a combiner, which has nothing to change.
+    pub service: Option<Service>,
+}
+
+impl Reloads {
+    /// Goes over to the options as they are at each signal.
+    pub async fn follow(self, mut hangups: Signal) -> Infallible {
+        loop {
+            hangups.recv().await;
+            notify::reloading();
+            match self.reload() {
+                Ok(()) => info!("reloaded"),
+                Err(why) => warn!("not reloaded, all options stay as they were: {why}"),
+            }
+            notify::ready(&self.data_plane.attachment());
+        }
+    }
+
+    /// All of it, or why nothing has changed.
+    fn reload(&self) -> Result<(), String> {
+        let (cli, matches) = cli::parse_again()?;
+        let Options { interfaces, security, .. } = &cli.options;
+        let key = security.token_key.as_deref().map(TokenKey::read).transpose();
+        let key = key.map_err(|error| error.to_string())?;
+        self.data_plane.serve_interfaces(interfaces).map_err(|error| error.to_string())?;
+        if let Some(service) = &self.service {
+            service.reload(security.quotas(), key);
+        }
+        let stay = self.unchanged(&matches);
+        if !stay.is_empty() {
+            warn!("until a restart these options stay as they were: {}", stay.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Options that were given otherwise, and take no effect.
+    fn unchanged(&self, matches: &ArgMatches) -> Vec<String> {
+        let has_key = |matches: &ArgMatches| matches.contains_id("token_key");
+        let is_switched = has_key(matches) != has_key(&self.matches);
+        let takes_effect = |option: &str| match option {
+            // Whether ranks need tokens at all is the daemon's for good.
+            "token-key" => !is_switched,
+            option => RELOADED.contains(&option),
+        };
+        let changed = cli::changed(&self.matches, matches).into_iter();
+        changed.filter(|option| !takes_effect(option)).map(|name| format!("--{name}")).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! The data plane from the command line's words to its start, which a signal may end.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use switchml_userspace::data_plane::software::Software;
+use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
+use switchml_userspace::data_plane::xdp::{self, Halt, XdpDataPlane};
+use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
+use switchml_userspace_core::memory_cells::default_cells;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::unavailable;
+use crate::cli::{self, DataPlaneKind, Options};
+
+/// How often a start that is to end is told so.
+const AGAIN: Duration = Duration::from_millis(10);
+/// How long it may take to end: a few hundredths of a second but on a busy machine, or where a
+/// switch does not answer.
+const HALT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Starts the data plane, in a thread of its own: a signal to a thread that loads a program makes
+/// the verifier give up, and the loader try again with a log, which takes many seconds. `None` if
+/// `stop` was ready first; then nothing of the data plane is left.
+///
+/// # Errors
+///
+/// When it cannot start.
+pub async fn start_unless(
+    stop: impl Future<Output = ()>,
+    options: Arc<Options>,
+    events: EventSink,
+) -> anyhow::Result<Option<Arc<dyn DataPlane>>> {
+    let halt = Arc::new(Halt::default());
+    let (sender, mut started) = oneshot::channel();
+    let start = {
+        let halt = Arc::clone(&halt);
+        move || drop(sender.send(start_data_plane(&options, events, halt)))
+    };
+    thread::Builder::new().name("start".to_owned()).spawn(start).context("cannot start threads")?;
+    tokio::select! {
+        started = &mut started => return started.context("the start panicked")?.map(Some),
+        () = stop => {}
+    }
+    let end = Instant::now() + HALT_TIMEOUT;
+    while Instant::now() < end {
+        halt.halt();
+        match timeout(AGAIN, &mut started).await {
+            Err(_) => {}
+            // It was faster.
+            Ok(Ok(Ok(data_plane))) => {
+                data_plane.stop();
+                return Ok(None);
+            }
+            Ok(_) => return Ok(None),
+        }
+    }
+    bail!(
+        "the data plane did not stop to start within {} s; what is left of it, the next start or \
+         `switchml-aggregator detach` removes",
+        HALT_TIMEOUT.as_secs()
+    )
+}
+
+fn start_software(options: &Options, events: EventSink) -> io::Result<Arc<dyn DataPlane>> {
+    let &Options { data_address, data_port, slots, .. } = options;
+    Ok(match options.parent {
+        None => Arc::new(Software::start(data_address, data_port, slots, events)?),
+        Some(_) => {
+            let cells = cells(options);
+            Arc::new(SoftwareCombiner::start(data_address, data_port, cells, events)?)
+        }
+    })
+}
+
+/// How many cells a combiner has: as many as it is told, or by this host's memory.
+fn cells(options: &Options) -> u32 {
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.saturating_mul(info.mem_unit.into());
+    // The kernel takes a map's memory at once.
+    let part = if options.data_plane == DataPlaneKind::Xdp { memory / 8 } else { memory };
+    options.cells.unwrap_or_else(|| default_cells(part))
+}
+
+fn start_data_plane(
+    options: &Options,
+    events: EventSink,
+    halt: Arc<Halt>,
+) -> anyhow::Result<Arc<dyn DataPlane>> {
+    match options.data_plane {
+        DataPlaneKind::Xdp => {
+            let mode = match options.mode {
+                cli::Mode::Auto => xdp::Mode::Auto,
+                cli::Mode::Native => xdp::Mode::Native,
+                cli::Mode::Bundle => xdp::Mode::Bundle,
+            };
+            let fanout = match options.fanout {
+                cli::Fanout::Auto => Fanout::Auto,
+                cli::Fanout::Multicast => Fanout::Multicast,
+                cli::Fanout::Unicast => Fanout::Unicast,
+            };
+            let config = xdp::Config {
+                interfaces: options.interfaces.clone(),
+                mode,
+                address: options.data_address,
+                port: options.data_port,
+                slots: options.slots,
+                fanout,
+                cells: options.parent.as_ref().map(|_| cells(options)),
+                trace: options.trace,
+                pin_dir: options.pin_dir.clone(),
+            };
+            Ok(Arc::new(XdpDataPlane::start(config, events, halt)?))
+        }
+        DataPlaneKind::Software => start_software(options, events).map_err(|error| {
+            let why = unavailable(&error, "--data-port");
+            anyhow!("cannot serve the data plane at UDP port {}: {why}", options.data_port)
+        }),
+        #[cfg(feature = "p4")]
+        DataPlaneKind::Tofino => super::p4::start_tofino(&options.p4, events),
+        #[cfg(feature = "p4")]
+        DataPlaneKind::Bmv2 => super::p4::start_bmv2(&options.p4, events),
+    }
+}

@@ -1,0 +1,55 @@
+//! Ends a start that is under way, however long the verifier would go on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
+use nix::sys::signal::Signal;
+
+use super::attach::StartError;
+
+/// What a start and whoever may end it share.
+#[derive(Debug, Default)]
+pub struct Halt {
+    is_wanted: AtomicBool,
+    /// The thread that is in the verifier.
+    verifying: Mutex<Option<Pthread>>,
+}
+
+impl Halt {
+    /// Has the start end before the next program is loaded, and interrupts the load that is under
+    /// way: the verifier gives up when a signal comes. The loader then tries once more by itself,
+    /// so call this again until the start has ended. The process has a handler of SIGTERM.
+    pub fn halt(&self) {
+        self.is_wanted.store(true, Ordering::SeqCst);
+        // While this is locked, the thread does not leave the verifier.
+        if let Some(thread) = *self.verifying() {
+            // It fails only for a thread that is gone.
+            let _ = pthread_kill(thread, Signal::SIGTERM);
+        }
+    }
+
+    /// What `load` returns, which calls the verifier.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Halted`], or that of `load`.
+    pub(super) fn unless_wanted<T>(
+        &self,
+        load: impl FnOnce() -> Result<T, StartError>,
+    ) -> Result<T, StartError> {
+        *self.verifying() = Some(pthread_self());
+        let loaded = if self.is_wanted() { Err(StartError::Halted) } else { load() };
+        *self.verifying() = None;
+        // An interrupted load has failed for that reason.
+        if self.is_wanted() { Err(StartError::Halted) } else { loaded }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::SeqCst)
+    }
+
+    fn verifying(&self) -> MutexGuard<'_, Option<Pthread>> {
+        self.verifying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,207 @@
+//! What each shard has of its own in the kernel: memory for its slots, and the ports of its job.
+//!
+//! Both are maps in a map of maps. To put one there takes the kernel tens of milliseconds, because
+//! it waits for all programs that may use the one before; but who waits at the same time waits
+//! together. So these maps are made once for a shard, in any thread, and kept for its next job.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aya::Ebpf;
+use aya::maps::{Array, ArrayOfMaps, DevMap, InnerMap, Map, MapData, MapError};
+use aya::programs::ProgramFd;
+use aya_obj::generated::{
+    bpf_devmap_val,
+    bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
+};
+use switchml_protocol::fanout::{MAX_PLACES, Receivers};
+use switchml_protocol::job::{JobEntry, OPEN};
+use switchml_protocol::maps::{LockedSlot, SLOTS_PER_SHARD};
+use switchml_userspace_core::oldest_round::{Progress, newest, progress};
+use zerocopy::transmute;
+
+type Slots = Array<MapData, [u8; size_of::<LockedSlot>()]>;
+type Group = DevMap<MapData>;
+
+/// All shards.
+pub struct Shards {
+    slots: MapData,
+    groups: MapData,
+    /// Whether they need slots: a combiner's do not.
+    have_slots: bool,
+    /// Those that this process has made something for.
+    known: Mutex<HashMap<u16, Arc<Mutex<Shard>>>>,
+}
+
+/// What this process has made for one, and keeps.
+#[derive(Default)]
+struct Shard {
+    slots: Option<Slots>,
+    group: Option<Group>,
+    /// Places of the group that have a port.
+    places: u32,
+}
+
+impl Shards {
+    /// Takes the maps of maps out of a loaded object.
+    ///
+    /// # Errors
+    ///
+    /// When one is missing or of another type.
+    pub fn take(object: &mut Ebpf, have_slots: bool) -> Result<Self, MapError> {
+        let mut take = |name: &str| match object.take_map(name) {
+            Some(Map::ArrayOfMaps(map)) => Ok(map),
+            _ => Err(MapError::InvalidName { name: name.to_owned() }),
+        };
+        let (slots, groups) = (take("SLOTS")?, take("GROUPS")?);
+        Ok(Self { slots, groups, have_slots, known: Mutex::default() })
+    }
+
+    /// Whether these have all that a job needs.
+    pub fn are_made(&self, numbers: &[u16]) -> bool {
+        let known = lock(&self.known);
+        // One that is locked is being made.
+        let is_whole = |shard: MutexGuard<'_, Shard>| {
+            shard.group.is_some() && (shard.slots.is_some() || !self.have_slots)
+        };
+        let is_made = |number: &u16| {
+            known.get(number).and_then(|shard| shard.try_lock().ok()).is_some_and(is_whole)
+        };
+        numbers.iter().all(is_made)
+    }
+
+    /// Makes what they lack.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn make(&self, numbers: &[u16]) -> Result<(), MapError> {
+        numbers.iter().try_for_each(|number| self.make_one(*number))
+    }
+
+    fn make_one(&self, number: u16) -> Result<(), MapError> {
+        let shard = self.shard(number);
+        let shard = &mut *lock(&shard);
+        if self.have_slots && shard.slots.is_none() {
+            let slots = new_map(
+                BPF_MAP_TYPE_ARRAY as u32,
+                size_of::<LockedSlot>(),
+                SLOTS_PER_SHARD,
+                "slots",
+            )?;
+            let slots: Slots = slots.try_into()?;
+            entries(&self.slots)?.set(number.into(), &slots, 0)?;
+            shard.slots = Some(slots);
+        }
+        if shard.group.is_none() {
+            let group = new_group()?;
+            entries(&self.groups)?.set(number.into(), &group, 0)?;
+            shard.group = Some(group);
+        }
+        Ok(())
+    }
+
+    /// Has RESULTs to all leave by these ports, of the calling thread's network namespace. Those
+    /// from XDP pass `copy`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn set_ports(
+        &self,
+        number: u16,
+        receivers: &Receivers,
+        copy: Option<&ProgramFd>,
+    ) -> Result<(), MapError> {
+        let shard = self.shard(number);
+        let shard = &mut *lock(&shard);
+        let Some(group) = &mut shard.group else {
+            // An earlier daemon made one that may be in use. This takes its place in one step.
+            let mut group = new_group()?;
+            shard.places = fill(&mut group, 0, receivers, copy)?;
+            entries(&self.groups)?.set(number.into(), &group, 0)?;
+            shard.group = Some(group);
+            return Ok(());
+        };
+        shard.places = fill(group, shard.places, receivers, copy)?;
+        Ok(())
+    }
+
+    /// How far an open shard is, whose job this is.
+    ///
+    /// Slots are read while the program may write to them: what is found may be wrong for once, and
+    /// is not if the next look finds the same.
+    pub fn progress(&self, number: u16, job: &JobEntry) -> Result<Option<Progress>, MapError> {
+        if job.state != OPEN {
+            return Ok(None);
+        }
+        let shard = self.shard(number);
+        let shard = lock(&shard);
+        let opened: Slots;
+        let slots = match &shard.slots {
+            Some(slots) => slots,
+            // An earlier daemon made them. Without CAP_SYS_ADMIN the kernel does not show them.
+            None => match entries(&self.slots)?.get(&number.into(), 0) {
+                Ok(slots) => {
+                    opened = slots;
+                    &opened
+                }
+                Err(_) => return Ok(None),
+            },
+        };
+        let found = progress(job.slots, |index| {
+            let slot: LockedSlot = transmute!(slots.get(&index, 0)?);
+            Ok(newest(job, &slot.slot))
+        });
+        found.map(Some)
+    }
+
+    fn shard(&self, number: u16) -> Arc<Mutex<Shard>> {
+        Arc::clone(lock(&self.known).entry(number).or_default())
+    }
+}
+
+/// The entries of a map of maps, for one thread.
+fn entries<V: InnerMap>(map: &MapData) -> Result<ArrayOfMaps<MapData, V>, MapError> {
+    let descriptor = map.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
+    Map::from_map_data(MapData::from_fd(descriptor)?)?.try_into()
+}
+
+fn new_map(kind: u32, value: usize, entries: usize, name: &str) -> Result<Map, MapError> {
+    let (key, value) = (size_of::<u32>() as u32, value as u32);
+    let definition = aya_obj::Map::new_from_params(kind, key, value, entries as u32, 0);
+    Map::from_map_data(MapData::create(definition, name, None)?)
+}
+
+fn new_group() -> Result<Group, MapError> {
+    let (kind, value) = (BPF_MAP_TYPE_DEVMAP as u32, size_of::<bpf_devmap_val>());
+    new_map(kind, value, MAX_PLACES, "group")?.try_into()
+}
+
+/// Enters the ports of all places in a group of which so many have one. Returns how many have now.
+fn fill(
+    group: &mut Group,
+    before: u32,
+    receivers: &Receivers,
+    copy: Option<&ProgramFd>,
+) -> Result<u32, MapError> {
+    let mut places = 0;
+    // The error's type cannot be named outside of aya.
+    let failed = |error| MapError::IoError(io::Error::other(error));
+    for place in receivers.used() {
+        group.set(places, place.ifindex, copy, 0).map_err(|error| failed(error.to_string()))?;
+        places += 1;
+    }
+    for place in places..before {
+        // Interface 0 takes it out.
+        group.set(place, 0, None, 0).map_err(|error| failed(error.to_string()))?;
+    }
+    Ok(places)
+}
+
+/// A panic leaves nothing that the next could trip over.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,73 @@
+//! A data plane that takes its time to prepare a number.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use switchml_protocol::fanout::Way;
+use switchml_protocol::job::Binding;
+use switchml_protocol::outcome::Outcome;
+use switchml_userspace::data_plane::software::Software;
+use switchml_userspace_core::data_plane::{DataPlane, Error, JobSpec, Limits, ServesJobs};
+
+/// The software data plane, which prepares number 0 when it is told to.
+pub struct Slow {
+    inner: Software,
+    go: Mutex<Receiver<()>>,
+}
+
+impl Slow {
+    /// With a way to tell it to go on.
+    pub fn new(inner: Software) -> (Arc<Self>, Sender<()>) {
+        let (go, told) = channel();
+        (Arc::new(Self { inner, go: told.into() }), go)
+    }
+}
+
+impl ServesJobs for Slow {
+    fn is_prepared(&self, numbers: &[u16]) -> bool {
+        !numbers.contains(&0)
+    }
+
+    fn prepare(&self, _numbers: &[u16]) -> Result<(), Error> {
+        self.go.lock().expect("no panic").recv().expect("told to go on");
+        Ok(())
+    }
+
+    fn open(&self, job: &JobSpec) -> Result<(), Error> {
+        self.inner.open(job)
+    }
+
+    fn start(&self, job: u16, ways: &[(u16, Way)]) -> Result<(), Error> {
+        self.inner.start(job, ways)
+    }
+
+    fn abort(&self, job: u16) -> Result<(), Error> {
+        self.inner.abort(job)
+    }
+
+    fn close(&self, job: u16) -> Result<(), Error> {
+        self.inner.close(job)
+    }
+
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
+        self.inner.binding(job, rank)
+    }
+}
+
+impl DataPlane for Slow {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn attachment(&self) -> String {
+        self.inner.attachment()
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
+        self.inner.counters()
+    }
+}
