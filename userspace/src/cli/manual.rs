@@ -51,6 +51,11 @@ const SIGNALS: Section = (
             "Ends all jobs, whose ranks are told, removes the data plane, and ends the daemon.",
         ),
         (
+            "SIGHUP",
+            "Reads the options again: iface, tenant-quota and the key of token-key take effect, \
+             and the log names what needs a restart. If something is wrong, nothing changes.",
+        ),
+        (
             "SIGKILL",
             "Ends the daemon alone: with --data-plane xdp the data plane goes on with its jobs, \
              and the next daemon takes it over. `switchml-aggregator detach` removes it instead.",
@@ -63,7 +68,7 @@ const EXIT_STATUS: Section = (
     &[
         ("0", "It was stopped by a signal, or the command did what it should."),
         ("1", "It could not start or go on; standard error has a line that says why."),
-        ("2", "Arguments, or files that they name, are wrong, or there is no such interface."),
+        ("2", "Arguments, or files that they name, are wrong."),
     ],
 );
 
@@ -93,6 +98,10 @@ const EXAMPLES: Section = (
         (
             "switchml-aggregator --iface eth0 --iface eth1 --parent 10.0.0.254",
             "Adds up for a rack on the way to another aggregator, by the uplink eth0.",
+        ),
+        (
+            "switchml-aggregator --config aggregator.toml --check-config",
+            "Says what is wrong with a file of options, before a restart.",
         ),
         ("switchml-aggregator status", "Shows ports, faults, jobs and counters of this host's."),
         (
