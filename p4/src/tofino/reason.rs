@@ -38,9 +38,14 @@ pub fn in_words(error: &RBFRTError) -> String {
         // So begins what is printed of a call that found no connection, or lost it before it was
         // sent.
         RBFRTError::GRPCError { details, .. }
-            if ["code: Unavailable", "ConnectError", "operation was canceled"]
-                .iter()
-                .any(|of| details.contains(of)) =>
+            if [
+                "code: Unavailable",
+                "ConnectError",
+                "operation was canceled",
+                "transport error",
+            ]
+            .iter()
+            .any(|of| details.contains(of)) =>
         {
             UNREACHABLE.to_owned()
         }
@@ -116,7 +121,11 @@ mod tests {
 
     #[test]
     fn a_switch_that_goes_is_said_to_be_out_of_reach() {
-        for status in [Status::unavailable("closed"), Status::unknown("operation was canceled")] {
+        for status in [
+            Status::unavailable("closed"),
+            Status::unknown("operation was canceled"),
+            Status::unknown("transport error"),
+        ] {
             assert_eq!(in_words(&RBFRTError::from(status)), UNREACHABLE);
         }
     }

@@ -301,21 +301,28 @@ async fn whoever_takes_back_too_many_requests_is_sent_away() {
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[]));
-    let (mut taken_back, mut is_open) = (0, true);
+    // The scheme is http, and there is a path.
+    let fields = |method: u8, path: &str| {
+        [&[method, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat()
+    };
+    let (mut taken_back, mut next, mut is_open) = (0, 1, true);
     while is_open && taken_back < 2 * MOST_RESETS {
-        let streams = (0..AT_ONCE).map(|at| 2 * (taken_back as u32 + at) + 1);
-        let path = "/switchml.v1.Aggregator/Join";
+        let streams = (0..AT_ONCE).map(|at| next + 2 * at);
+        let last = next + 2 * AT_ONCE;
+        next = last + 2;
         // POST, and END_HEADERS alone: a body is to come.
-        let fields = [&[0x83, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat();
-        bytes.extend(streams.clone().flat_map(|stream| frame(1, 0x4, stream, &fields)));
-        bytes.extend(frame(6, 0, 0, &[0; 8]));
+        let join = fields(0x83, "/switchml.v1.Aggregator/Join");
+        bytes.extend(streams.clone().flat_map(|stream| frame(1, 0x4, stream, &join)));
+        // GET, and END_STREAM besides. Requests are looked at in their order: once this one has an
+        // answer, so were the others.
+        bytes.extend(frame(1, 0x5, last, &fields(0x82, "/healthz")));
         is_open = stream.write_all(&std::mem::take(&mut bytes)).is_ok();
-        // Until the PING comes back.
         while is_open {
             match next_frame(&mut stream) {
-                Some((6, 1, _)) => break,
+                // HEADERS or DATA with END_STREAM: the answer's end.
+                Some((0 | 1, flags, _)) if flags & 1 == 1 => break,
                 // The daemon asks for a sign of life.
-                Some((6, _, ping)) => is_open = stream.write_all(&frame(6, 1, 0, &ping)).is_ok(),
+                Some((6, 0, ping)) => is_open = stream.write_all(&frame(6, 1, 0, &ping)).is_ok(),
                 Some(_) => {}
                 None => is_open = false,
             }

@@ -42,10 +42,10 @@ fn time_to_end(daemon: &Process) -> Duration {
     let pid = daemon.id();
     let before = busy(pid);
     daemon.signal(Signal::TERM).expect("signalled");
-    let id = WaitId::Pid(Pid::from_raw(pid as i32).expect("a process"));
+    let id = Pid::from_raw(pid as i32).expect("a process");
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let begin = Instant::now();
-    while waitid(id, options).expect("it is a child").is_none() {
+    while waitid(WaitId::Pid(id), options).expect("it is a child").is_none() {
         assert!(begin.elapsed() < PATIENCE, "it does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
