@@ -3,12 +3,15 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
 use switchml_control::aggregator_server::SERVICE_NAME;
 use tokio::sync::Semaphore;
 use tonic::service::Routes;
@@ -50,6 +53,9 @@ async fn serve(request: Request, next: Next, guard: Arc<Guard>, turns: &Semaphor
     };
     let mut unanswered =
         Unanswered { guard: Arc::clone(&guard), peer: peer.clone(), from, waits: true };
+    // If it ends before it should, the answer is for nobody.
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let request = request.map(|body| watched(body, Arc::clone(&is_cut)));
     let response = if let Some(method) = method_of_rank(request.uri().path()) {
         let response = next.run(request).await;
         let status = response.headers().get(Status::GRPC_STATUS);
@@ -71,8 +77,16 @@ async fn serve(request: Request, next: Next, guard: Arc<Guard>, turns: &Semaphor
             }
         }
     };
-    unanswered.waits = false;
+    unanswered.waits = is_cut.load(Ordering::Relaxed);
     response
+}
+
+/// The same body, which tells if it is cut off.
+fn watched(body: Body, is_cut: Arc<AtomicBool>) -> Body {
+    Body::new(body.map_err(move |error| {
+        is_cut.store(true, Ordering::Relaxed);
+        error
+    }))
 }
 
 /// What of [`OF_RANKS`] is called.

@@ -307,8 +307,9 @@ async fn whoever_takes_back_too_many_requests_is_sent_away() {
     };
     let (mut taken_back, mut next, mut is_open) = (0, 1, true);
     while is_open && taken_back < 2 * MOST_RESETS {
-        let streams = (0..AT_ONCE).map(|at| next + 2 * at);
-        let last = next + 2 * AT_ONCE;
+        let first = next;
+        let streams = (0..AT_ONCE).map(move |at| first + 2 * at);
+        let last = first + 2 * AT_ONCE;
         next = last + 2;
         // POST, and END_HEADERS alone: a body is to come.
         let join = fields(0x83, "/switchml.v1.Aggregator/Join");
