@@ -18,7 +18,6 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::ArgMatches;
 use rand::Rng;
-use rand::rngs::StdRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::Type;
 use switchml_cli::say;
@@ -41,6 +40,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::cli::{Options, SecurityOptions};
+use reload::Reloads;
 
 /// Bytes of a TCP segment that pass wherever IPv6 does: its least MTU of 1280 less the headers.
 const SAFE_SEGMENT: u32 = 1220;
@@ -58,25 +58,12 @@ pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
     if let Some(file) = &options.config {
         info!("options from {file:?}");
     }
-    let listener = listen(options.control).map_err(|error| {
-        let why = unavailable(&error, "--control");
-        anyhow!("cannot serve the control plane at TCP {}: {why}", options.control)
-    })?;
-    let control_address =
-        listener.local_addr().context("cannot tell the control plane's address")?;
-    let guard = guard(&options.security)?;
-    if let Some(tls) = &guard.tls {
-        match options.security.tls_self_signed {
-            true => say!("{}", tls.fingerprint()),
-            false => info!("TLS: the certificate is {}", tls.fingerprint()),
-        }
-    }
-    check_exposure(&guard, control_address)?;
+    let control = Control::open(&options)?;
     let parent = match &options.parent {
         Some(given) => {
             let tls = parent_tls(&options.security)?;
             tokio::select! {
-                found = find_parent(given, tls, control_address) => Some(found?),
+                found = find_parent(given, tls, control.address) => Some(found?),
                 () = &mut stop => return Ok(()),
             }
         }
@@ -85,55 +72,104 @@ pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
     let (event_sink, event_receiver) = events::channel();
     let started = start::start_unless(&mut stop, Arc::clone(&options), event_sink).await?;
     let Some(data_plane) = started else { return Ok(()) };
-    let limits = data_plane.limits();
-    let room = match &parent {
-        Some(_) => format!("{} cells", data_plane.cells()),
-        None => format!("{} slots", limits.slots()),
-    };
-    info!("{}: {}; {room}", data_plane.name(), data_plane.attachment());
     tokio::spawn(events::log(event_receiver));
-    let mut rng: StdRng = rand::make_rng();
-    let ready = format!("ready: control {control_address}, data port {}", limits.port);
-    let reloads = |service| {
-        let data_plane = Arc::clone(&data_plane);
-        reload::Reloads { matches, data_plane, service }.follow(hangups)
-    };
+    let reloads = Reloads { matches, data_plane: Arc::clone(&data_plane), hangups, service: None };
     let served = match parent {
-        Some(parent) => {
-            let (id, above) = (rng.next_u64(), parent.to_string());
-            let proxy = Proxy::new(limits, options.data_address, id, host_name(), above);
-            // Its ranks bring back what an earlier daemon left.
-            data_plane.saved()?;
-            info!("{ready}, parent {parent}");
-            let service = CombinerService::new(proxy, Arc::clone(&data_plane), parent, guard);
-            let alive = service.clone();
-            notify::ready(&data_plane.attachment());
-            tokio::select! {
-                served = service.serve(listener, stop) => served,
-                never = reloads(None) => match never {},
-                never = notify::watchdog(|| alive.check()) => match never {},
-            }
-        }
-        None => {
-            let mut table = JobTable::new(limits, options.data_address, rng)
-                .with_quotas(options.security.quotas());
-            if options.security.packet_tags {
-                table = table.with_tags();
-            }
-            let service = Service::new(table, Arc::clone(&data_plane), guard);
-            service.restore()?;
-            info!("{ready}");
-            let alive = service.clone();
-            notify::ready(&data_plane.attachment());
-            tokio::select! {
-                served = service.clone().serve(listener, stop) => served,
-                never = reloads(Some(service)) => match never {},
-                never = notify::watchdog(|| alive.check()) => match never {},
-            }
-        }
+        Some(parent) => combine(&options, control, parent, reloads, stop).await?,
+        None => serve_jobs(&options, control, reloads, stop).await?,
     };
     data_plane.stop();
     served.context("the control plane failed")
+}
+
+/// What became of the control plane.
+type Served = Result<(), tonic::transport::Error>;
+
+/// Serves as a combiner below `parent`.
+async fn combine(
+    options: &Options,
+    control: Control,
+    parent: Parent,
+    reloads: Reloads,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<Served> {
+    let data_plane = Arc::clone(&reloads.data_plane);
+    let limits = data_plane.limits();
+    let (name, attachment) = (data_plane.name(), data_plane.attachment());
+    info!("{name}: {attachment}; {} cells", data_plane.cells());
+    let (id, above) = (rand::rng().next_u64(), parent.to_string());
+    let proxy = Proxy::new(limits, options.data_address, id, host_name(), above);
+    // Its ranks bring back what an earlier daemon left.
+    data_plane.saved()?;
+    info!("{}, parent {parent}", control.ready(limits.port));
+    let service = CombinerService::new(proxy, data_plane, parent, control.guard);
+    let alive = service.clone();
+    notify::ready(&attachment);
+    Ok(tokio::select! {
+        served = service.serve(control.listener, stop) => served,
+        never = reloads.follow() => match never {},
+        never = notify::watchdog(|| alive.check()) => match never {},
+    })
+}
+
+/// Serves jobs.
+async fn serve_jobs(
+    options: &Options,
+    control: Control,
+    reloads: Reloads,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<Served> {
+    let data_plane = Arc::clone(&reloads.data_plane);
+    let limits = data_plane.limits();
+    let (name, attachment) = (data_plane.name(), data_plane.attachment());
+    info!("{name}: {attachment}; {} slots", limits.slots());
+    let mut table = JobTable::new(limits, options.data_address, rand::make_rng())
+        .with_quotas(options.security.quotas());
+    if options.security.packet_tags {
+        table = table.with_tags();
+    }
+    let ready = control.ready(limits.port);
+    let service = Service::new(table, data_plane, control.guard);
+    service.restore()?;
+    info!("{ready}");
+    notify::ready(&attachment);
+    let reloads = Reloads { service: Some(service.clone()), ..reloads };
+    Ok(tokio::select! {
+        served = service.clone().serve(control.listener, stop) => served,
+        never = reloads.follow() => match never {},
+        never = notify::watchdog(|| service.check()) => match never {},
+    })
+}
+
+/// Where the control plane listens, and what it asks of those who connect.
+struct Control {
+    listener: TcpListener,
+    address: SocketAddr,
+    guard: Guard,
+}
+
+impl Control {
+    /// Listens. Prints the fingerprint of a certificate that signs itself.
+    fn open(options: &Options) -> anyhow::Result<Self> {
+        let listener = listen(options.control).map_err(|error| {
+            let why = unavailable(&error, "--control");
+            anyhow!("cannot serve the control plane at TCP {}: {why}", options.control)
+        })?;
+        let address = listener.local_addr().context("cannot tell the control plane's address")?;
+        let guard = guard(&options.security)?;
+        if let Some(tls) = &guard.tls {
+            match options.security.tls_self_signed {
+                true => say!("{}", tls.fingerprint()),
+                false => info!("TLS: the certificate is {}", tls.fingerprint()),
+            }
+        }
+        check_exposure(&guard, address)?;
+        Ok(Self { listener, address, guard })
+    }
+
+    fn ready(&self, data_port: u16) -> String {
+        format!("ready: control {}, data port {data_port}", self.address)
+    }
 }
 
 /// Ready when SIGINT or SIGTERM comes.

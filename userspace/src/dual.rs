@@ -28,8 +28,8 @@ pub fn socket(address: SocketAddr, kind: Type) -> io::Result<(Socket, SocketAddr
     }
 }
 
-/// Binds it to the address. One that this host does not have yet, as at boot, is heard as soon as it
-/// has it.
+/// Binds it to the address. One that this host does not have yet, as at boot, is heard as soon as
+/// it has it.
 ///
 /// # Errors
 ///

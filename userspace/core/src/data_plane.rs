@@ -24,8 +24,9 @@ pub trait ServesJobs {
         true
     }
 
-    /// Makes what they lack, which may take the kernel a while; nothing else waits for that. Several
-    /// threads may do so at once, for the same numbers, too, and for those that no job has any more.
+    /// Makes what they lack, which may take the kernel a while; nothing else waits for that.
+    /// Several threads may do so at once, for the same numbers, too, and for those that no job has
+    /// any more.
     ///
     /// # Errors
     ///

@@ -23,15 +23,17 @@ pub struct Reloads {
     pub matches: ArgMatches,
     /// What serves the packets.
     pub data_plane: Arc<dyn DataPlane>,
+    /// SIGHUP.
+    pub hangups: Signal,
     /// Who serves the jobs; none at a combiner, which has nothing to change.
     pub service: Option<Service>,
 }
 
 impl Reloads {
     /// Goes over to the options as they are at each signal.
-    pub async fn follow(self, mut hangups: Signal) -> Infallible {
+    pub async fn follow(mut self) -> Infallible {
         loop {
-            hangups.recv().await;
+            self.hangups.recv().await;
             notify::reloading();
             match self.reload() {
                 Ok(()) => info!("reloaded"),

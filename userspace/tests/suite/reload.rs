@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use crate::common::{PATIENCE, join_request};
-use crate::xdp::{Member, attached, rack, ready, run_ranks, spawn};
+use crate::xdp::{Member, attached, rack, ready, run_ranks, spawn, tool};
 
 in_both_modes! {
     interfaces_are_taken_in_and_let_go,
@@ -218,6 +218,17 @@ fn interfaces_are_taken_in_and_let_go(mode: Mode) {
     while attached(rack.switch()) != ["p0"] {
         assert!(begin.elapsed() < PATIENCE, "{:?}", attached(rack.switch()));
     }
+
+    // By another name it is the same interface.
+    tool(rack.switch(), "ip link property add dev p0 altname port-of-worker-0");
+    config("'port-of-worker-0'");
+    let before = daemon.stderr().matches("INFO reloaded").count();
+    daemon.signal(Signal::HUP).expect("signalled");
+    while daemon.stderr().matches("INFO reloaded").count() == before {
+        assert!(begin.elapsed() < PATIENCE, "{}", daemon.stderr());
+    }
+    assert!(!daemon.stderr().contains("p0 is not served"), "{}", daemon.stderr());
+    assert_eq!(attached(rack.switch()), ["p0"]);
     assert!(daemon.terminate(PATIENCE).expect("ends").success());
     assert_eq!(attached(rack.switch()), [] as [&str; 0]);
 }

@@ -686,6 +686,34 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
     assert!((timeout * 9 / 10..timeout + PATIENCE).contains(&waited), "{waited:?}");
 }
 
+/// That of a call in flight, too.
+#[test]
+fn a_timeout_that_is_set_later_ends_the_wait() {
+    let daemon = Daemon::start();
+    let hear_of_it = |communicator: Communicator| {
+        communicator.barrier().unwrap();
+        if communicator.rank() == 1 {
+            // Until the others have given up.
+            let error = loop {
+                thread::sleep(Duration::from_millis(20));
+                if let Err(error) = communicator.all_reduce::<f32>(&mut [], ReduceOp::Sum) {
+                    break error;
+                }
+            };
+            assert_eq!(error.ranks(), [1], "{error}");
+            return;
+        }
+        let handle = communicator.barrier_start().unwrap();
+        let error = communicator.set_timeout(Duration::from_millis(99)).unwrap_err();
+        assert_eq!(error.to_string(), "timeout is 0.099 s; 0.1 s or more is allowed");
+        communicator.set_timeout(Duration::from_secs(1)).unwrap();
+        let error = handle.wait().unwrap_err();
+        assert!(error.to_string().contains("waiting for rank 1"), "{error}");
+        assert_eq!(error.ranks(), [1], "{error}");
+    };
+    with_timeout(&daemon, "set later", 3, Duration::from_secs(1800), hear_of_it);
+}
+
 #[test]
 fn a_rank_that_panics_ends_the_job_at_once() {
     let daemon = Daemon::start();

@@ -236,7 +236,8 @@ impl JobTable {
         self.waiting.contains_key(name)
     }
 
-    /// Whether the ranks of that job have its number, or are about to get it, and are not all ready.
+    /// Whether the ranks of that job have its number, or are about to get it, and are not all
+    /// ready.
     pub(crate) fn is_assigned(&self, number: u16, epoch: u32) -> bool {
         let job = self.jobs.get(&number).filter(|job| job.epoch == epoch);
         job.is_some_and(|job| job.state == job::State::Assigned)

@@ -290,7 +290,7 @@ pub fn open(
 /// Loads the hook's program, and returns its id.
 pub fn load(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
     let halt = Arc::clone(&object.halt);
-    halt.unless_wanted(|| verify(object, hook))
+    halt.unless_wanted(|| verify(object, hook)).unwrap_or(Err(StartError::Halted))
 }
 
 fn verify(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
@@ -310,10 +310,11 @@ fn verify(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
 /// Loads the program that what XDP sends passes on its way out.
 pub fn load_copy(object: &mut Object) -> Result<ProgramFd, StartError> {
     let program: &mut Xdp = program(&mut object.ebpf, COPY)?;
-    object.halt.unless_wanted(|| {
+    let loaded = object.halt.unless_wanted(|| {
         let loaded = program.load().and_then(|()| program.fd()?.try_clone().map_err(Into::into));
         loaded.map_err(|error| load_error(error.into()))
-    })
+    });
+    loaded.unwrap_or(Err(StartError::Halted))
 }
 
 /// Whether this kernel is one that the programs were seen to load on.

@@ -6,8 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::Signal;
 
-use super::attach::StartError;
-
 /// What a start and whoever may end it share.
 #[derive(Debug, Default)]
 pub struct Halt {
@@ -29,20 +27,13 @@ impl Halt {
         }
     }
 
-    /// What `load` returns, which calls the verifier.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError::Halted`], or that of `load`.
-    pub(super) fn unless_wanted<T>(
-        &self,
-        load: impl FnOnce() -> Result<T, StartError>,
-    ) -> Result<T, StartError> {
+    /// What `load` returns, which calls the verifier; `None` if the start is to end.
+    pub(super) fn unless_wanted<T>(&self, load: impl FnOnce() -> T) -> Option<T> {
         *self.verifying() = Some(pthread_self());
-        let loaded = if self.is_wanted() { Err(StartError::Halted) } else { load() };
+        let loaded = (!self.is_wanted()).then(load);
         *self.verifying() = None;
-        // An interrupted load has failed for that reason.
-        if self.is_wanted() { Err(StartError::Halted) } else { loaded }
+        // A load that was interrupted says something else.
+        loaded.filter(|_| !self.is_wanted())
     }
 
     fn is_wanted(&self) -> bool {

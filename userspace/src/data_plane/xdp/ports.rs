@@ -253,8 +253,8 @@ impl Ports {
         lost
     }
 
-    /// Attaches to the interfaces that have come, and says so, or what keeps it from that when it is
-    /// news.
+    /// Attaches to the interfaces that have come, and says so, or what keeps it from that when it
+    /// is news.
     fn attach_to_awaited(&mut self, interfaces: &[Interface], pins: &Pins) {
         for mut awaited in std::mem::take(&mut self.awaited) {
             let come = interfaces.iter().find(|interface| interface.is_called(&awaited.name));

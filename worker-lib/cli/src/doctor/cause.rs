@@ -400,23 +400,7 @@ impl fmt::Display for Cause {
                 "GRO off: the other end of {port}, a port of the aggregator's in native XDP, has \
                  neither GRO nor an XDP program, and so drops all answers"
             ),
-            Self::SlowPort(SlowPort { port, speed, interface, own, most }) => {
-                let gigabits = |speed: &u64| *speed as f64 / 1e9;
-                write!(
-                    f,
-                    "slow port: {port} of {THERE} has {} Gb/s, {interface} of {HERE} {} Gb/s",
-                    gigabits(speed),
-                    gigabits(own)
-                )?;
-                match most {
-                    Some(hosts) => write!(
-                        f,
-                        "; all hosts share it, so from {hosts} of them on a ring such as Gloo's \
-                         takes less time"
-                    ),
-                    None => Ok(()),
-                }
-            }
+            Self::SlowPort(slow) => slow.fmt(f),
             Self::LostMulticast { group, instead } => {
                 let group = group.map(|group| format!(" to {group}")).unwrap_or_default();
                 let then = match instead {
@@ -461,6 +445,26 @@ fn write_filtered(f: &mut fmt::Formatter<'_>, flow: Flow, place: &Place) -> fmt:
         }
         Place::Back => {
             write!(f, "to port {port} gets to the aggregator, and its answers are dropped")
+        }
+    }
+}
+
+impl fmt::Display for SlowPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, speed, interface, own, most } = self;
+        let gigabits = |speed: &u64| *speed as f64 / 1e9;
+        let (speed, own) = (gigabits(speed), gigabits(own));
+        write!(
+            f,
+            "slow port: {port} of {THERE} has {speed} Gb/s, {interface} of {HERE} {own} Gb/s"
+        )?;
+        match most {
+            Some(hosts) => write!(
+                f,
+                "; all hosts share it, so from {hosts} of them on a ring such as Gloo's takes less \
+                 time"
+            ),
+            None => Ok(()),
         }
     }
 }

@@ -161,7 +161,7 @@ impl Integer {
     fn is_zero_below(&self, bit: u32) -> bool {
         let whole = (bit / 32) as usize;
         self.0[..whole].iter().all(|word| *word == 0)
-            && (bit % 32 == 0 || self.word(32 * whole as u32) << (32 - bit % 32) == 0)
+            && (bit.is_multiple_of(32) || self.word(32 * whole as u32) << (32 - bit % 32) == 0)
     }
 
     /// So many of the format's smallest numbers, divided by `divisor`, rounded once to the nearest
