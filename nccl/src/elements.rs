@@ -23,6 +23,7 @@ pub fn reduction(dtype: c_int, op: c_int) -> Option<(DType, Reduction)> {
         2 => DType::I32,
         // Sums wrap around, so that the sign does not matter.
         3 if op == Reduction::SUM => DType::I32,
+        4 | 5 => DType::I64,
         6 => DType::F16,
         7 => DType::F32,
         8 => DType::F64,
@@ -100,7 +101,7 @@ mod tests {
         let has = |dtype, op| u8::from(reduction(dtype, op).is_some());
         let table: Vec<_> = (0..12).map(|dtype| [0, 1, 2, 3].map(|op| has(dtype, op))).collect();
         let (none, sum, exact) = ([0; 4], [1, 0, 0, 0], [1, 0, 1, 1]);
-        let expected = [none, none, exact, sum, none, none, exact, exact, sum, exact, none, none];
+        let expected = [none, none, exact, sum, sum, sum, exact, exact, sum, exact, none, none];
         assert_eq!(table, expected);
         assert!(reduction(7, 4).is_none() && reduction(-1, 0).is_none());
     }

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 4, REMOTE_ERROR = 6, LEVEL_INFO = 3 };
-enum { I32 = 2, U32 = 3, F16 = 6, F32 = 7, F64 = 8, BF16 = 9, TYPES = 12 };
+enum { I32 = 2, U32 = 3, I64 = 4, U64 = 5, F16 = 6, F32 = 7, F64 = 8, BF16 = 9, TYPES = 12 };
 enum { SUM = 0, MAX = 2, MIN = 3, OPERATORS = 5 };
 enum { HOST = 1, CUDA = 2, HANDLE = 128 };
 // As NCCL's NCCL_STEPS, and the bytes of a step.
@@ -161,15 +161,20 @@ static const struct Call CALLS[] = {
     {F32, SUM, STEP_BYTES / 4, 0}, {F32, SUM, 1, 1},    {F16, SUM, 1000, 0}, {BF16, SUM, 777, 1},
     {F64, SUM, 333, 0},            {I32, SUM, 4097, 0}, {U32, SUM, 100, 1},  {I32, MAX, 5000, 0},
     {F32, MIN, 2048, 0},           {F16, MAX, 31, 1},   {BF16, MIN, 64, 0},  {F32, SUM, 30000, 0},
+    {I64, SUM, 1500, 0},           {U64, SUM, 7, 1},
 };
 enum { DIFFERENT = sizeof CALLS / sizeof *CALLS };
 
-static int bytes_of(int type) { return type == F64 ? 8 : type == F16 || type == BF16 ? 2 : 4; }
+static int is_long(int type) { return type == I64 || type == U64; }
+
+static int bytes_of(int type) {
+    return type == F64 || is_long(type) ? 8 : type == F16 || type == BF16 ? 2 : 4;
+}
 
 static int64_t value(const struct Call *call, int of, int group, int step, int k) {
     int64_t small = (k * 7 + step * 3 + of * 11 + group * 5) % 61 - 30;
     int is_wide = (call->type == I32 || call->type == U32) && call->operator== SUM;
-    return is_wide ? 0x7fffff00 + small : small;
+    return is_wide ? 0x7fffff00 + small : is_long(call->type) ? small << 50 : small;
 }
 
 static int64_t expected(const struct Call *call, int group, int step, int k) {
@@ -197,6 +202,7 @@ static void put(int type, char *to, int k, int64_t number) {
     if (type == F32) memcpy(to + 4 * k, &single, 4);
     if (type == F64) memcpy(to + 8 * k, &wide, 8);
     if (type == I32 || type == U32) memcpy(to + 4 * k, &whole, 4);
+    if (is_long(type)) memcpy(to + 8 * k, &number, 8);
     if (type == BF16) memcpy(to + 2 * k, &upper, 2);
     if (type == F16) memcpy(to + 2 * k, &half, 2);
 }
@@ -250,8 +256,8 @@ static void reductions(void) {
     for (int type = 0; type < TYPES; type++) {
         for (int operator= 0; operator< OPERATORS; operator++) {
             int is_float = type == F16 || type == F32 || type == F64 || type == BF16;
-            int sums = is_float || type == I32 || type == U32;
-            int compares = sums && type != F64 && type != U32;
+            int sums = is_float || type == I32 || type == U32 || is_long(type);
+            int compares = sums && type != F64 && type != U32 && !is_long(type);
             int right = operator== SUM ? sums : (operator== MAX || operator== MIN) && compares;
             int supported = -1;
             CHECK(net->reduce_support(type, operator, &supported) == SUCCESS);

@@ -379,7 +379,7 @@ impl Element {
             (Self::Real(x), DType::F32) => (x as f32).to_ne_bytes().to_vec(),
             (Self::Real(x), DType::F16) => f16::from_f64(x).to_ne_bytes().to_vec(),
             (Self::Real(x), DType::Bf16) => bf16::from_f64(x).to_ne_bytes().to_vec(),
-            (Self::Real(x), DType::F64 | DType::I32) => x.to_ne_bytes().to_vec(),
+            (Self::Real(x), DType::F64 | DType::I32 | DType::I64) => x.to_ne_bytes().to_vec(),
         }
     }
 }
@@ -447,7 +447,7 @@ fn is_in_zeros(key: u64, rank: u16, index: usize) -> bool {
 /// mantissa holds.
 fn largest_exact(dtype: DType) -> u64 {
     match dtype {
-        DType::F64 => 1 << 40,
+        DType::F64 | DType::I64 => 1 << 40,
         DType::F32 | DType::I32 => 1000,
         DType::F16 => 16,
         DType::Bf16 => 2,
@@ -473,7 +473,7 @@ fn fixed_point_error(ranks: u16, largest: f64) -> f64 {
 /// At least half a unit in the last place of `x`, as a number of this type.
 fn half_unit(x: f64, dtype: DType) -> f64 {
     let mantissa = match dtype {
-        DType::F64 => 52,
+        DType::F64 | DType::I64 => 52,
         DType::F32 | DType::I32 => 23,
         DType::F16 => 10,
         DType::Bf16 => 7,
@@ -484,7 +484,7 @@ fn half_unit(x: f64, dtype: DType) -> f64 {
 /// The canonical NaN.
 fn not_a_number(dtype: DType) -> Vec<u8> {
     match dtype {
-        DType::F64 => 0x7FF8_0000_0000_0000u64.to_ne_bytes().to_vec(),
+        DType::F64 | DType::I64 => 0x7FF8_0000_0000_0000u64.to_ne_bytes().to_vec(),
         DType::F16 => 0x7E00u16.to_ne_bytes().to_vec(),
         DType::Bf16 => 0x7FC0u16.to_ne_bytes().to_vec(),
         DType::F32 | DType::I32 => 0x7FC0_0000u32.to_ne_bytes().to_vec(),
@@ -493,7 +493,7 @@ fn not_a_number(dtype: DType) -> Vec<u8> {
 
 fn real(dtype: DType, bytes: &[u8]) -> f64 {
     match dtype {
-        DType::F64 => bytemuck::pod_read_unaligned(bytes),
+        DType::F64 | DType::I64 => bytemuck::pod_read_unaligned(bytes),
         DType::F32 | DType::I32 => bytemuck::pod_read_unaligned::<f32>(bytes).into(),
         DType::F16 => bytemuck::pod_read_unaligned::<f16>(bytes).into(),
         DType::Bf16 => bytemuck::pod_read_unaligned::<bf16>(bytes).into(),

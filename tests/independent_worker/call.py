@@ -30,10 +30,11 @@ class Element(IntEnum):
     F16 = 2
     BF16 = 3
     I32 = 4
+    I64 = 5
 
     @property
     def size(self) -> int:
-        return {Element.F64: 8, Element.F16: 2, Element.BF16: 2}.get(self, 4)
+        return {Element.F64: 8, Element.I64: 8, Element.F16: 2, Element.BF16: 2}.get(self, 4)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,8 @@ class Chunks:
         """Elements are bits, as unsigned numbers; of a broadcast and a barrier, lanes."""
         if call.kind is Kind.ALL_REDUCE and call.detail in (Operation.MAX, Operation.MIN):
             return self.extremes(call, elements, exchange)
+        if call.kind is Kind.ALL_REDUCE and call.element is Element.I64:
+            return self.long_integers(elements, exchange)
         if call.kind is Kind.ALL_REDUCE and call.element is not Element.I32:
             return self.floats(number, call, elements, exchange)
         results = exchange([chunk(SUM, part) for part in self.cut(elements, self.full)])
@@ -73,6 +75,19 @@ class Chunks:
     @staticmethod
     def cut(elements: list[T], size: int) -> list[list[T]]:
         return [elements[start : start + size] for start in range(0, len(elements), size)]
+
+    def long_integers(self, elements: list[int], exchange: Exchange) -> list[int]:
+        mask = 2**22 - 1
+        lanes = [[x >> 44, x >> 22 & mask, x & mask] for x in elements]
+        parts = self.cut(lanes, self.full // 3)
+        results = exchange([chunk(SUM, [lane for x in part for lane in x]) for part in parts])
+        found: list[int] = []
+        for part, result in zip(parts, results):
+            found += [
+                ((a << 44) + (b << 22) + c) % 2**64
+                for a, b, c in self.cut(list(result[: 3 * len(part)]), 3)
+            ]
+        return found
 
     def extremes(self, call: Call, elements: list[int], exchange: Exchange) -> list[int]:
         format, is_min = FORMATS.get(call.element), call.detail == Operation.MIN

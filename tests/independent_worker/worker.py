@@ -30,8 +30,12 @@ class Worker:
         self.number = 0
 
     def all_reduce(self, operation: Operation, element: Element, elements: list[int]) -> list[int]:
-        whole = Operation.SUM, Operation.MAX, Operation.MIN
-        if element is Element.F64 or (element is Element.I32 and operation not in whole):
+        offered = {
+            Element.F64: (),
+            Element.I32: (Operation.SUM, Operation.MAX, Operation.MIN),
+            Element.I64: (Operation.SUM,),
+        }
+        if operation not in offered.get(element, Operation):
             raise ValueError(f"{operation.name} of {element.name} is not for this worker")
         return self.run(Call(Kind.ALL_REDUCE, operation, element, len(elements)), elements)
 

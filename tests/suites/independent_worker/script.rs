@@ -63,6 +63,8 @@ enum Values {
 const EXACT: &[(ReduceOp, DType, usize, Values)] = &[
     (ReduceOp::Sum, DType::I32, 1, Values::Plain),
     (ReduceOp::Sum, DType::I32, 20_000, Values::Plain),
+    (ReduceOp::Sum, DType::I64, 1, Values::Plain),
+    (ReduceOp::Sum, DType::I64, 3000, Values::Plain),
     (ReduceOp::Max, DType::I32, 700, Values::Plain),
     (ReduceOp::Min, DType::I32, 5, Values::Plain),
     (ReduceOp::Sum, DType::F32, 5, Values::Mixed),
@@ -210,6 +212,7 @@ impl Step {
             DType::F16 => self.run_as::<f16>(communicator, rank),
             DType::Bf16 => self.run_as::<bf16>(communicator, rank),
             DType::I32 => self.run_as::<i32>(communicator, rank),
+            DType::I64 => self.run_as::<i64>(communicator, rank),
             DType::F64 => self.run_as::<f64>(communicator, rank),
         }
     }
@@ -252,6 +255,13 @@ impl Step {
                 .wrapping_mul(2_654_435_761)
                 .wrapping_add((rank * 977 + self.number) as u32);
             return f64::from(word as i32);
+        }
+        if self.dtype == DType::I64 {
+            // Sums of all ranks have 53 bits.
+            let word = (index as u64)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .wrapping_add((rank * 977 + self.number) as u64);
+            return (word as i64 >> 16) as f64;
         }
         // What 16 bits hold, and f32 in each kind of values.
         let most = if self.dtype == DType::F32 { 999 } else { 127 };
@@ -361,6 +371,7 @@ impl Step {
             DType::F16 => bytemuck::pod_read_unaligned::<f16>(bytes).into(),
             DType::Bf16 => bytemuck::pod_read_unaligned::<bf16>(bytes).into(),
             DType::I32 => f64::from(bytemuck::pod_read_unaligned::<i32>(bytes)),
+            DType::I64 => bytemuck::pod_read_unaligned::<i64>(bytes) as f64,
             DType::F64 => bytemuck::pod_read_unaligned(bytes),
         }
     }
@@ -372,6 +383,7 @@ impl Step {
             DType::F16 => f16::from_f64(value).to_ne_bytes().to_vec(),
             DType::Bf16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
             DType::I32 => (value as i64 as i32).to_ne_bytes().to_vec(),
+            DType::I64 => (value as i64).to_ne_bytes().to_vec(),
             DType::F64 => value.to_ne_bytes().to_vec(),
         }
     }

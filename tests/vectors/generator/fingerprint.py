@@ -3,7 +3,7 @@
 ALL_REDUCE, BROADCAST, BARRIER = 0, 1, 2
 # Details of an all-reduce.
 SUM, AVERAGE, MAX, MIN, SUM_16, AVERAGE_16 = range(6)
-F32, F64, F16, BF16, I32 = range(5)
+F32, F64, F16, BF16, I32, I64 = range(6)
 
 
 def mix(word):

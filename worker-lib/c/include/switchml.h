@@ -161,6 +161,11 @@ typedef uint32_t switchml_op;
 #define SWITCHML_I32 4
 
 /**
+ * Two's complement, 64 bits: sums and broadcasts.
+ */
+#define SWITCHML_I64 5
+
+/**
  * The sum; integers wrap around. Infinities and NaN stay where they are in up to 1024 elements of
  * other types than binary64. Otherwise one makes all elements of its packet NaN.
  */

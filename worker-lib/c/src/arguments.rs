@@ -24,6 +24,8 @@ pub const SWITCHML_F16: DataType = 2;
 pub const SWITCHML_BF16: DataType = 3;
 /// Two's complement, 32 bits.
 pub const SWITCHML_I32: DataType = 4;
+/// Two's complement, 64 bits: sums and broadcasts.
+pub const SWITCHML_I64: DataType = 5;
 
 /// What an all-reduce does: SWITCHML_SUM and so on.
 pub type Operator = u32;
@@ -71,8 +73,9 @@ fn element_type(dtype: DataType) -> Result<DType, Invalid> {
         SWITCHML_F16 => Ok(DType::F16),
         SWITCHML_BF16 => Ok(DType::Bf16),
         SWITCHML_I32 => Ok(DType::I32),
+        SWITCHML_I64 => Ok(DType::I64),
         _ => Err(Invalid(
-            "there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed",
+            "there is no such type; SWITCHML_F32, _F64, _F16, _BF16, _I32 and _I64 are allowed",
         )),
     }
 }
@@ -138,6 +141,7 @@ impl Array {
             DType::F16 => communicator.all_reduce(self.elements::<f16>(), op),
             DType::Bf16 => communicator.all_reduce(self.elements::<bf16>(), op),
             DType::I32 => communicator.all_reduce(self.elements::<i32>(), op),
+            DType::I64 => communicator.all_reduce(self.elements::<i64>(), op),
         }
     }
 
@@ -153,6 +157,7 @@ impl Array {
             DType::F16 => communicator.broadcast(self.elements::<f16>(), root),
             DType::Bf16 => communicator.broadcast(self.elements::<bf16>(), root),
             DType::I32 => communicator.broadcast(self.elements::<i32>(), root),
+            DType::I64 => communicator.broadcast(self.elements::<i64>(), root),
         }
     }
 

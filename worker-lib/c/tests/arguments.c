@@ -31,8 +31,8 @@ static void refused_calls(const switchml_communicator *communicator)
            "data is not aligned; give an address that is a multiple of the elements' size");
     expect(switchml_all_reduce(communicator, data, SIZE_MAX / 2, SWITCHML_F32, SWITCHML_SUM),
            SWITCHML_INVALID, "count is larger than memory; give the number of elements");
-    expect(switchml_all_reduce(communicator, data, 2, 5, SWITCHML_SUM), SWITCHML_INVALID,
-           "there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed");
+    expect(switchml_all_reduce(communicator, data, 2, 6, SWITCHML_SUM), SWITCHML_INVALID,
+           "there is no such type; SWITCHML_F32, _F64, _F16, _BF16, _I32 and _I64 are allowed");
     expect(switchml_all_reduce(communicator, data, 2, SWITCHML_F32, 8), SWITCHML_INVALID,
            "there is no such operator; SWITCHML_SUM, _AVG, _MAX, _MIN, _SUM16, _AVG16, _SUM8 and "
            "_AVG8 are allowed");

@@ -30,7 +30,7 @@ fn main() -> Result<(), NumericsError> {
                 row(&format!("{dtype} {op}"), codec, &tensor(dtype));
             }
         }
-        if !matches!(dtype, DType::F64 | DType::I32) {
+        if !matches!(dtype, DType::F64 | DType::I32 | DType::I64) {
             let codec = Codec::reduction(dtype, ReduceOp::Avg, RANKS, SMALL_COUNT)?;
             row(&format!("{dtype} small"), codec, &tensor(dtype));
         }
@@ -50,6 +50,7 @@ fn tensor(dtype: DType) -> Vec<u8> {
             DType::F16 => half::f16::from_f64(value(i)).to_ne_bytes().to_vec(),
             DType::Bf16 => half::bf16::from_f64(value(i)).to_ne_bytes().to_vec(),
             DType::I32 => (i as i32).to_ne_bytes().to_vec(),
+            DType::I64 => (i as i64).to_ne_bytes().to_vec(),
         })
         .collect()
 }

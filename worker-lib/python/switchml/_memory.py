@@ -6,13 +6,14 @@ import ctypes
 from typing import Any, NamedTuple
 
 # By the format characters of Python's buffer protocol.
-_FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32"}
+_FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32", "l": "i64", "q": "i64"}
 _TORCH = {
     "torch.float32": "f32",
     "torch.float64": "f64",
     "torch.float16": "f16",
     "torch.bfloat16": "bf16",
     "torch.int32": "i32",
+    "torch.int64": "i64",
 }
 
 
@@ -40,7 +41,8 @@ def of(tensor: Any) -> Memory:
         )
     if view.format not in _FORMATS:
         raise TypeError(
-            f"elements of format {view.format!r}; float16, float32, float64 and int32 are allowed"
+            f"elements of format {view.format!r}; float16, float32, float64, int32 and int64 are "
+            "allowed"
         )
     owner = (ctypes.c_char * view.nbytes).from_buffer(view.cast("B")) if view.nbytes else None
     address = ctypes.addressof(owner) if owner is not None else 0
@@ -60,6 +62,6 @@ def _of_torch(tensor: Any) -> Memory:
     dtype = str(tensor.dtype)
     if dtype not in _TORCH:
         raise TypeError(
-            f"elements of {dtype}; float16, bfloat16, float32, float64 and int32 are allowed"
+            f"elements of {dtype}; float16, bfloat16, float32, float64, int32 and int64 are allowed"
         )
     return Memory(tensor.data_ptr(), tensor.numel(), _TORCH[dtype], tensor)

@@ -204,6 +204,7 @@ mod tests {
         check_type::<bf16>(&Reduction::ALL[..6], bf16::from_f64);
         // Sums beyond 2^31 wrap.
         check_type::<i32>(&[Reduction::SUM, Reduction::MAX, Reduction::MIN], |x| x as i64 as i32);
+        check_type::<i64>(&[Reduction::SUM], |x| x as i64);
     }
 
     #[test]

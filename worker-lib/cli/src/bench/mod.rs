@@ -63,7 +63,7 @@ pub struct Bench {
     /// check nothing
     #[arg(short = 'c', long, value_name = "N", default_value = "1")]
     check: usize,
-    /// Element type: f32, f64, f16, bf16 or i32
+    /// Element type: f32, f64, f16, bf16, i32 or i64
     #[arg(short = 'd', long, alias = "datatype", value_name = "TYPE", default_value = "f32")]
     dtype: DType,
     /// Reduction: sum, avg, max or min
@@ -90,6 +90,7 @@ impl Bench {
             DType::F16 => self.run_with::<f16>(),
             DType::Bf16 => self.run_with::<bf16>(),
             DType::I32 => self.run_with::<i32>(),
+            DType::I64 => self.run_with::<i64>(),
         }
     }
 

@@ -67,20 +67,28 @@ float!(f64, "double", 43, -52, -1022, |x| x, |x| x);
 float!(f16, "half", 11, -10, -14, f16::from_f64, f64::from);
 float!(bf16, "bfloat16", 8, -7, -126, bf16::from_f64, f64::from);
 
-impl Value for i32 {
-    const NCCL_NAME: &'static str = "int32";
-    const FLOAT: bool = false;
-    const BITS: u32 = 31;
-    const UNIT: i32 = 0;
-    const SMALLEST: i32 = 0;
+macro_rules! integer {
+    ($type:ty, $name:literal, $bits:literal) => {
+        impl Value for $type {
+            const NCCL_NAME: &'static str = $name;
+            const FLOAT: bool = false;
+            const BITS: u32 = $bits;
+            const UNIT: i32 = 0;
+            const SMALLEST: i32 = 0;
 
-    fn exactly(k: i64, _shift: u32) -> Self {
-        k as Self
-    }
-    fn to_f64(self) -> f64 {
-        self.into()
-    }
-    fn of_sum(k: i64, _shift: u32) -> f64 {
-        f64::from(k as Self)
-    }
+            fn exactly(k: i64, _shift: u32) -> Self {
+                k as Self
+            }
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            fn of_sum(k: i64, _shift: u32) -> f64 {
+                (k as Self) as f64
+            }
+        }
+    };
 }
+
+integer!(i32, "int32", 31);
+// As of f64.
+integer!(i64, "int64", 43);

@@ -69,7 +69,7 @@ const ALONE: &[(&[&str], i32, &str)] = &[
     (
         &["bench", "--dtype", "f64", "--op", "max"],
         USAGE,
-        "error: max of f64 is not available, only sum and avg are; convert to f32 to reduce with \
+        "error: max of f64 is not available; convert to f32 to reduce with \
          max",
     ),
     (

@@ -81,6 +81,7 @@ fn two_ranks_with_every_type_and_operator() {
         ("f16", 2, &["sum", "avg", "max", "min", "avg 8"]),
         ("bf16", 2, &["sum", "avg", "max", "min", "avg 8"]),
         ("i32", 4, &["sum", "max", "min"]),
+        ("i64", 8, &["sum"]),
     ] {
         for reduction in ops {
             let (op, precision) = reduction.split_once(' ').unwrap_or((reduction, "exact"));

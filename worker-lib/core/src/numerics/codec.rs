@@ -11,7 +11,7 @@ use super::format::{self, Bf16, F16, F32, F64, Format};
 use super::random::Source;
 use super::rotated::Rotated;
 use super::vectorised::vectorised;
-use super::{bytes, packed, plain, triple, wide};
+use super::{bytes, long, packed, plain, triple, wide};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
 ///
@@ -47,6 +47,7 @@ enum Method {
     MinBf16,
     MinI32,
     SumI32,
+    SumI64,
     Bytes,
 }
 
@@ -59,15 +60,16 @@ impl Codec {
     /// whole call, whichever part of it is encoded.
     ///
     /// # Errors
-    /// When `ranks` is not 1 to 1024, for MAX and MIN of f64, for AVG of i32, and for fewer bits of
-    /// either, of any MAX and MIN, or among more than 128 ranks: see [`NumericsError`].
+    /// When `ranks` is not 1 to 1024, for MAX and MIN of f64 and i64, for AVG of integers, and for
+    /// fewer bits of these types, of any MAX and MIN, or among more than 128 ranks: see
+    /// [`NumericsError`].
     pub fn reduction(
         dtype: DType,
         reduction: impl Into<Reduction>,
         ranks: usize,
         count: usize,
     ) -> Result<Self, NumericsError> {
-        use DType::{Bf16, F16, F32, F64, I32};
+        use DType::{Bf16, F16, F32, F64, I32, I64};
         use ReduceOp::{Avg, Max, Min, Sum};
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(NumericsError::Ranks(ranks));
@@ -101,7 +103,8 @@ impl Codec {
             (Sum | Avg, F16) => Method::FixedF16(fixed),
             (Sum | Avg, Bf16) => Method::FixedBf16(fixed),
             (Sum, I32) => Method::SumI32,
-            (Avg, I32) => return Err(NumericsError::NoIntegerAverage),
+            (Sum, I64) => Method::SumI64,
+            (Avg, I32 | I64) => return Err(NumericsError::NoIntegerAverage(dtype)),
             (Max, F32) => Method::MaxF32,
             (Max, F16) => Method::MaxF16,
             (Max, Bf16) => Method::MaxBf16,
@@ -110,7 +113,7 @@ impl Codec {
             (Min, F16) => Method::MinF16,
             (Min, Bf16) => Method::MinBf16,
             (Min, I32) => Method::MinI32,
-            (Max | Min, F64) => return Err(NumericsError::NoF64Extremum(op)),
+            (Max | Min, F64 | I64) => return Err(NumericsError::NoWideExtremum { op, dtype }),
         }))
     }
 
@@ -156,7 +159,7 @@ impl Codec {
             | Method::FixedBf16(_) => Op::Sum,
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::Sum,
             Method::WideF32(_) | Method::WideF16(_) | Method::WideBf16(_) => Op::Sum,
-            Method::SumI32 | Method::Bytes => Op::Sum,
+            Method::SumI32 | Method::SumI64 | Method::Bytes => Op::Sum,
             Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => Op::Sum,
             Method::Rotated(_) => Op::Sum,
             Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::Max,
@@ -207,7 +210,7 @@ impl Codec {
     const fn element(self) -> usize {
         match self.0 {
             Method::Bytes => 1,
-            Method::FixedF64(_) => 8,
+            Method::FixedF64(_) | Method::SumI64 => 8,
             Method::FixedF16(_)
             | Method::PackedF16(_)
             | Method::TripleF16(_)
@@ -237,6 +240,7 @@ impl Codec {
             Method::WideF16(by) => (wide::lanes::<F16>(by), self.element()),
             Method::WideBf16(by) => (wide::lanes::<Bf16>(by), self.element()),
             Method::FixedF64(_) => (2, self.element()),
+            Method::SumI64 => (long::LANES, self.element()),
             _ => (1, self.element()),
         }
     }
@@ -421,6 +425,7 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
         Method::MinBf16 => plain::encode_ordered::<Bf16, true>(src, payload),
         Method::SumI32 | Method::MaxI32 => plain::encode_integers::<false>(src, payload),
         Method::MinI32 => plain::encode_integers::<true>(src, payload),
+        Method::SumI64 => long::encode(src, payload),
         Method::Bytes => plain::encode_bytes(src, payload),
     }
 }
@@ -450,6 +455,7 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::MinBf16 => plain::decode_ordered::<Bf16, true>(payload, dst),
         Method::SumI32 | Method::MaxI32 => plain::decode_integers::<false>(payload, dst),
         Method::MinI32 => plain::decode_integers::<true>(payload, dst),
+        Method::SumI64 => long::decode(payload, dst),
         Method::Bytes => plain::decode_bytes(payload, dst),
     }
 }

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 
+use super::long;
+
 /// Type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -19,18 +21,20 @@ pub enum DType {
     Bf16 = 3,
     /// Two's complement 32-bit integer.
     I32 = 4,
+    /// Two's complement 64-bit integer.
+    I64 = 5,
 }
 
 impl DType {
     /// Every element type.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F64, Self::F16, Self::Bf16, Self::I32];
+    pub const ALL: [Self; 6] = [Self::F32, Self::F64, Self::F16, Self::Bf16, Self::I32, Self::I64];
 
     /// Bytes of one element in memory.
     pub const fn size(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
-            Self::F64 => 8,
+            Self::F64 | Self::I64 => 8,
         }
     }
 
@@ -39,11 +43,12 @@ impl DType {
     pub const fn lanes(self) -> usize {
         match self {
             Self::F64 => 2,
+            Self::I64 => long::LANES,
             Self::F32 | Self::F16 | Self::Bf16 | Self::I32 => 1,
         }
     }
 
-    /// The short name: `f32`, `f64`, `f16`, `bf16`, `i32`.
+    /// The short name: `f32`, `f64`, `f16`, `bf16`, `i32`, `i64`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -51,6 +56,7 @@ impl DType {
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::I32 => "i32",
+            Self::I64 => "i64",
         }
     }
 }
@@ -65,7 +71,7 @@ impl FromStr for DType {
     type Err = NumericsError;
 
     /// The short names, and those of nccl-tests and torch (`float`, `half`, `bfloat16`, `float32`,
-    /// `int32`, …).
+    /// `int32`, `long`, …).
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         match name {
             "f32" | "float" | "float32" => Ok(Self::F32),
@@ -73,6 +79,7 @@ impl FromStr for DType {
             "f16" | "half" | "float16" => Ok(Self::F16),
             "bf16" | "bfloat16" => Ok(Self::Bf16),
             "i32" | "int" | "int32" => Ok(Self::I32),
+            "i64" | "long" | "int64" => Ok(Self::I64),
             _ => Err(NumericsError::UnknownDType(name.to_owned())),
         }
     }
@@ -230,19 +237,26 @@ macro_rules! element {
         }
     )*};
 }
-element!(f32 => F32, f64 => F64, f16 => F16, bf16 => Bf16, i32 => I32);
+element!(f32 => F32, f64 => F64, f16 => F16, bf16 => Bf16, i32 => I32, i64 => I64);
 
 /// What the numerics refuse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumericsError {
-    /// A 64-bit element spans two lanes, and the larger pair is not the pair of the larger lanes.
-    #[error("{0} of f64 is not available, only sum and avg are; convert to f32 to reduce with {0}")]
-    NoF64Extremum(ReduceOp),
-    /// An integer average loses its remainder; NCCL truncates, torch refuses. So does this library.
+    /// An element of 64 bits spans several lanes, and the larger of two is not that of the larger
+    /// lanes.
     #[error(
-        "avg of i32 is not available, only sum, max and min are; use sum and divide as you see fit"
+        "{op} of {dtype} is not available; convert to {} to reduce with {op}",
+        if *dtype == DType::I64 { "i32" } else { "f32" }
     )]
-    NoIntegerAverage,
+    NoWideExtremum {
+        /// What was asked for.
+        op: ReduceOp,
+        /// Of what.
+        dtype: DType,
+    },
+    /// An integer average loses its remainder; NCCL truncates, torch refuses. So does this library.
+    #[error("avg of {0} is not available; use sum and divide as you see fit")]
+    NoIntegerAverage(DType),
     /// Fewer bits are for sums of floats that are to be compressed: f64 is not, and neither
     /// integers nor extremes would be exact.
     #[error("{reduction} of {dtype} is not available, only sums and averages of f32, f16 and bf16")]
@@ -267,7 +281,7 @@ pub enum NumericsError {
     #[error("{0} ranks given, 1 to {max} are allowed", max = switchml_protocol::MAX_RANKS)]
     Ranks(usize),
     /// Not the name of an element type.
-    #[error("unknown element type {0:?}: f32, f64, f16, bf16 and i32 are allowed")]
+    #[error("unknown element type {0:?}: f32, f64, f16, bf16, i32 and i64 are allowed")]
     UnknownDType(String),
     /// Not the name of an operator.
     #[error("unknown operator {0:?}: sum, avg, max and min are allowed")]

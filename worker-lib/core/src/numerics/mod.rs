@@ -19,6 +19,7 @@
 //! | f32, f16, bf16, more elements | 1 | fixed point, step 2^(E+L-30) | exact |
 //! | f64 | 2 | fixed point, step 2^(E+2L-62) | refused |
 //! | i32 | 1 | `Sum` exact, wrapping; `Avg` refused | exact |
+//! | i64 | 3 | `Sum` exact, wrapping; `Avg` refused | refused |
 //!
 //! **In 16 bits** ([`Precision::Bits16`]), `Sum` and `Avg` of f32, f16 and bf16 pack two elements
 //! into a lane, and have the step 2^(E+L-14): as `Sum` and `Avg`, with half the packets, but
@@ -99,9 +100,9 @@
 //! of zeros of whatever sign. Subnormal numbers count like all others. `Max` and `Min` take -0.0 to
 //! be less than +0.0, and give the canonical NaN when any rank has a NaN.
 //!
-//! **Refused**, with an error when the call is made: `Max` and `Min` of f64 (lanes are compared one
-//! by one, and an f64 spans two); `Avg` of i32 (it would lose the remainder); fewer bits of
-//! both, and of any `Max` and `Min`.
+//! **Refused**, with an error when the call is made: `Max` and `Min` of f64 and i64 (lanes are
+//! compared one by one, and these span several); `Avg` of i32 and i64 (it would lose the
+//! remainder); fewer bits of all of these, and of any `Max` and `Min`.
 //!
 //! All this supposes the processor's default float environment, as all Rust code does: a process
 //! that turns on flush-to-zero gives other bits for subnormal numbers.
@@ -113,6 +114,7 @@ mod dtype;
 pub mod exponent;
 mod fixed;
 mod format;
+mod long;
 mod packed;
 mod plain;
 mod random;

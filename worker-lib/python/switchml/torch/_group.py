@@ -383,9 +383,6 @@ class Group(Base):
         if op == "avg" and tensor.dtype in INTEGERS:
             handle, result = _wide.average_of_integers(self._communicator, tensor, self.size())
             return handle, lambda: overwrite(tensor, result())
-        if tensor.dtype == torch.int64:
-            handle, result = _wide.sum_of_integers(self._communicator, tensor.detach())
-            return handle, lambda: overwrite(tensor, result())
         there = plain(tensor)
         handle = self._communicator.all_reduce_start(there.detach(), op)
         return handle, (lambda: None) if there is tensor else (lambda: overwrite(tensor, there))
@@ -530,9 +527,9 @@ def _is_offered(tensor: torch.Tensor, op: str) -> bool:
 
 def _is_scattered(tensor: torch.Tensor, op: str) -> bool:
     """Whether a reduce-scatter of such tensors is one call in the network."""
-    is_wide = op in ("max", "min") and tensor.dtype == torch.float64
+    is_wide = op in ("max", "min") and tensor.dtype in (torch.float64, torch.int64)
     is_wide |= op == "avg" and tensor.dtype in INTEGERS
-    return _is_offered(tensor, op) and tensor.dtype != torch.int64 and not is_wide
+    return _is_offered(tensor, op) and not is_wide
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Elements of 64 bits by way of numbers of 32 bits, which is what the network adds and compares.
+"""What the network does not do in one reduction: extrema of 64 bits, and averages of integers.
 
 Each function starts a reduction. It returns the call in flight, and a function that gives the
 result once that call is over.
@@ -18,25 +18,11 @@ Started = tuple[Handle, Callable[[], torch.Tensor]]
 _NAN = 2**63 - 1
 
 
-def sum_of_integers(communicator: Communicator, tensor: torch.Tensor) -> Started:
-    """Sums of int64, modulo 2^64.
-
-    Each is four digits of 16 bits in elements of 32 bits, which 1024 ranks cannot overflow.
-    """
-    there = torch.stack([(tensor >> shift & 0xFFFF).to(torch.int32) for shift in (0, 16, 32, 48)])
-    handle = communicator.all_reduce_start(there, "sum")
-
-    def result() -> torch.Tensor:
-        sums = there.to(torch.int64)
-        return sums[0] + (sums[1] << 16) + (sums[2] << 32) + (sums[3] << 48)
-
-    return handle, result
-
-
 def average_of_integers(communicator: Communicator, tensor: torch.Tensor, ranks: int) -> Started:
     """Averages of any integers, which are not rounded but cut off: as of int64, by their sums."""
-    handle, sums = sum_of_integers(communicator, tensor.detach().to(torch.int64))
-    return handle, lambda: average(sums(), ranks)
+    sums = plain(tensor.detach()).to(torch.int64, copy=True)
+    handle = communicator.all_reduce_start(sums, "sum")
+    return handle, lambda: average(sums, ranks)
 
 
 def extremum(communicator: Communicator, tensor: torch.Tensor, op: str) -> Started:

@@ -117,7 +117,7 @@ impl Scenario {
             DType::F32 => (x as f32).to_ne_bytes().to_vec(),
             DType::F16 => half::f16::from_f64(x).to_ne_bytes().to_vec(),
             DType::Bf16 => half::bf16::from_f64(x).to_ne_bytes().to_vec(),
-            DType::F64 | DType::I32 => x.to_ne_bytes().to_vec(),
+            DType::F64 | DType::I32 | DType::I64 => x.to_ne_bytes().to_vec(),
         };
         (0..self.call().count).flat_map(|i| bytes(element(i))).collect()
     }

@@ -57,6 +57,9 @@ proptest! {
 
 #[test]
 fn sizes() {
+    // 3 lanes an element.
+    let codec = large(DType::I64, ReduceOp::Sum, 4);
+    assert_eq!((codec.bytes_per_chunk(352), codec.lanes_for(8 * 11)), (8 * 117, 64));
     for (dtype, bytes_per_lane) in
         [(DType::F32, 4), (DType::F64, 4), (DType::F16, 2), (DType::Bf16, 2), (DType::I32, 4)]
     {
@@ -113,7 +116,8 @@ fn what_the_aggregator_does_and_what_needs_exponents() {
                 let sums = matches!(op.op, ReduceOp::Sum | ReduceOp::Avg);
                 let wire_op = if sums { Op::Sum } else { Op::Max };
                 assert_eq!(codec.wire_op(), wire_op);
-                assert_eq!(codec.uses_exponents(), sums && dtype != DType::I32);
+                let scales = sums && !matches!(dtype, DType::I32 | DType::I64);
+                assert_eq!(codec.uses_exponents(), scales);
             }
         }
     }

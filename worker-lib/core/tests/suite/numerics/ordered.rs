@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use switchml_worker_core::numerics::{DType, ReduceOp};
 
-use super::cluster::{all_reduce, encode, large};
+use super::cluster::{all_reduce, any_ranks, encode, large};
 use super::exact::{BF16, F16, F32, Float};
 
 const ORDERED: [Float; 3] = [F32, F16, BF16];
@@ -138,5 +138,19 @@ proptest! {
         prop_assert_eq!(reduce(ReduceOp::Sum), expect(i32::wrapping_add));
         prop_assert_eq!(reduce(ReduceOp::Max), expect(i32::max));
         prop_assert_eq!(reduce(ReduceOp::Min), expect(i32::min));
+    }
+
+    /// Among as many ranks as there may be, too, whose digits add up to most of a lane.
+    #[test]
+    fn sums_of_long_integers_are_exact(
+        ranks in any_ranks().prop_flat_map(|ranks| vec(
+            vec(prop_oneof![any::<i64>(), Just(i64::MIN), Just(i64::MAX), Just(-1)], 5),
+            ranks,
+        ))
+    ) {
+        let chunks: Vec<Vec<u8>> = ranks.iter().map(|r| bytemuck::cast_slice(r).to_vec()).collect();
+        let column = |i| ranks.iter().map(|r: &Vec<i64>| r[i]).fold(0, i64::wrapping_add);
+        let expected: Vec<u8> = (0..5).flat_map(|i| column(i).to_ne_bytes()).collect();
+        prop_assert_eq!(all_reduce(DType::I64, ReduceOp::Sum, &chunks).elements, expected);
     }
 }

@@ -80,12 +80,15 @@ fn sums_at_the_ends_of_the_range() {
 #[test]
 fn refusals_say_what_to_do() {
     for op in [ReduceOp::Max, ReduceOp::Min] {
-        assert_eq!(Codec::reduction(DType::F64, op, 4, 1), Err(NumericsError::NoF64Extremum(op)));
+        for dtype in [DType::F64, DType::I64] {
+            let refused = Err(NumericsError::NoWideExtremum { op, dtype });
+            assert_eq!(Codec::reduction(dtype, op, 4, 1), refused);
+        }
     }
-    assert_eq!(
-        Codec::reduction(DType::I32, ReduceOp::Avg, 4, 1),
-        Err(NumericsError::NoIntegerAverage)
-    );
+    for dtype in [DType::I32, DType::I64] {
+        let refused = Err(NumericsError::NoIntegerAverage(dtype));
+        assert_eq!(Codec::reduction(dtype, ReduceOp::Avg, 4, 1), refused);
+    }
     for n in [0, 1025, usize::MAX] {
         assert_eq!(Codec::reduction(DType::F32, ReduceOp::Sum, n, 1), Err(NumericsError::Ranks(n)));
     }
@@ -95,10 +98,13 @@ fn refusals_say_what_to_do() {
         "sum16 among 129 ranks is not available, only among up to 128; use the sum or average \
          without fewer bits"
     );
-    let message = NumericsError::NoF64Extremum(ReduceOp::Max).to_string();
+    let message = |dtype| NumericsError::NoWideExtremum { op: ReduceOp::Max, dtype }.to_string();
     assert_eq!(
-        message,
-        "max of f64 is not available, only sum and avg are; convert to f32 to reduce with max"
+        [DType::F64, DType::I64].map(message),
+        [
+            "max of f64 is not available; convert to f32 to reduce with max",
+            "max of i64 is not available; convert to i32 to reduce with max"
+        ]
     );
 }
 
