@@ -74,7 +74,7 @@ with_each_torch! {
     a_timeout_that_is_set_later_ends_the_wait,
     a_rank_that_never_uses_a_group_is_named,
     a_rank_that_calls_gloo_instead_is_named_at_once,
-    another_shape_is_told_and_the_processes_go_on_in_another_job,
+    another_call_is_told_and_the_processes_go_on_in_another_job,
     without_an_aggregator_it_says_so_or_falls_back,
 }
 
@@ -670,23 +670,29 @@ fn a_rank_that_calls_gloo_instead_is_named_at_once(torch: Torch) {
     }
 }
 
-fn another_shape_is_told_and_the_processes_go_on_in_another_job(torch: Torch) {
+fn another_call_is_told_and_the_processes_go_on_in_another_job(torch: Torch) {
     let Some(site) =
-        Site::new(torch, "another_shape_is_told_and_the_processes_go_on_in_another_job", 3)
+        Site::new(torch, "another_call_is_told_and_the_processes_go_on_in_another_job", 3)
     else {
         return;
     };
-    let mut ranks = site.ranks(&["failing_rank.py", "shape"], &[]);
-    for rank in &mut ranks {
-        let seen = seen(rank);
-        assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
-        let text = seen["text"].as_str().unwrap();
-        assert!(text.contains("of rank 1 is all_reduce(sum, f32, 7)"), "{text}");
-        assert!(text.contains("of ranks 0 and 2 is all_reduce(sum, f32, 1000)"), "{text}");
-    }
-    for mut rank in ranks {
-        rank.wait_success(PATIENCE).unwrap();
-        assert!(rank.stdout().contains("and again"));
+    // Four times 250 numbers of 16 bits would pass for 1000 of 32.
+    for (wrong, own, others) in
+        [("shape", "f32, 7", "f32, 1000"), ("long", "i64, 250", "i32, 1000")]
+    {
+        let mut ranks = site.ranks(&["failing_rank.py", wrong], &[]);
+        for rank in &mut ranks {
+            let seen = seen(rank);
+            assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
+            let text = seen["text"].as_str().unwrap();
+            assert!(text.contains(&format!("of rank 1 is all_reduce(sum, {own})")), "{text}");
+            let others = format!("of ranks 0 and 2 is all_reduce(sum, {others})");
+            assert!(text.contains(&others), "{text}");
+        }
+        for mut rank in ranks {
+            rank.wait_success(PATIENCE).unwrap();
+            assert!(rank.stdout().contains("and again"));
+        }
     }
 }
 

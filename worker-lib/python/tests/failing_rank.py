@@ -20,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 import switchml.torch
 
 wrong, hook = [*sys.argv[1:], None][:2]
+# What rank 1 gives instead. Bytes go to Gloo.
+instead = {"type": torch.ones(7, dtype=torch.uint8), "long": torch.ones(250, dtype=torch.int64)}
 dist.init_process_group("switchml")
 rank = dist.get_rank()
 if hook is not None:
@@ -37,7 +39,7 @@ def step():
     if hook is not None:
         model(examples).sum().backward()
     else:
-        dist.all_reduce(torch.ones(1000))
+        dist.all_reduce(torch.ones(1000, dtype=torch.int32 if wrong == "long" else None))
 
 
 begin = time.monotonic()
@@ -47,8 +49,7 @@ try:
         if rank == 1 and i == 20:
             if wrong == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            # Of bytes, it goes to Gloo.
-            dist.all_reduce(torch.ones(7, dtype=torch.uint8 if wrong == "type" else None))
+            dist.all_reduce(instead.get(wrong, torch.ones(7)))
         step()
 except dist.DistBackendError as error:
     seen = {"seconds": time.monotonic() - begin, "text": str(error), "ranks": error.ranks}
