@@ -13,11 +13,19 @@ macro_rules! version {
         format!(
             "{} (commit {}, protocol {})",
             env!("CARGO_PKG_VERSION"),
-            $crate::version::git_version!(
-                args = ["--always", "--dirty", "--abbrev=12", "--exclude=*"],
-                fallback = "unknown"
-            ),
+            $crate::commit!(),
             $protocol
+        )
+    };
+}
+
+/// The commit alone.
+#[macro_export]
+macro_rules! commit {
+    () => {
+        $crate::version::git_version!(
+            args = ["--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            fallback = "unknown"
         )
     };
 }

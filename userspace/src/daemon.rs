@@ -210,14 +210,15 @@ fn parent_tls(options: &SecurityOptions) -> Result<ClientTls, WrongSetting> {
 fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
     let SecurityOptions { tls_cert, tls_key, tls_self_signed, tls_client_ca, .. } = options;
     let tokens = options.token_key.as_deref().map(TokenKey::read).transpose()?;
+    let open = Guard { commit: switchml_cli::commit!(), tokens, ..Guard::default() };
     let source = match (tls_cert.clone().zip(tls_key.clone()), tls_self_signed) {
-        (None, false) => return Ok(Guard { tokens, ..Guard::default() }),
+        (None, false) => return Ok(open),
         (Some((cert, key)), false) => Source::Files { cert, key },
         (Some((cert, key)), true) => Source::self_signed_in(cert, key)?,
         (None, true) => Source::self_signed().context("cannot make a certificate")?,
     };
     let tls = ServerTls::new(source, tls_client_ca.clone())?;
-    Ok(Guard { tls: Some(tls), tokens, ..Guard::default() })
+    Ok(Guard { tls: Some(tls), ..open })
 }
 
 /// A control plane that trusts everybody is at a public address.

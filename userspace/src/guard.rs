@@ -14,6 +14,8 @@ use crate::tokens::TokenKey;
 
 /// What the control plane asks of those who connect. By default nothing.
 pub struct Guard {
+    /// The commit that the program was built from.
+    pub commit: &'static str,
     /// Connections are by TLS.
     pub tls: Option<ServerTls>,
     /// Ranks join with tokens that are signed with this.
@@ -29,7 +31,7 @@ pub struct Guard {
 impl Default for Guard {
     fn default() -> Self {
         let (tls, tokens, hosts, refusals) = Default::default();
-        Self { tls, tokens, hosts, refusals, since: Instant::now() }
+        Self { commit: "unknown", tls, tokens, hosts, refusals, since: Instant::now() }
     }
 }
 
@@ -50,6 +52,7 @@ impl Guard {
             refusals: self.refusals.list(),
             uptime_ms: self.since.elapsed().as_millis() as u64,
             security: Some(security),
+            commit: self.commit.to_owned(),
             ..Default::default()
         }
     }

@@ -3,6 +3,7 @@
 
 mod daemon_io;
 pub(crate) mod event_stream;
+mod health;
 pub(crate) mod status;
 pub(crate) mod strangers;
 mod too_long;
@@ -142,6 +143,31 @@ impl Service {
         })
     }
 
+    /// A status with what the job table has to say.
+    fn of_jobs(&self, table: &JobTable) -> control::StatusReply {
+        let tally = table.tally();
+        let ended = tally.ended().map(|(ending, help, jobs)| control::Ending {
+            ending: ending.to_owned(),
+            help: help.to_owned(),
+            jobs,
+        });
+        let tenants = table.used().map(|(name, used)| control::Tenant {
+            name: name.to_owned(),
+            jobs: used.jobs,
+            ranks: used.ranks,
+            slots: used.slots,
+        });
+        control::StatusReply {
+            slots_total: self.data_plane.limits().slots(),
+            slots_free: table.free_slots(),
+            round_trips: Some(times(table.round_trips())),
+            jobs_started: tally.started,
+            jobs_ended: ended.collect(),
+            tenants: tenants.collect(),
+            ..self.guard.status()
+        }
+    }
+
     /// What a rank hears by a connection.
     fn stream(&self, events: Receiver, id: StreamId, peer: Peer, trace: RankTrace) -> EventStream {
         EventStream { events, id, peer, is_over: false, trace, service: self.clone() }
@@ -178,7 +204,8 @@ pub(crate) async fn serve(
     let incoming = incoming(listener, Arc::clone(&guard));
     let service = Arc::new(service);
     let grpc = AggregatorServer::from_arc(Arc::clone(&service));
-    let routes = Routes::new(grpc.max_decoding_message_size(MAX_MESSAGE_LEN));
+    let routes = Routes::new(grpc.max_decoding_message_size(MAX_MESSAGE_LEN))
+        .add_service(health::probes(Arc::clone(&service)));
     let server = Server::builder()
         .accept_http1(true)
         .http2_keepalive_interval(Some(PING_INTERVAL))
@@ -350,17 +377,7 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::StatusRequest>,
     ) -> Result<Response<control::StatusReply>, Status> {
-        let (slots_free, round_trips) = {
-            let state = self.lock();
-            let table = state.control_plane.table();
-            (table.free_slots(), times(table.round_trips()))
-        };
-        let own = control::StatusReply {
-            slots_total: self.data_plane.limits().slots(),
-            slots_free,
-            round_trips: Some(round_trips),
-            ..self.guard.status()
-        };
+        let own = self.of_jobs(self.lock().control_plane.table());
         Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))
     }
 

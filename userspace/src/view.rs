@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use switchml_control::{
-    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, Security, StatusReply,
-    Throughput, Times,
+    Copies, Ending, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, Security,
+    StatusReply, Tenant, Throughput, Times,
 };
 use switchml_protocol::times;
 
@@ -20,6 +20,8 @@ pub struct View {
     pub uptime_seconds: f64,
     /// Of its program.
     pub version: String,
+    /// That its program was built from.
+    pub commit: String,
     /// What it asks of those who connect.
     pub security: SecurityView,
     /// `xdp`, `software`, `tofino` or `bmv2`.
@@ -34,6 +36,12 @@ pub struct View {
     pub jobs: Vec<JobView>,
     /// Why its jobs are not known, if so: a combiner's parent knows them.
     pub jobs_unknown: Option<String>,
+    /// Jobs that have started, of a root.
+    pub jobs_started: u64,
+    /// Jobs that have ended, by how.
+    pub jobs_ended: Vec<EndingCount>,
+    /// What tenants have.
+    pub tenants: Vec<TenantView>,
     /// Packets by what became of them.
     pub packets: Vec<PacketCount>,
     /// Connections and requests that were refused.
@@ -42,6 +50,30 @@ pub struct View {
     pub round_times: Option<TimesView>,
     /// How long ranks' contributions took to their results, as they report it; of a root.
     pub round_trips: Option<TimesView>,
+}
+
+/// Jobs that ended in the same way.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct EndingCount {
+    /// A word for it.
+    pub ending: String,
+    /// What they are.
+    pub help: String,
+    /// How many there were.
+    pub jobs: u64,
+}
+
+/// What a tenant has.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct TenantView {
+    /// Its name.
+    pub name: String,
+    /// Its jobs.
+    pub jobs: u32,
+    /// Their ranks, whether or not they are there.
+    pub ranks: u32,
+    /// Their slots.
+    pub slots: u32,
 }
 
 /// What an aggregator asks of those who connect.
@@ -214,10 +246,17 @@ impl View {
         let refusals = status.refusals.into_iter();
         let refusals =
             refusals.map(|Refusal { reason, help, times }| RefusalCount { reason, help, times });
+        let ended = status.jobs_ended.into_iter();
+        let ended = ended.map(|Ending { ending, help, jobs }| EndingCount { ending, help, jobs });
+        let tenants = status.tenants.into_iter().map(|tenant| {
+            let Tenant { name, jobs, ranks, slots } = tenant;
+            TenantView { name, jobs, ranks, slots }
+        });
         Self {
             host: status.host,
             uptime_seconds: seconds(status.uptime_ms),
             version: status.version,
+            commit: status.commit,
             security: SecurityView::new(status.security.unwrap_or_default()),
             data_plane: status.data_plane,
             attachment: status.attachment,
@@ -225,6 +264,9 @@ impl View {
             ports: status.ports.into_iter().map(PortView::new).collect(),
             jobs: jobs.iter().map(JobView::new).collect(),
             jobs_unknown,
+            jobs_started: status.jobs_started,
+            jobs_ended: ended.collect(),
+            tenants: tenants.collect(),
             packets: packets.collect(),
             refusals: refusals.collect(),
             round_times: status.round_times.map(TimesView::new),

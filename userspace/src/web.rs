@@ -2,8 +2,10 @@
 //! same as JSON, metrics, and probes. All of it is for reading.
 
 mod metrics;
+mod process;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -16,6 +18,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use crate::view::View;
+use process::Process;
 
 /// What the page may load: its own files. Names of jobs are strangers' text.
 const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'";
@@ -83,21 +86,33 @@ async fn metrics<A: Aggregator>(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Unseen> {
     let view = look(&**service).await?;
+    let process = Process::look(Duration::from_secs_f64(view.uptime_seconds));
     let accepted = headers.get(header::ACCEPT).and_then(|accepted| accepted.to_str().ok());
     let (kind, text) = match accepted {
         Some(kinds) if kinds.contains("application/openmetrics-text") => {
-            (OPENMETRICS, metrics::openmetrics(&view))
+            (OPENMETRICS, metrics::openmetrics(&view, &process))
         }
-        _ => (PROMETHEUS, metrics::prometheus(&view)),
+        _ => (PROMETHEUS, metrics::prometheus(&view, &process)),
     };
     Ok(([(header::CONTENT_TYPE, kind)], text))
 }
 
 /// Whether ranks can join here and have their packets served.
 async fn ready<A: Aggregator>(service: State<Arc<A>>) -> Result<impl IntoResponse, Unseen> {
-    let view = look(&**service).await?;
+    let faults = faults(&**service).await?;
+    if faults.is_empty() { Ok("ready\n") } else { Err(Unseen(faults.join("\n"))) }
+}
+
+/// What keeps it from that.
+async fn faults<A: Aggregator>(service: &A) -> Result<Vec<String>, Unseen> {
+    let view = look(service).await?;
     let mut faults: Vec<_> =
         view.faults().map(|(port, fault)| format!("{port}: {fault}")).collect();
     faults.extend(view.jobs_unknown);
-    if faults.is_empty() { Ok("ready\n") } else { Err(Unseen(faults.join("\n"))) }
+    Ok(faults)
+}
+
+/// The same for probes by gRPC.
+pub(crate) async fn is_ready<A: Aggregator>(service: &A) -> bool {
+    faults(service).await.is_ok_and(|faults| faults.is_empty())
 }

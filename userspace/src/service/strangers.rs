@@ -34,7 +34,7 @@ const OF_RANKS: [&str; 8] = [
     "Examine",
 ];
 /// Whoever looks whether the daemon lives waits for nobody.
-const PROBE: &str = "/healthz";
+const PROBES: [&str; 2] = ["/healthz", "/grpc.health.v1.Health/Check"];
 
 /// The same routes, within these bounds.
 pub fn bounded(routes: Routes, guard: Arc<Guard>) -> Routes {
@@ -69,7 +69,7 @@ async fn serve(request: Request, next: Next, guard: Arc<Guard>, turns: &Semaphor
         match ask(&guard, &peer, from) {
             Err(why) if is_grpc => Status::resource_exhausted(why.to_string()).into_http(),
             Err(why) => (StatusCode::TOO_MANY_REQUESTS, format!("{why}\n")).into_response(),
-            Ok(()) if request.uri().path() == PROBE => next.run(request).await,
+            Ok(()) if PROBES.contains(&request.uri().path()) => next.run(request).await,
             Ok(()) => {
                 // So ranks have the other threads.
                 let _turn = turns.acquire().await;

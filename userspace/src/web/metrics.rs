@@ -10,6 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
+use super::process::Process;
 use crate::view::{Bucket, JobView, Role, TimesView, View};
 
 /// Ranks of a job that have a time of their own: a job may have 1024, and each would be a series.
@@ -18,6 +19,7 @@ const MOST_RANKS: usize = 16;
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct About {
     version: String,
+    commit: String,
     data_plane: String,
 }
 
@@ -29,6 +31,16 @@ struct Outcome {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Reason {
     reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ending {
+    ending: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Tenant {
+    tenant: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -85,29 +97,43 @@ impl EncodeMetric for Counted {
 }
 
 /// A scrape's text, as OpenMetrics 1.0.
-pub fn openmetrics(view: &View) -> String {
+pub fn openmetrics(view: &View, process: &Process) -> String {
     let mut registry = Registry::with_prefix("switchml");
     // Not as OpenMetrics' kind `info`, which Prometheus' own format does not have.
     let about = Family::<About, Gauge>::default();
-    let of_view = About { version: view.version.clone(), data_plane: view.data_plane.clone() };
-    about.get_or_create(&of_view).set(1);
+    about
+        .get_or_create(&About {
+            version: view.version.clone(),
+            commit: view.commit.clone(),
+            data_plane: view.data_plane.clone(),
+        })
+        .set(1);
     registry.register("aggregator_info", "1; the labels say what runs here", about);
     add_counts(&mut registry, view);
     add_ports(&mut registry, view);
     add_room(&mut registry, &view.role);
     add_times(&mut registry, view);
     if view.jobs_unknown.is_none() {
+        add_tally(&mut registry, view);
+        add_tenants(&mut registry, view);
         add_jobs(&mut registry, &view.jobs);
     }
+    // By names that are not ours.
+    let mut of_process = Registry::default();
+    add_process(&mut of_process, process);
     let mut text = String::new();
-    text::encode(&mut text, &registry).expect("a string takes all text");
+    let written = [registry, of_process]
+        .iter()
+        .try_for_each(|registry| text::encode_registry(&mut text, registry))
+        .and_then(|()| text::encode_eof(&mut text));
+    written.expect("a string takes all text");
     text
 }
 
 /// The same in Prometheus' text format 0.0.4: it has no units, and describes a counter by the name
 /// of its samples.
-pub fn prometheus(view: &View) -> String {
-    let text = openmetrics(view);
+pub fn prometheus(view: &View, process: &Process) -> String {
+    let text = openmetrics(view, process);
     let counters: Vec<_> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
@@ -133,6 +159,49 @@ fn add_counts(registry: &mut Registry, view: &View) {
         refusals.get_or_create(&Reason { reason: count.reason.clone() }).inc_by(count.times);
     }
     registry.register("refusals", "Connections and requests that were refused", refusals);
+}
+
+fn add_tally(registry: &mut Registry, view: &View) {
+    let started = Counter::<u64>::default();
+    started.inc_by(view.jobs_started);
+    registry.register("jobs_started", "Jobs whose ranks were all ready", started);
+    let ended = Family::<Ending, Counter>::default();
+    for count in &view.jobs_ended {
+        ended.get_or_create(&Ending { ending: count.ending.clone() }).inc_by(count.jobs);
+    }
+    registry.register("jobs_ended", "Jobs that have ended, by how", ended);
+}
+
+fn add_tenants(registry: &mut Registry, view: &View) {
+    let (jobs, ranks, slots) = <[Family<Tenant, Gauge>; 3]>::default().into();
+    for tenant in &view.tenants {
+        let label = Tenant { tenant: tenant.name.clone() };
+        jobs.get_or_create(&label).set(tenant.jobs.into());
+        ranks.get_or_create(&label).set(tenant.ranks.into());
+        slots.get_or_create(&label).set(tenant.slots.into());
+    }
+    registry.register("tenant_jobs", "Jobs that a tenant has", jobs);
+    registry.register("tenant_ranks", "Ranks that a tenant's jobs have, or wait for", ranks);
+    registry.register("tenant_slots", "Slots that a tenant's jobs have", slots);
+}
+
+fn add_process(registry: &mut Registry, process: &Process) {
+    let cpu = Counter::<f64, AtomicU64>::default();
+    cpu.inc_by(process.cpu_seconds);
+    registry.register_with_unit("process_cpu", "Processor time used", Unit::Seconds, cpu);
+    let mut gauge = |name: &str, help: &str, value: f64| {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    gauge("process_resident_memory_bytes", "Memory in use", process.resident_bytes);
+    gauge("process_open_fds", "Open files and sockets", process.open_files);
+    gauge("process_max_fds", "Most of these, by the limit", process.most_files);
+    gauge(
+        "process_start_time_seconds",
+        "When the process was started, since 1970",
+        process.start_seconds,
+    );
 }
 
 fn add_times(registry: &mut Registry, view: &View) {
@@ -184,6 +253,7 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         let jobs = jobs.iter().filter(|job| job.state == state);
         states.get_or_create(&State { state }).set(jobs.count() as i64);
     }
+    let bytes = Family::<Job, Counter>::default();
     let ranks = Family::<Job, Gauge>::default();
     let here = Family::<Job, Gauge>::default();
     let waiting = Family::<Job, Gauge<f64, AtomicU64>>::default();
@@ -196,6 +266,9 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         let of_job = Job { name: name.clone(), number: number.clone() };
         ranks.get_or_create(&of_job).set(job.world_size.into());
         here.get_or_create(&of_job).set(job.here() as i64);
+        if let Some(throughput) = &job.throughput {
+            bytes.get_or_create(&of_job).inc_by(throughput.bytes);
+        }
         if let Some(seconds) = job.waiting_seconds {
             let times = if job.state == "started" { &stalled } else { &waiting };
             times.get_or_create(&of_job).set(seconds);
@@ -211,6 +284,12 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
     registry.register("jobs", "Jobs by state", states);
     registry.register("job_ranks", "Ranks of a job", ranks);
     registry.register("job_ranks_here", "Ranks that are connected", here);
+    registry.register_with_unit(
+        "job_results",
+        "Bytes of results that each rank has got since the job was started",
+        Unit::Bytes,
+        bytes,
+    );
     registry.register_with_unit(
         "job_waiting",
         "Since the first rank of a job waits for others to join",
@@ -260,7 +339,8 @@ mod tests {
         let status =
             StatusReply { ports, counters, round_times, round_trips, ..StatusReply::default() };
         let jobs = vec![waiting, stalled(1)];
-        let text = prometheus(&View::new(status, Ok(ListJobsReply { jobs })));
+        let view = View::new(status, Ok(ListJobsReply { jobs }));
+        let text = prometheus(&view, &Process::default());
         let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let known: Vec<_> = kinds.filter_map(|kind| kind.split(' ').next()).collect();
         for file in [
@@ -295,7 +375,8 @@ mod tests {
     #[test]
     fn of_many_ranks_those_that_cost_the_most_have_times() {
         let jobs = Ok(ListJobsReply { jobs: vec![stalled(1024)] });
-        let text = openmetrics(&View::new(StatusReply::default(), jobs));
+        let view = View::new(StatusReply::default(), jobs);
+        let text = openmetrics(&view, &Process::default());
         let times =
             text.lines().filter(|line| line.starts_with("switchml_rank_waited_seconds_total{"));
         let mut times: Vec<_> = times.collect();

@@ -4,11 +4,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use switchml_control::{LeaveRequest, ReportRoundTripsRequest, Times};
+use switchml_control::{Assigned, LeaveRequest, ReportRoundTripsRequest, Times};
 use switchml_userspace::data_plane::software::Software;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::common::slow::Slow;
 use crate::common::{Daemon, PATIENCE};
@@ -321,6 +324,85 @@ async fn it_shows_the_round_trips_that_ranks_report() {
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
     }
+    daemon.stop().await;
+}
+
+/// The value of a metric's sample, given with its labels; `None` if there is none.
+fn sample(text: &str, name: &str) -> Option<f64> {
+    let start = format!("{name} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&start))?;
+    Some(value.parse().expect("a number"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_counts_jobs_by_how_they_ended_and_what_they_got_done() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("works", 2).await;
+    for (_, path) in &members {
+        path.contribute(0, 0, &[1; 352]);
+    }
+    // One full packet of lanes, when the slots are looked at next.
+    let bytes = "switchml_job_results_bytes_total{name=\"works\",number=\"0\"}";
+    let begin = Instant::now();
+    while sample(&metrics(&daemon).await, bytes) != Some(4.0 * 352.0) {
+        assert!(begin.elapsed() < PATIENCE, "{}", metrics(&daemon).await);
+    }
+    for (rank, path) in &mut members {
+        let Assigned { job, epoch, control_secret, .. } = path.assigned;
+        let leave =
+            LeaveRequest { job, epoch, rank: rank.rank, control_secret, ..Default::default() };
+        rank.client.leave(leave).await.expect("left");
+    }
+    drop(daemon.start_job("loses its ranks", 2).await);
+    let ended = |ending: &str| format!("switchml_jobs_ended_total{{ending=\"{ending}\"}}");
+    while sample(&metrics(&daemon).await, &ended("rank_lost")) != Some(1.0) {
+        assert!(begin.elapsed() < PATIENCE, "{}", metrics(&daemon).await);
+    }
+    let text = metrics(&daemon).await;
+    assert_eq!(sample(&text, &ended("finished")), Some(1.0), "{text}");
+    assert_eq!(sample(&text, &ended("stopped")), Some(0.0), "{text}");
+    assert_eq!(sample(&text, "switchml_jobs_started_total"), Some(2.0), "{text}");
+    daemon.stop().await;
+}
+
+/// The daemon's own process is this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_what_its_process_uses() {
+    let daemon = Daemon::start(1024).await;
+    let text = metrics(&daemon).await;
+    let value = |name: &str| sample(&text, name).unwrap_or_else(|| panic!("no {name} in {text}"));
+    let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
+    let peak: f64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    let resident = value("process_resident_memory_bytes");
+    assert!((1e6..=1024.0 * peak).contains(&resident), "{resident}, at most {peak} kB");
+    // Standard input, output and error, and the daemon's socket.
+    assert!(value("process_open_fds") >= 4.0, "{text}");
+    assert!(value("process_max_fds") >= value("process_open_fds"), "{text}");
+    assert!(value("process_cpu_seconds_total") > 0.0, "{text}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let start = value("process_start_time_seconds");
+    assert!((now - 3600.0..=now).contains(&start), "{start}, now {now}");
+    let again = metrics(&daemon).await;
+    assert_eq!(sample(&again, "process_start_time_seconds"), Some(start));
+    daemon.stop().await;
+}
+
+/// As kubelet asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_may_speak_grpc() {
+    let daemon = Daemon::start(1024).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", daemon.control));
+    let channel = channel.expect("a URL").connect().await.expect("connected");
+    let mut client = HealthClient::new(channel);
+    for service in ["", "switchml.v1.Aggregator", "liveness"] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let reply = client.check(request).await.expect("an answer").into_inner();
+        assert_eq!(reply.status(), ServingStatus::Serving, "{service:?}");
+    }
+    let request = HealthCheckRequest { service: "other".to_owned() };
+    let refused = client.check(request).await.expect_err("no such service");
+    assert_eq!(refused.code(), tonic::Code::NotFound);
     daemon.stop().await;
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::error::MemberError;
 use super::job::{Member, Presence, State};
+use super::tally::Ending;
 use super::{Effect, JobTable, MemberId, StreamId, info};
 
 /// How long the daemon waits for the answer to a ping: long enough that a process starved of its
@@ -54,7 +55,7 @@ impl JobTable {
         };
         self.streams.remove(&stream);
         let mut effects = match combiner {
-            "" => self.depart(number, id.rank, Some((&what, vec![id.rank]))),
+            "" => self.depart(number, id.rank, Some((Ending::RankLost, &what, vec![id.rank]))),
             name => {
                 let name = format!("combiner {}", super::one_line(name));
                 self.cut_off(number, id.rank, stream, &name, &what)
@@ -79,7 +80,7 @@ impl JobTable {
         let has_started = matches!(job.state, State::Started { .. });
         let name = job.name.clone();
         let Some(member) = job.member_mut(rank).filter(|_| has_started) else {
-            return self.depart(number, rank, Some((&why, vec![rank])));
+            return self.depart(number, rank, Some((Ending::RankLost, &why, vec![rank])));
         };
         member.presence = Presence::Cut(stream);
         let log = format!("job {number} {name:?}: {} {why}; awaited", member.in_words(rank));
@@ -109,7 +110,7 @@ impl JobTable {
         let reason = format!("{} {why}, and they did not come back", job.in_words(&ranks));
         let mut effects = match job.state {
             State::Aborted { .. } => self.save(number),
-            _ => self.abort(number, &reason, ranks),
+            _ => self.abort(number, Ending::RankLost, &reason, ranks),
         };
         effects.extend(self.remove_if_empty(number));
         effects

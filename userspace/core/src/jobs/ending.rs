@@ -10,6 +10,7 @@ use switchml_protocol::capabilities::Capabilities;
 use super::cut::how_lost;
 use super::error::MemberError;
 use super::job::{Presence, State};
+use super::tally::Ending;
 use super::{Effect, JobKey, JobTable, MemberId, StreamId, info, one_line, warn};
 
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
@@ -45,8 +46,11 @@ impl JobTable {
             ("", _) => Some("left before all ranks were ready".to_owned()),
             (error, _) => Some(format!("failed: {}", one_line(error))),
         };
-        let mut effects =
-            self.depart(number, id.rank, reason.as_deref().map(|reason| (reason, at_fault)));
+        let mut effects = self.depart(
+            number,
+            id.rank,
+            reason.as_deref().map(|reason| (Ending::RankFailed, reason, at_fault)),
+        );
         if let Some(stream) = stream {
             self.streams.remove(&stream);
             effects.push(Effect::End(stream));
@@ -64,7 +68,7 @@ impl JobTable {
                 let combiner = job.and_then(|job| job.member(rank)?.combiner());
                 match combiner {
                     Some(combiner) => self.cut_off(number, rank, stream, &combiner, what),
-                    None => self.depart(number, rank, Some((what, vec![rank]))),
+                    None => self.depart(number, rank, Some((Ending::RankLost, what, vec![rank]))),
                 }
             }
             Some((JobKey::Waiting(name), rank)) => self.give_up(&name, rank),
@@ -85,7 +89,7 @@ impl JobTable {
                 let who = job.in_words(&ranks);
                 let reason =
                     format!("{who} cannot reach the aggregator any more: {what}; join again");
-                effects.extend(self.abort(number, &reason, Vec::new()));
+                effects.extend(self.abort(number, Ending::PortLost, &reason, Vec::new()));
             }
         }
         effects
@@ -94,7 +98,8 @@ impl JobTable {
     /// The data plane failed a shard: all ranks of its job are told so.
     pub fn fail(&mut self, shard: u16, reason: &str) -> Vec<Effect> {
         let job = self.jobs.values().find(|job| job.shards.contains(&shard)).map(|job| job.number);
-        job.map(|number| self.abort(number, reason, Vec::new())).unwrap_or_default()
+        job.map(|number| self.abort(number, Ending::DataPlane, reason, Vec::new()))
+            .unwrap_or_default()
     }
 
     /// The daemon stops: aborts all jobs, and ends all streams.
@@ -102,7 +107,9 @@ impl JobTable {
         let numbers: Vec<_> = self.jobs.keys().copied().collect();
         let mut effects: Vec<_> = numbers
             .into_iter()
-            .flat_map(|number| self.abort(number, "the aggregator stops", Vec::new()))
+            .flat_map(|number| {
+                self.abort(number, Ending::Stopped, "the aggregator stops", Vec::new())
+            })
             .collect();
         let news = Event::Aborted(control::Aborted {
             reason: "the aggregator stops".to_owned(),
@@ -114,13 +121,13 @@ impl JobTable {
         effects
     }
 
-    /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and
-    /// the job has begun.
+    /// A member goes, and takes its job with it if that is an ending, for a reason, with the ranks
+    /// at fault, and the job has begun.
     pub(super) fn depart(
         &mut self,
         number: u16,
         rank: u32,
-        failed: Option<(&str, Vec<u32>)>,
+        failed: Option<(Ending, &str, Vec<u32>)>,
     ) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         let Some(member) = job.member_mut(rank) else { return Vec::new() };
@@ -128,7 +135,9 @@ impl JobTable {
         let who = member.in_words(rank);
         let mut effects = match failed {
             Some(_) if matches!(job.state, State::Aborted { .. }) => self.save(number),
-            Some((reason, at_fault)) => self.abort(number, &format!("{who} {reason}"), at_fault),
+            Some((ending, reason, at_fault)) => {
+                self.abort(number, ending, &format!("{who} {reason}"), at_fault)
+            }
             None => {
                 let log = info(format!("job {number} {:?}: {who} left", job.name));
                 let told: Vec<_> = job.tell_all(&Event::Left(control::Left { rank })).collect();
@@ -139,7 +148,13 @@ impl JobTable {
         effects
     }
 
-    pub(super) fn abort(&mut self, number: u16, reason: &str, ranks: Vec<u32>) -> Vec<Effect> {
+    pub(super) fn abort(
+        &mut self,
+        number: u16,
+        ending: Ending,
+        reason: &str,
+        ranks: Vec<u32>,
+    ) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         if matches!(job.state, State::Aborted { .. }) {
             return Vec::new();
@@ -147,12 +162,13 @@ impl JobTable {
         let verifies = self.limits.capabilities.contains(Capabilities::CHECKED_MAXIMA);
         // If ranks made different calls, that comes first: what else happens then is likely to be a
         // consequence.
-        let aborted = match job.mismatch.take() {
+        let (ending, aborted) = match job.mismatch.take() {
             Some(mismatch) if reason.is_empty() || mismatch.is_certain(verifies) => {
-                mismatch.into_event(verifies)
+                (Ending::DifferentCalls, mismatch.into_event(verifies))
             }
-            _ => control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() },
+            _ => (ending, control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() }),
         };
+        self.tally.end(ending);
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
         job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
         self.recent_aborts.note(job);
@@ -169,6 +185,9 @@ impl JobTable {
             return Vec::new();
         }
         let job = entry.remove();
+        if !matches!(job.state, State::Aborted { .. }) {
+            self.tally.end(Ending::Finished);
+        }
         let log = info(format!("job {number} {:?}: ended", job.name));
         [log].into_iter().chain(job.on_shards(Effect::Close)).collect()
     }

@@ -37,6 +37,7 @@ mod reports;
 mod restart;
 mod round_trips;
 mod starting;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -64,11 +65,12 @@ pub use error::{JoinError, MemberError, Resource};
 pub use job::{Job, MAX_SAVED_LEN};
 pub use joining::Joiner;
 pub use mismatch::GATHERING;
-pub use quota::{Quota, Quotas};
+pub use quota::{Quota, Quotas, Used};
 pub use rack::Origin;
 pub(crate) use rack::in_words;
 use recent_aborts::RecentAborts;
 use round_trips::RoundTrips;
+pub use tally::Tally;
 pub use threads::Threads;
 
 /// Longest job name, in bytes.
@@ -176,6 +178,7 @@ pub struct JobTable {
     has_tags: bool,
     /// Whether the log says what jobs without are open to.
     has_warned_of_forgery: bool,
+    tally: Tally,
     rng: StdRng,
     /// Jobs whose ranks are not all there, by name.
     waiting: BTreeMap<String, Job>,
@@ -199,6 +202,7 @@ impl JobTable {
             joins: BTreeMap::new(),
             has_tags: false,
             has_warned_of_forgery: false,
+            tally: Tally::default(),
             epochs: Epochs::new(&mut rng),
             rng,
             waiting: BTreeMap::new(),
@@ -241,6 +245,11 @@ impl JobTable {
     pub(crate) fn is_assigned(&self, number: u16, epoch: u32) -> bool {
         let job = self.jobs.get(&number).filter(|job| job.epoch == epoch);
         job.is_some_and(|job| job.state == job::State::Assigned)
+    }
+
+    /// How many jobs there have been.
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// The jobs that have started and go on.

@@ -1,6 +1,6 @@
 //! What a tenant's jobs may have together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::error::{JoinError, Resource};
@@ -49,11 +49,14 @@ impl Quotas {
 }
 
 /// What a tenant has.
-#[derive(Default)]
-struct Used {
-    jobs: u32,
-    ranks: u32,
-    slots: u32,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Jobs.
+    pub jobs: u32,
+    /// Ranks of these: their world sizes.
+    pub ranks: u32,
+    /// Slots of these.
+    pub slots: u32,
 }
 
 impl JobTable {
@@ -109,6 +112,16 @@ impl JobTable {
             let left = most.saturating_sub(self.used_by(&job.tenant).slots);
             (left / self.limits.slots_per_shard).max(1)
         })
+    }
+
+    /// What each tenant has who has anything, by name.
+    pub fn used(&self) -> impl Iterator<Item = (&str, Used)> {
+        let jobs = self.jobs.values().chain(self.waiting.values());
+        let tenants: BTreeSet<_> = jobs.map(|job| job.tenant.as_str()).collect();
+        tenants
+            .into_iter()
+            .filter(|tenant| !tenant.is_empty())
+            .map(|tenant| (tenant, self.used_by(tenant)))
     }
 
     fn used_by(&self, tenant: &str) -> Used {

@@ -5,6 +5,7 @@ use switchml_control::join_event::Event;
 
 use super::error::MemberError;
 use super::job::State;
+use super::tally::Ending;
 use super::{Effect, JobTable, MemberId, info, one_line, warn};
 use crate::limits::Fanout;
 
@@ -66,7 +67,7 @@ impl JobTable {
         if have_all_reported {
             mismatch.note_complete();
         }
-        self.abort(number, "", Vec::new())
+        self.abort(number, Ending::DifferentCalls, "", Vec::new())
     }
 
     /// A rank gets no RESULTs for all by multicast, as the operator is to know. The job goes on,

@@ -6,6 +6,7 @@ use super::assignment::Terms;
 use super::error::MemberError;
 use super::job::{Job, Presence, State};
 use super::rack::{Rack, peer_of};
+use super::tally::Ending;
 use super::{Effect, Epochs, JobKey, JobTable, MemberId, Origin, StreamId, info, warn};
 
 impl JobTable {
@@ -131,7 +132,7 @@ impl JobTable {
             );
             effects.extend(match job.state {
                 State::Aborted { .. } => self.save(number),
-                _ => self.abort(number, &reason, ranks),
+                _ => self.abort(number, Ending::RankLost, &reason, ranks),
             });
             effects.extend(self.remove_if_empty(number));
         }

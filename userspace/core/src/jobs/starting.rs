@@ -66,6 +66,7 @@ impl JobTable {
         let fanout = job.describe_fanout(fanout);
         effects.push(info(format!("job {number} {name:?}: started, {lanes} lanes{fanout}")));
         job.state = State::Started { lanes };
+        self.tally.started += 1;
         effects.extend(self.warn_of_forgery(number));
         effects.extend(self.save(number));
         let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };

@@ -157,3 +157,27 @@ fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
     assert_eq!(table.lose_port(5, "p5 is gone"), []);
     assert_eq!(table.lose_port(6, "p6 is gone"), []);
 }
+
+#[test]
+fn jobs_are_counted_by_how_they_ended() {
+    let mut table = table();
+    let (_, spec) = started(&mut table, "finishes", 2);
+    for rank in 0..2 {
+        table.leave(member(&spec, rank), "", &[]).unwrap();
+    }
+    let (streams, _) = started(&mut table, "loses both ranks", 2);
+    for stream in streams {
+        table.disconnect(stream);
+    }
+    let (_, spec) = started(&mut table, "fails", 2);
+    table.leave(member(&spec, 1), "out of memory", &[]).unwrap();
+    table.leave(member(&spec, 0), "", &[]).unwrap();
+    let (_, effects) = join_all(&mut table, "does not start", 2);
+    let number = opened(&effects).number;
+    table.fail(number, "broken");
+    let tally = table.tally();
+    assert_eq!(tally.started, 3);
+    let ended = tally.ended().filter(|(.., jobs)| *jobs > 0).map(|(name, _, jobs)| (name, jobs));
+    let expected = [("finished", 1), ("rank_failed", 1), ("rank_lost", 1), ("data_plane", 1)];
+    assert_eq!(ended.collect::<Vec<_>>(), expected);
+}

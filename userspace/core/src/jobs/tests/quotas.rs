@@ -128,3 +128,21 @@ fn the_next_daemon_knows_whose_a_job_is() {
     assert_ne!(before, text);
     assert_eq!(serde_json::from_str::<Job>(&before).unwrap().tenant, "");
 }
+
+/// Of those who have anything, and no quotas.
+#[test]
+fn what_tenants_have_is_told() {
+    let mut table = table_with(Quota::default(), &[]);
+    let (stream, _) = table.join(&of("c", "ends", 0, 1)).unwrap();
+    for (tenant, job, world_size) in [("b", "waits", 3), ("a", "one", 1), ("a", "two", 1)] {
+        table.join(&of(tenant, job, 0, world_size)).unwrap();
+    }
+    table.join(&of("", "of nobody", 0, 1)).unwrap();
+    table.disconnect(stream);
+    let slots = LIMITS.slots_per_shard;
+    let expected = [
+        ("a", Used { jobs: 2, ranks: 2, slots: 2 * slots }),
+        ("b", Used { jobs: 1, ranks: 3, slots }),
+    ];
+    assert_eq!(table.used().collect::<Vec<_>>(), expected);
+}

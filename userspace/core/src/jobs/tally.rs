@@ -1,0 +1,50 @@
+//! How many jobs there have been since the daemon was started, and how they ended.
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All its ranks left in good order.
+    Finished,
+    /// A rank said that it failed, or left before all were ready.
+    RankFailed,
+    /// A rank is gone without a word.
+    RankLost,
+    /// Ranks made different calls, or a packet was damaged.
+    DifferentCalls,
+    /// An interface does not reach ranks any more.
+    PortLost,
+    /// The data plane refused something.
+    DataPlane,
+    /// The daemon was stopped.
+    Stopped,
+}
+
+/// All of them, in this order: their names, and what they say.
+const ENDINGS: [(&str, &str); 7] = [
+    ("finished", "jobs whose ranks all left in good order"),
+    ("rank_failed", "jobs of which a rank said that it failed, or left too early"),
+    ("rank_lost", "jobs of which a rank was gone without a word"),
+    ("different_calls", "jobs whose ranks made different calls, or had a damaged packet"),
+    ("port_lost", "jobs with ranks that an interface did not reach any more"),
+    ("data_plane", "jobs for which the data plane refused something"),
+    ("stopped", "jobs that were there when the daemon was stopped"),
+];
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Jobs whose ranks were all ready.
+    pub started: u64,
+    ended: [u64; ENDINGS.len()],
+}
+
+impl Tally {
+    pub(super) fn end(&mut self, ending: Ending) {
+        self.ended[ending as usize] += 1;
+    }
+
+    /// Name, meaning and number of each ending.
+    pub fn ended(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        ENDINGS.into_iter().zip(self.ended).map(|((name, help), jobs)| (name, help, jobs))
+    }
+}
