@@ -13,6 +13,7 @@ use switchml_rack::{
 };
 
 const SOON: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn rack(workers: usize, mtu: u32) -> Rack {
     Rack::new(RackOptions { workers, mtu, ..RackOptions::default() }).expect("a rack")
@@ -122,10 +123,19 @@ fn multicast_reaches_the_workers_that_joined() {
         member.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED).expect("join");
     }
     let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 6000);
-    switch.send_to(b"result", (group, 6000)).expect("send");
     for member in &members[..2] {
         let mut buffer = [0; 16];
-        let (length, sender) = member.recv_from(&mut buffer).expect("the datagram arrives");
+        member.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        // The bridge takes a moment to hear who joined.
+        let begin = Instant::now();
+        let (length, sender) = loop {
+            switch.send_to(b"result", (group, 6000)).expect("send");
+            match member.recv_from(&mut buffer) {
+                Err(error) if begin.elapsed() > PATIENCE => panic!("nothing arrives: {error}"),
+                Err(_) => {}
+                Ok(heard) => break heard,
+            }
+        };
         assert_eq!(
             (&buffer[..length], sender),
             (&b"result"[..], "10.88.0.254:6000".parse().unwrap())

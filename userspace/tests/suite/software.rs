@@ -1,10 +1,12 @@
 //! The software data plane over loopback, packet by packet.
 
+use std::time::Instant;
+
 use switchml_protocol::header::{Kind, Op};
 use switchml_protocol::outcome::RejectReason;
 use switchml_protocol::{EVERYONE, U16, U32};
 
-use crate::common::{Daemon, Path, Rank, SILENCE, checked, packet};
+use crate::common::{Daemon, PATIENCE, Path, Rank, SILENCE, checked, packet};
 
 async fn started(world_size: u32) -> (Daemon, Vec<Rank>, Vec<Path>) {
     let daemon = Daemon::start(512).await;
@@ -199,6 +201,9 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
         let before = daemon.counter(reason).await;
         path.send_bytes(&bytes);
         assert_eq!(path.receive_within(SILENCE), None, "{reason}");
+        // The daemon may not have come to it yet.
+        let begin = Instant::now();
+        while daemon.counter(reason).await == before && begin.elapsed() < PATIENCE {}
         assert_eq!(daemon.counter(reason).await, before + 1, "{reason}");
     }
     assert_eq!(daemon.counter("started").await, 0, "no slot was touched");
