@@ -56,7 +56,12 @@ pub fn draw(rng: &mut Rng, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
 
 fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
     let mut count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
-    let dtype = rng.pick(&DType::ALL);
+    // The last type came later. No number is drawn for it, so that seeds which have failed make
+    // the same calls as ever, but for this type.
+    let dtype = match rng.pick(&DType::ALL[..5]) {
+        DType::I32 if count % 2 == 1 => DType::I64,
+        dtype => dtype,
+    };
     let kind = match rng.below(10) {
         0 => Kind::Barrier,
         1 => Kind::Broadcast { root: rng.below(ranks.into()) as u32 },
@@ -82,7 +87,7 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
     }
     let is_float_sum =
         matches!(call.kind, Kind::AllReduce(Reduction { op: ReduceOp::Sum | ReduceOp::Avg, .. }))
-            && dtype != DType::I32;
+            && !is_integer(dtype);
     let can_be_wild = call.kind == Kind::AllReduce(Reduction::SUM) || is_packed(call.kind);
     let is_sum = call.kind == Kind::AllReduce(Reduction::SUM) || is_float_sum;
     let elements = match rng.below(7) {
@@ -96,6 +101,10 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
         _ => Elements::Exact,
     };
     Step { call, elements, waits: !overlaps || rng.one_in(4) }
+}
+
+fn is_integer(dtype: DType) -> bool {
+    matches!(dtype, DType::I32 | DType::I64)
 }
 
 /// Whether a call's elements travel in fewer bits.
@@ -311,8 +320,11 @@ impl Step {
     fn element(&self, key: u64, rank: u16, index: usize) -> Element {
         let random = hash(&[key, u64::from(rank), index as u64]);
         let is_zero = self.elements == Elements::Sparse && is_in_zeros(key, rank, index);
-        if self.call.dtype == DType::I32 {
-            return Element::Integer(if is_zero { 0 } else { random as i32 });
+        match self.call.dtype {
+            dtype if is_zero && is_integer(dtype) => return Element::Integer(0),
+            DType::I32 => return Element::Integer((random as i32).into()),
+            DType::I64 => return Element::Integer(random as i64),
+            _ => {}
         }
         let scale = 2f64.powi(hash(&[key]) as i32 % 4 - 2);
         match self.elements {
@@ -354,27 +366,28 @@ impl Step {
 /// An element before it has a type. Reals fit every type that they are for.
 #[derive(Clone, Copy, Debug)]
 enum Element {
-    Integer(i32),
+    Integer(i64),
     Real(f64),
 }
 
 impl Element {
     fn real(self) -> f64 {
         match self {
-            Self::Integer(x) => x.into(),
+            Self::Integer(x) => x as f64,
             Self::Real(x) => x,
         }
     }
 
-    fn integer(self) -> i32 {
+    fn integer(self) -> i64 {
         match self {
             Self::Integer(x) => x,
-            Self::Real(x) => x as i32,
+            Self::Real(x) => x as i64,
         }
     }
 
     fn bytes(self, dtype: DType) -> Vec<u8> {
         match (self, dtype) {
+            (Self::Integer(x), DType::I32) => (x as i32).to_ne_bytes().to_vec(),
             (Self::Integer(x), _) => x.to_ne_bytes().to_vec(),
             (Self::Real(x), DType::F32) => (x as f32).to_ne_bytes().to_vec(),
             (Self::Real(x), DType::F16) => f16::from_f64(x).to_ne_bytes().to_vec(),
@@ -406,14 +419,14 @@ fn combine(
     ranks: u16,
     inputs: impl Iterator<Item = Element>,
 ) -> Expected {
-    if dtype == DType::I32 {
+    if is_integer(dtype) {
         let inputs = inputs.map(Element::integer);
         let result = match op {
             ReduceOp::Max => inputs.max(),
             ReduceOp::Min => inputs.min(),
-            _ => inputs.reduce(i32::wrapping_add),
+            _ => inputs.reduce(i64::wrapping_add),
         };
-        return Expected::Bits(result.unwrap_or_default().to_ne_bytes().to_vec());
+        return Expected::Bits(Element::Integer(result.unwrap_or_default()).bytes(dtype));
     }
     let inputs = inputs.map(Element::real);
     match op {
