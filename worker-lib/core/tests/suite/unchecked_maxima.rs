@@ -361,7 +361,7 @@ fn run(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// Without damage, the bits are those that an aggregator gives which checks maxima.
     #[test]

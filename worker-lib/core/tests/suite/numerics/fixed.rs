@@ -58,7 +58,7 @@ fn field(lanes: &[u32], i: usize) -> i128 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// Each rank's lanes are the specified integers, to the last bit.
     #[test]
