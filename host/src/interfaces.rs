@@ -71,6 +71,11 @@ impl Interface {
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.altnames.iter().any(|own| own == name)
     }
+
+    /// Whether it has one of these names.
+    pub fn is_among(&self, names: &[String]) -> bool {
+        names.iter().any(|name| self.is_called(name))
+    }
 }
 
 /// Bytes of the frames that an interface has carried since it was made.

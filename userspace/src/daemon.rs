@@ -72,6 +72,11 @@ pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
     let (event_sink, event_receiver) = events::channel();
     let started = start::start_unless(&mut stop, Arc::clone(&options), event_sink).await?;
     let Some(data_plane) = started else { return Ok(()) };
+    let room = match &parent {
+        Some(_) => format!("{} cells", data_plane.cells()),
+        None => format!("{} slots", data_plane.limits().slots()),
+    };
+    info!("{}: {}; {room}", data_plane.name(), data_plane.attachment());
     tokio::spawn(events::log(event_receiver));
     let reloads = Reloads { matches, data_plane: Arc::clone(&data_plane), hangups, service: None };
     let served = match parent {
@@ -94,9 +99,7 @@ async fn combine(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Served> {
     let data_plane = Arc::clone(&reloads.data_plane);
-    let limits = data_plane.limits();
-    let (name, attachment) = (data_plane.name(), data_plane.attachment());
-    info!("{name}: {attachment}; {} cells", data_plane.cells());
+    let (limits, attachment) = (data_plane.limits(), data_plane.attachment());
     let (id, above) = (rand::rng().next_u64(), parent.to_string());
     let proxy = Proxy::new(limits, options.data_address, id, host_name(), above);
     // Its ranks bring back what an earlier daemon left.
@@ -120,9 +123,7 @@ async fn serve_jobs(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Served> {
     let data_plane = Arc::clone(&reloads.data_plane);
-    let limits = data_plane.limits();
-    let (name, attachment) = (data_plane.name(), data_plane.attachment());
-    info!("{name}: {attachment}; {} slots", limits.slots());
+    let (limits, attachment) = (data_plane.limits(), data_plane.attachment());
     let mut table = JobTable::new(limits, options.data_address, rand::make_rng())
         .with_quotas(options.security.quotas());
     if options.security.packet_tags {

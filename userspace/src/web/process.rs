@@ -1,4 +1,4 @@
-//! What this process uses. Prometheus' own libraries have metrics of that.
+//! What this process uses, for metrics by the names that Prometheus' own libraries give them.
 
 use std::fs;
 use std::sync::OnceLock;

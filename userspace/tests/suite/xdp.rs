@@ -185,8 +185,11 @@ fn an_interface_may_be_given_by_another_of_its_names() {
         &["--iface", "p0", "--iface", other],
         &format!("interface \"{other}\" is given twice"),
     );
-    let _daemon = ready(spawn(rack.switch(), &["--mode", "native", "--iface", other]));
+    let mut daemon = ready(spawn(rack.switch(), &["--mode", "native", "--iface", other]));
     assert_eq!(attached(rack.switch()), ["p0"]);
+    // Its addresses are followed, too.
+    tool(rack.switch(), "ip address add 10.88.0.253/24 dev br0");
+    daemon.wait_for_line("10.88.0.253", PATIENCE).expect("served");
 }
 
 #[test]

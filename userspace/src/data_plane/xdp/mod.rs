@@ -257,7 +257,7 @@ impl XdpDataPlane {
     fn follow_interfaces(&self) -> Result<(), StartError> {
         let all = interfaces::list()?;
         let served = self.interfaces().clone();
-        let is_port = |interface: &&Interface| served.contains(&interface.name);
+        let is_port = |interface: &&Interface| interface.is_among(&served);
         let ports: Vec<_> = all.iter().filter(is_port).cloned().collect();
         let now = Local::new(self.config.address, &ports, &all, &interfaces::addresses()?);
         let mut local = self.local();

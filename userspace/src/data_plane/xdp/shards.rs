@@ -125,7 +125,9 @@ impl Shards {
             shard.group = Some(group);
             return Ok(());
         };
-        shard.places = fill(group, shard.places, receivers, copy)?;
+        // If the kernel refuses some, any may be there, and are taken out the next time.
+        let before = std::mem::replace(&mut shard.places, MAX_PLACES as u32);
+        shard.places = fill(group, before, receivers, copy)?;
         Ok(())
     }
 

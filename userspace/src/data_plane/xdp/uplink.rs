@@ -37,7 +37,7 @@ pub fn find(
         format!("nobody answers for {next_hop}, the next hop to the parent {}", parent.ip())
     })?;
     let interface = interface_towards(parent.ip())?;
-    if !served.contains(&interface.name) {
+    if !interface.is_among(served) {
         return Err(format!(
             "the parent {} is reached by interface {name}, which is not served: add --iface {name}",
             parent.ip(),
