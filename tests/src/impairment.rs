@@ -109,6 +109,9 @@ impl Impairment {
         seed: u64,
         faults: impl Fn(usize, Direction) -> Faults,
     ) -> Result<Self, Error> {
+        if !binaries.impairment.is_file() {
+            return Err(Error::NotBuilt(binaries.impairment.clone()));
+        }
         let mut command = Command::new(&binaries.impairment);
         command.args(["--seed", &seed.to_string()]);
         for link in 0..links {

@@ -30,7 +30,7 @@ use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::Binaries;
 
-use crate::cargo::{self, Daemon};
+use crate::{cargo, cargo::Selection};
 use goals::Verdict;
 use measured::{Cell, Method, Results};
 use peers::Programs;
@@ -92,7 +92,7 @@ impl Bench {
     /// missed.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
-        let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Daemon::Bare)?)?;
+        let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
         if self.share {
             let (rank, scratch) = (peers::build("share_rank")?, Scratch::new()?);
             let table = share::measure(&binaries, &rank, &scratch.folder, self.runs)?;

@@ -48,31 +48,34 @@ pub fn metadata<T: DeserializeOwned>() -> Result<T> {
     serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata says")
 }
 
-/// Builds the release binaries that run in a rack, and returns the folder where they are.
+/// Builds release binaries that run in a rack, and returns the folder where they are.
 ///
 /// # Errors
 ///
 /// If cargo fails; it has said why.
-pub fn build_binaries(daemon: Daemon) -> Result<PathBuf> {
+pub fn build_binaries(selection: Selection) -> Result<PathBuf> {
     let mut command = command("build")?;
-    command.args(["--release", "--bins"]);
-    for package in ["switchml-userspace", "switchml-worker-cli", "switchml-impairment"] {
-        command.args(["-p", package]);
-    }
-    if let Daemon::Bare = daemon {
+    command.args(["--release", "--bins", "-p", "switchml-userspace", "-p", "switchml-worker-cli"]);
+    if selection != Selection::All {
         command.arg("--no-default-features");
+    }
+    if selection != Selection::Job {
+        command.args(["-p", "switchml-impairment"]);
     }
     let status = command.status().context("cannot start cargo")?;
     ensure!(status.success(), "the build failed ({status}); the compiler's messages are above");
     release_folder()
 }
 
-/// What the daemon that is built can do.
+/// Which binaries are built.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Daemon {
-    Whole,
-    /// What a job needs: without P4, traces and `top`, which take long to compile.
-    Bare,
+pub enum Selection {
+    /// The worker, and a daemon without P4, traces and `top`, which take long to compile.
+    Job,
+    /// These, and what makes links bad.
+    JobOnBadLinks,
+    /// All, with all that the daemon can do.
+    All,
 }
 
 /// The folder of the binaries to run: the `given` one; without, sets up what building needs, and
@@ -81,12 +84,12 @@ pub enum Daemon {
 /// # Errors
 ///
 /// As [`setup::run`] and [`build_binaries`].
-pub fn binaries_folder(given: Option<&Path>, daemon: Daemon) -> Result<PathBuf> {
+pub fn binaries_folder(given: Option<&Path>, selection: Selection) -> Result<PathBuf> {
     match given {
         Some(folder) => Ok(folder.to_owned()),
         None => {
             setup::run()?;
-            build_binaries(daemon)
+            build_binaries(selection)
         }
     }
 }

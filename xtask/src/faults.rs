@@ -16,7 +16,7 @@ use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::{Binaries, Faults as Link, MAX_WORKERS, RackOptions};
 
-use crate::cargo::{self, Daemon};
+use crate::{cargo, cargo::Selection};
 
 /// Options of `cargo xtask faults`.
 #[derive(clap::Args)]
@@ -93,7 +93,7 @@ impl Faults {
         ensure!(getuid().is_root(), "a rack of network namespaces needs root; run this as root");
         let options = RackOptions { workers: self.workers, wires: true, ..RackOptions::default() };
         options.check()?;
-        let folder = cargo::binaries_folder(self.binaries.as_deref(), Daemon::Bare)?;
+        let folder = cargo::binaries_folder(self.binaries.as_deref(), Selection::JobOnBadLinks)?;
         let binaries = Binaries::in_folder(&folder)?;
         let mut conditions = conditions();
         conditions.retain(|condition| {

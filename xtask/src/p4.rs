@@ -8,7 +8,7 @@ use std::{net::SocketAddr, path::PathBuf, process::Command, time::Instant};
 use switchml_cli::say;
 use switchml_rack::SimpleSwitch;
 
-use crate::{cargo, cargo::Daemon, generate, test::Test};
+use crate::{cargo, cargo::Selection, generate, test::Test};
 use compilers::{Compiled, Program};
 
 /// What to do with `p4/`.
@@ -86,7 +86,7 @@ fn test() -> Result<()> {
 fn deploy(server: SocketAddr) -> Result<()> {
     let program = folder()?;
     let mut aggregator =
-        Command::new(cargo::binaries_folder(None, Daemon::Whole)?.join("switchml-aggregator"));
+        Command::new(cargo::binaries_folder(None, Selection::All)?.join("switchml-aggregator"));
     aggregator
         .arg("deploy")
         .arg("--tofino-server")

@@ -15,7 +15,7 @@ use switchml_rack::{
     Racks, Router, SimpleSwitch, Topology,
 };
 
-use crate::cargo::{self, Daemon};
+use crate::{cargo, cargo::Selection};
 use bench::Bench;
 use job::Load;
 
@@ -258,11 +258,11 @@ impl Run {
             // Rather now than after the build.
             return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
         }
-        let daemon = match self.data_plane {
-            DataPlane::Bmv2 => Daemon::Whole,
-            DataPlane::Xdp | DataPlane::Software => Daemon::Bare,
+        let selection = match self.data_plane {
+            DataPlane::Bmv2 => Selection::All,
+            DataPlane::Xdp | DataPlane::Software => Selection::Job,
         };
-        let folder = cargo::binaries_folder(self.binaries.as_deref(), daemon)?;
+        let folder = cargo::binaries_folder(self.binaries.as_deref(), selection)?;
         let binaries = Binaries::in_folder(&folder)?;
         if !self.iface.is_empty() {
             return Err(interfaces::serve(&binaries, &self.iface));

@@ -129,7 +129,7 @@ impl Test {
         // Testing everything builds the binaries on the way, with the features that the tests need;
         // building them before would compile much of it twice.
         if chooses {
-            cargo::build_binaries(cargo::Daemon::Whole)?;
+            cargo::build_binaries(cargo::Selection::All)?;
         }
         let build = || if chooses { Ok(Vec::new()) } else { Program::build(&[]) };
         let (programs, mut environment) =

@@ -20,7 +20,7 @@ use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Torchrun, Training};
 
-use crate::{cargo, cargo::Daemon, python};
+use crate::{cargo, cargo::Selection, python};
 
 /// Far longer than a job takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -99,7 +99,7 @@ impl Train {
     /// A failed step, a failed script with its last lines, or what is not as promised.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
-        let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Daemon::Bare)?)?;
+        let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
         let site = Site::new(&binaries, python::with_package()?)?;
         let folder = self
             .output
