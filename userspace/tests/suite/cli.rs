@@ -1,8 +1,10 @@
 //! The command line, without privilege.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
+
+use crate::common::NOBODY;
 
 fn aggregator(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
@@ -77,8 +79,7 @@ fn ports_in_use_are_named() {
 
 #[test]
 fn a_simple_switch_that_cannot_be_had_is_named() {
-    // A port that nobody listens at.
-    let thrift = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let thrift = SocketAddr::from(NOBODY);
     let bmv2 =
         ["--data-plane", "bmv2", "--control", "127.0.0.1:0", "--bmv2-thrift", &thrift.to_string()];
     let output = run(&[&bmv2[..], &["--data-address", "10.88.0.253"]].concat());
@@ -156,7 +157,7 @@ fn nobody_needs_to_read_what_is_printed() {
 
 #[test]
 fn status_without_a_daemon_says_so() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody = SocketAddr::from(NOBODY).to_string();
     let output = run(&["status", "--connect", &nobody]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();

@@ -18,7 +18,7 @@ use switchml_userspace_core::proxy::Proxy;
 use tokio::net::TcpListener;
 
 use crate::common::{
-    Daemon, PATIENCE, Path, Rank, SILENCE, checked, join_request, packet, status_only,
+    Daemon, NOBODY, PATIENCE, Path, Rank, SILENCE, checked, join_request, packet, status_only,
 };
 
 /// A root, and a combiner below it.
@@ -150,9 +150,7 @@ async fn who_cannot_be_a_parent_is_refused_in_one_line() {
         let here = here.parse().expect("an address");
         Parent::new(addresses).check(here).await.expect_err("refused").to_string()
     };
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let nobody = closed.local_addr().expect("bound");
-    drop(closed);
+    let nobody = NOBODY.into();
     let line = refusal(vec![nobody], "[::]:1").await;
     let expected = format!("no aggregator answers at the parent's address {nobody} (");
     assert!(line.starts_with(&expected), "{line}");

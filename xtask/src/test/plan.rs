@@ -72,9 +72,9 @@ impl Plan {
 pub fn announce(level: Level) {
     let what = match level {
         Level::Usual => {
-            "all tests that need no framework (--all: with torch, MPI, a browser, QEMU)"
+            "all tests that need no framework (--all: torch, MPI, a browser, QEMU and fuzzing, too)"
         }
-        Level::All => "all tests, with torch, MPI, a browser and QEMU",
+        Level::All => "all tests, with torch, MPI, a browser, QEMU and fuzzing",
     };
     say!("runs {what}; {}", times::announced(level));
 }

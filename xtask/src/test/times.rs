@@ -12,7 +12,7 @@ use crate::cargo;
 /// Which tests `cargo xtask test` runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Those that need no framework.
+    /// Those that need no framework, without fuzzing, which compiles all once more.
     Usual,
     All,
 }

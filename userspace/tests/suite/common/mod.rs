@@ -29,6 +29,8 @@ use zerocopy::IntoBytes;
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Nobody listens there, and no socket gets that port by chance.
+pub const NOBODY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 1);
 /// How long to listen for what must not come.
 pub const SILENCE: Duration = Duration::from_millis(100);
 

@@ -1,5 +1,7 @@
 //! Failures: each is one line that says what to do.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 use switchml_bfrt_switch::Switch;
 use switchml_control::JoinRequest;
@@ -10,6 +12,8 @@ use switchml_p4::tofino::names::EXCLUSIONS;
 use switchml_p4::tofino::{PROGRAM, deploy};
 
 use super::schema::{self, TABLES, full, schema};
+use crate::common::NOBODY;
+
 use super::{Daemon, PORTS, Site, join_request, switch, switch_with};
 
 /// The one line of a data plane that does not start.
@@ -105,9 +109,7 @@ async fn a_switch_has_one_daemon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_switch_that_is_not_there_is_said_to_be() {
-    let (site, switch) = (Site::new("gone"), switch());
-    let address = switch.address;
-    drop(switch);
+    let (site, address) = (Site::new("gone"), SocketAddr::from(NOBODY));
     let error = site.start(address).await.err().expect("a refusal").to_string();
     assert_eq!(
         error,
