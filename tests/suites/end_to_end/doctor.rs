@@ -16,6 +16,7 @@ use crate::{Cluster, PATIENCE};
 in_both_modes! {
     where_all_is_well_nothing_is_named,
     lost_multicast,
+    multicast_filtered_by_this_host,
     a_port_filtered_on_the_way_out_of_this_host,
     a_port_filtered_on_the_way_in_to_this_host,
     a_port_filtered_by_a_router,
@@ -24,6 +25,7 @@ in_both_modes! {
     a_smaller_mtu_that_nobody_tells,
     a_smaller_mtu_at_the_aggregators_port,
     a_missing_neighbour,
+    nobody_who_listens,
     a_wrong_neighbour,
     a_foreign_program_at_this_host,
     an_aggregator_that_is_not_on_that_port,
@@ -168,6 +170,32 @@ fn lost_multicast(mode: Mode) {
     cluster.stop();
 }
 
+/// As distributions' firewalls do: what is no answer to something that was sent does not come in.
+fn multicast_filtered_by_this_host(mode: Mode) {
+    let cluster = Cluster::new(rack(mode, one_nic(Multicast::Flooded)));
+    let worker = cluster.rack.worker(0);
+    filter(worker, "input", "ct state established,related accept");
+    shell(worker, "nft add rule inet filter input iifname lo accept");
+    shell(worker, "nft add rule inet filter input udp sport 48864 ip daddr != 224.0.0.0/4 accept");
+    shell(worker, "nft add rule inet filter input counter drop");
+    let said = doctor(&cluster, 0);
+    let (host, command) = said.remarks("filtered multicast: results to 239.");
+    assert!(said.text.contains(" are dropped by this host's firewall"), "{}", said.text);
+    assert_eq!(host, HERE);
+    assert!(command.starts_with("iptables -I INPUT -d 239."), "{command}");
+    let said = privileged_doctor(&cluster, 0);
+    let (_, command) = said.remarks("filtered multicast: results to 239.");
+    shell(worker, command);
+    doctor(&cluster, 0).is_content();
+    // Another rank's is none of this.
+    doctor(&cluster, 1).is_content();
+    cluster.stop();
+    // Nor does it mend what the network drops.
+    let cluster = Cluster::new(rack(mode, one_nic(Multicast::Blocked)));
+    doctor(&cluster, 0).remarks("lost multicast");
+    cluster.stop();
+}
+
 fn a_port_filtered_on_the_way_out_of_this_host(mode: Mode) {
     let cluster = Cluster::in_mode(1, mode);
     let worker = cluster.rack.worker(0);
@@ -295,12 +323,32 @@ fn a_missing_neighbour(mode: Mode) {
     let switch = cluster.rack.switch();
     shell(switch, "ip link set dev br0 arp off");
     let said = doctor(&cluster, 0);
-    let (host, command) =
-        said.blames("missing neighbour: nobody answers ARP for 10.88.0.254 on eth0");
-    assert_eq!(host, AGGREGATOR_ADDRESS.to_string());
-    shell(switch, command);
+    // From here that looks as if the address were wrong.
+    let (host, _) = said.blames(
+        "missing neighbour: nobody answers ARP for 10.88.0.254 on eth0; no host there has this \
+         address, or it is down",
+    );
+    assert_eq!(host, "this host, with the address of a host that is up");
+    shell(switch, "ip link set dev br0 arp on");
     doctor(&cluster, 0).is_content();
     cluster.stop();
+}
+
+/// The host is there, and no daemon runs.
+fn nobody_who_listens(mode: Mode) {
+    let Cluster { binaries, aggregator, rack, .. } = Cluster::in_mode(1, mode);
+    let control = aggregator.control().to_owned();
+    aggregator.stop().unwrap();
+    let port = control.rsplit(':').next().unwrap();
+    let mut command = Command::new(&binaries.worker);
+    command.args(["doctor", "--aggregator", &control]);
+    let mut doctor = rack.worker(0).spawn("doctor", command).unwrap();
+    let said = Said { code: doctor.wait(PATIENCE).unwrap().code(), text: doctor.stdout() };
+    let (host, command) = said.blames(&format!(
+        "nobody listens: {AGGREGATOR_ADDRESS} is up, and refuses TCP to port {port}"
+    ));
+    assert_eq!(host, AGGREGATOR_ADDRESS.to_string());
+    assert!(command.starts_with("switchml-aggregator --iface INTERFACE"), "{command}");
 }
 
 fn a_wrong_neighbour(mode: Mode) {
@@ -449,9 +497,8 @@ fn causes_in_a_vlan(mode: Mode) {
     doctor(&cluster, 0).is_content();
     shell(worker, "ip neigh flush dev eth0");
     shell(switch, "ip link set dev br0 arp off");
-    let said = doctor(&cluster, 0);
-    let (_, command) = said.blames("missing neighbour: nobody answers ARP for 10.88.0.254");
-    shell(switch, command);
+    doctor(&cluster, 0).blames("missing neighbour: nobody answers ARP for 10.88.0.254");
+    shell(switch, "ip link set dev br0 arp on");
     doctor(&cluster, 0).is_content();
 }
 

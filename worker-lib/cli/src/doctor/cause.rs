@@ -1,13 +1,17 @@
 //! What keeps packets from their way, in one line each, with the command that mends it.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use switchml_host::neighbours::mac_text;
+use switchml_protocol::CONTROL_PORT;
+use switchml_worker::interface::unspecified;
 
 /// A cause of trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
+    /// The host refuses connections to the control plane.
+    NobodyListens(SocketAddr),
     /// Nobody answers for the next hop: ARP, or neighbour discovery over IPv6.
     NoNeighbour {
         /// The next hop.
@@ -18,6 +22,8 @@ pub enum Cause {
         mac: Option<String>,
         /// Id of an XDP program on the interface, which may drop the answers.
         program: Option<u32>,
+        /// Whether nothing but the settings says that there is such a host.
+        may_be_mistyped: bool,
     },
     /// Somebody entered a MAC of the next hop that is not its own.
     WrongNeighbour {
@@ -82,6 +88,15 @@ pub enum Cause {
     },
     /// The aggregator's port is no faster than this host's link, or hardly.
     SlowPort(SlowPort),
+    /// This host's firewall drops results to all.
+    FilteredGroup {
+        /// Their group.
+        group: SocketAddrV4,
+        /// The chains that they pass on their way in, if they can be seen.
+        chains: Option<Vec<String>>,
+        /// What comes instead.
+        instead: Instead,
+    },
     /// Results to all do not arrive.
     LostMulticast {
         /// Their group, where it is this rank's.
@@ -206,7 +221,9 @@ impl Cause {
     pub fn breaks(&self) -> bool {
         match self {
             Self::SmallMtu(SmallMtu { works, .. }) => !works,
-            Self::LostMulticast { instead, .. } => *instead != Instead::Copies,
+            Self::LostMulticast { instead, .. } | Self::FilteredGroup { instead, .. } => {
+                *instead != Instead::Copies
+            }
             Self::SlowPort(_) => false,
             _ => true,
         }
@@ -219,6 +236,11 @@ impl Cause {
             Self::NoNeighbour { address, interface, mac: Some(mac), .. } => {
                 on(HERE, format!("ip neigh replace {address} lladdr {mac} dev {interface}"))
             }
+            Self::NobodyListens(target) => on(&target.ip().to_string(), start_at(*target)),
+            Self::NoNeighbour { mac: None, may_be_mistyped: true, .. } => on(
+                &format!("{HERE}, with the address of a host that is up"),
+                "switchml-worker doctor --aggregator ADDRESS".to_owned(),
+            ),
             Self::NoNeighbour { address, mac: None, .. } => on(
                 &address.to_string(),
                 format!("ip link set dev {} up arp on", interface_with(*address)),
@@ -265,6 +287,7 @@ impl Cause {
                     format!("switchml-aggregator{ports}"),
                 )
             }
+            Self::FilteredGroup { group, chains, .. } => on(HERE, pass_group(*group, chains)),
             Self::LostMulticast { instead: Instead::Nothing(ports), .. } => {
                 let ports = interfaces(ports.iter().map(String::as_str));
                 on(THERE, format!("switchml-aggregator --fanout auto{ports}"))
@@ -277,6 +300,16 @@ impl Cause {
     }
 }
 
+/// Starts a daemon whose control plane can be reached there.
+fn start_at(control: SocketAddr) -> String {
+    let any = unspecified(control).ip();
+    let control = match control.port() {
+        CONTROL_PORT => String::new(),
+        port => format!(" --control {}", SocketAddr::new(any, port)),
+    };
+    format!("switchml-aggregator --iface INTERFACE{control}")
+}
+
 /// The daemon's options for these interfaces.
 fn interfaces<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!(" --iface {name}")).collect()
@@ -285,6 +318,18 @@ fn interfaces<'a>(names: impl Iterator<Item = &'a str>) -> String {
 /// What a shell makes the name of the interface that has an address.
 fn interface_with(address: IpAddr) -> String {
     format!("$(ip -o address show to {address} | awk '{{print $2}}')")
+}
+
+/// Has this host's firewall let results to all groups pass, for each job has one of its own.
+fn pass_group(group: SocketAddrV4, chains: &Option<Vec<String>>) -> String {
+    let [first, second, ..] = group.ip().octets();
+    let (groups, port) = (format!("{first}.{second}.0.0/16"), group.port());
+    let rule = |chain| format!("nft insert rule {chain} ip daddr {groups} udp dport {port} accept");
+    let seen = chains.iter().flatten().map(rule).collect::<Vec<_>>();
+    match seen.is_empty() {
+        false => seen.join(" && "),
+        true => format!("iptables -I INPUT -d {groups} -p udp --dport {port} -j ACCEPT"),
+    }
 }
 
 /// Has firewalls let packets of a flow pass.
@@ -342,16 +387,14 @@ impl SmallMtu {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoNeighbour { address, interface, program, .. } => {
-                let question = if address.is_ipv6() { "neighbour discovery" } else { "ARP" };
-                write!(
-                    f,
-                    "missing neighbour: nobody answers {question} for {address} on {interface}"
-                )?;
-                match program {
-                    Some(id) => write!(f, ", or the XDP program with id {id} there drops answers"),
-                    None => Ok(()),
-                }
+            Self::NobodyListens(target) => write!(
+                f,
+                "nobody listens: {} is up, and refuses TCP to port {}",
+                target.ip(),
+                target.port()
+            ),
+            Self::NoNeighbour { address, interface, program, may_be_mistyped, .. } => {
+                write_no_neighbour(f, *address, interface, *program, *may_be_mistyped)
             }
             Self::WrongNeighbour { address, interface, mac } => write!(
                 f,
@@ -403,13 +446,32 @@ impl fmt::Display for Cause {
             Self::SlowPort(slow) => slow.fmt(f),
             Self::LostMulticast { group, instead } => {
                 let group = group.map(|group| format!(" to {group}")).unwrap_or_default();
-                let then = match instead {
-                    Instead::Nothing(_) => "the aggregator is told to send no copies",
-                    Instead::Copies => "the aggregator sends copies instead, which works",
-                };
-                write!(f, "lost multicast: results{group} do not arrive; {then}")
+                write!(f, "lost multicast: results{group} do not arrive; {instead}")
             }
+            Self::FilteredGroup { group, chains, instead } => write!(
+                f,
+                "filtered multicast: results to {group} are dropped by this host's firewall on \
+                 their way in{}; {instead}",
+                unseen(chains)
+            ),
         }
+    }
+}
+
+impl fmt::Display for Instead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing(_) => "the aggregator is told to send no copies",
+            Self::Copies => "the aggregator sends copies instead, which works",
+        })
+    }
+}
+
+/// What is said of a firewall whose chains cannot be seen.
+fn unseen(chains: &Option<Vec<String>>) -> &'static str {
+    match chains {
+        None => " (its rules are for root to see: `sudo nft list ruleset`)",
+        Some(_) => "",
     }
 }
 
@@ -417,14 +479,28 @@ fn list(ports: &[String]) -> String {
     if ports.is_empty() { "no interface".to_owned() } else { ports.join(", ") }
 }
 
+fn write_no_neighbour(
+    f: &mut fmt::Formatter<'_>,
+    address: IpAddr,
+    interface: &str,
+    program: Option<u32>,
+    may_be_mistyped: bool,
+) -> fmt::Result {
+    let question = if address.is_ipv6() { "neighbour discovery" } else { "ARP" };
+    write!(f, "missing neighbour: nobody answers {question} for {address} on {interface}")?;
+    if may_be_mistyped {
+        f.write_str("; no host there has this address, or it is down")?;
+    }
+    match program {
+        Some(id) => write!(f, ", or the XDP program with id {id} there drops answers"),
+        None => Ok(()),
+    }
+}
+
 fn write_filtered(f: &mut fmt::Formatter<'_>, flow: Flow, place: &Place) -> fmt::Result {
     let (protocol, port) = flow.protocol();
     let protocol = protocol.to_uppercase();
     write!(f, "filtered port: {protocol} ")?;
-    let unseen = |chains: &Option<Vec<String>>| match chains {
-        None => " (its rules are for root to see: `sudo nft list ruleset`)",
-        Some(_) => "",
-    };
     match place {
         Place::Out(chains) => {
             let unseen = unseen(chains);

@@ -1,7 +1,7 @@
 //! Looks for the cause of what a step has met with.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 use switchml_host::interfaces;
@@ -13,7 +13,7 @@ use switchml_worker_core::hello::{Hello, HelloStep};
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
 
 use super::TIMEOUT;
-use super::cause::{Cause, Narrow, SmallMtu};
+use super::cause::{Cause, Instead, Narrow, SmallMtu};
 use super::counters::Counters;
 use super::firewall;
 use super::here::{self, Here};
@@ -29,8 +29,9 @@ const MOST_ROUTERS: u32 = 8;
 /// that was tried.
 pub fn control_plane(target: SocketAddr, before: &Counters) -> Option<Cause> {
     match TcpStream::connect_timeout(&target, CONNECT) {
-        // Its host is there, and says that nobody serves: so did the step.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return None,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            return Some(Cause::NobodyListens(target));
+        }
         // It works now.
         Ok(_) => return None,
         Err(_) => {}
@@ -63,14 +64,19 @@ fn closed_path(access: &Access, assigned: &Assigned) -> Option<Cause> {
     }
 }
 
-/// Where the way takes no packets of more than `lanes` lanes, and what else the aggregator sees of
-/// it. `name` is that of a job for this.
-pub fn open_path(access: &Access, name: &str, narrow: Option<u16>) -> Vec<Cause> {
+/// Where the way takes no packets of more than `narrow` lanes, why this rank `has_copies` of
+/// results, and what else the aggregator sees of the way. `name` is that of a job for this.
+pub fn open_path(access: &Access, name: &str, narrow: Option<u16>, has_copies: bool) -> Vec<Cause> {
     let Ok((membership, assigned)) = Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT)
     else {
-        return Vec::new();
+        let lost = Cause::LostMulticast { group: None, instead: Instead::Copies };
+        return has_copies.then_some(lost).into_iter().collect();
     };
     let mut causes = Vec::new();
+    if has_copies {
+        let group = assigned.shards().next().and_then(|(_, group)| group);
+        causes.push(lost_group(assigned.data_address, group, None, Instead::Copies));
+    }
     if let Some(aggregator) = aggregator(access, &assigned) {
         causes.extend(aggregator.foreign_program());
         let here = Here::towards(assigned.data_address.ip());
@@ -83,6 +89,21 @@ pub fn open_path(access: &Access, name: &str, narrow: Option<u16>) -> Vec<Cause>
     }
     membership.leave();
     causes
+}
+
+/// Why results to a group do not arrive from `target`; `named` is the group if it is to be named.
+pub fn lost_group(
+    target: SocketAddr,
+    group: Option<SocketAddrV4>,
+    named: Option<SocketAddrV4>,
+    instead: Instead,
+) -> Cause {
+    match group.filter(|group| firewall::drops_group(*group, target).unwrap_or(false)) {
+        Some(group) => {
+            Cause::FilteredGroup { group, chains: firewall::chains("input", false), instead }
+        }
+        None => Cause::LostMulticast { group: named, instead },
+    }
 }
 
 fn aggregator(access: &Access, assigned: &Assigned) -> Option<Aggregator> {

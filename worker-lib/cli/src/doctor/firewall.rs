@@ -1,8 +1,55 @@
-//! The chains of this host's firewall, which rules that let packets pass go into.
+//! This host's firewall: the chains that rules go into which let packets pass, and whether it takes
+//! packets of a group.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde::Deserialize;
+use socket2::{Domain, Socket, Type};
+use switchml_worker::interface::unspecified;
+
+/// Wait for a packet that does not leave this host.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Whether packets to a group are dropped on their way in, at the interface towards `target`. One
+/// that the kernel loops back passes the same hook as one from the network, which is what is tried:
+/// only rules that look for the sender make a difference.
+///
+/// # Errors
+///
+/// When the system refuses the sockets.
+pub fn drops_group(group: SocketAddrV4, target: SocketAddr) -> io::Result<bool> {
+    let sender = UdpSocket::bind(unspecified(target))?;
+    sender.connect(target)?;
+    let IpAddr::V4(local) = sender.local_addr()?.ip() else { return Ok(false) };
+    // As ranks receive.
+    let receiver = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    receiver.set_reuse_address(true)?;
+    receiver.bind(&SocketAddr::from(group).into())?;
+    receiver.join_multicast_v4(group.ip(), &local)?;
+    receiver.set_read_timeout(Some(PATIENCE))?;
+    let sender = Socket::from(UdpSocket::bind((local, 0))?);
+    sender.set_multicast_if_v4(&local)?;
+    sender.set_multicast_loop_v4(true)?;
+    // It does not leave this host. Ranks of other jobs here drop it: it is too short.
+    sender.set_multicast_ttl_v4(0)?;
+    let receiver = UdpSocket::from(receiver);
+    let sent_by = UdpSocket::from(sender);
+    sent_by.send_to(&[0], group)?;
+    let from = sent_by.local_addr()?;
+    let mut packet = [0; 2048];
+    loop {
+        match receiver.recv_from(&mut packet) {
+            Ok((_, sender)) if sender == from => return Ok(false),
+            // The aggregator's.
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+}
 
 /// What `nft --json list chains` prints.
 #[derive(Deserialize)]

@@ -66,7 +66,8 @@ impl Evidence {
         match neighbour.mac {
             None => {
                 let (mac, program) = (macs.first().cloned(), interface.program);
-                Some(Cause::NoNeighbour { address, interface: name, mac, program })
+                let may_be_mistyped = self.aggregator.is_none() && gateway.is_none();
+                Some(Cause::NoNeighbour { address, interface: name, mac, program, may_be_mistyped })
             }
             Some(mac) => {
                 let is_right = macs.contains(&switchml_host::neighbours::mac_text(mac));
@@ -300,6 +301,18 @@ mod tests {
         assert_eq!(fix(&evidence).1, "ip neigh del 10.0.0.254 dev eth0");
         evidence.here.neighbour = neighbour(Some(0xFE));
         assert!(matches!(evidence.cause(), Some(Cause::Filtered { .. })), "it is the right one");
+        // Nobody but the settings says that it exists.
+        let unknown = Evidence { aggregator: None, ..evidence.clone() };
+        let unknown = Evidence {
+            here: Here { neighbour: neighbour(None), ..unknown.here.clone() },
+            ..unknown
+        };
+        assert!(fix(&unknown).1.starts_with("switchml-worker doctor --aggregator "));
+        let line = unknown.cause().unwrap().to_string();
+        assert!(
+            line.ends_with(" on eth0; no host there has this address, or it is down"),
+            "{line}"
+        );
         // A router's MAC is none of the aggregator's.
         evidence.here.gateway = Some(Ipv4Addr::new(10, 0, 1, 254).into());
         evidence.here.neighbour = neighbour(Some(0x99));

@@ -84,29 +84,28 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
         .inspect_err(|_| causes.extend(examine::data_path(access, &examination)))?;
     let narrow = communicator.info().narrow.as_ref().map(|narrow| narrow.lanes);
     step("all-reduce", || reduce(&communicator))?;
-    causes.extend(without_multicast(&communicator));
+    let has_copies = is_without_multicast(&communicator);
     // Where copies are allowed, ranks have them.
     let instead = Instead::Nothing(status.ports.into_iter().map(|port| port.name).collect());
     step("results", || results(&communicator)).inspect_err(|_| {
         let group = communicator.info().multicast;
-        causes.push(Cause::LostMulticast { group, instead: instead.clone() });
+        causes.push(examine::lost_group(data_address, group, group, instead.clone()));
     })?;
     step("leave", || leave(communicator))?;
-    causes.extend(examine::open_path(access, &examination, narrow));
+    causes.extend(examine::open_path(access, &examination, narrow, has_copies));
     step("other ranks", || other_ranks(access)).inspect_err(|_| {
         causes.push(Cause::LostMulticast { group: None, instead });
     })
 }
 
-/// That the group of results does not reach this rank, which the aggregator has found out.
-fn without_multicast(communicator: &Communicator) -> Option<Cause> {
+/// Whether the group of results does not reach this rank, which the aggregator has found out.
+fn is_without_multicast(communicator: &Communicator) -> bool {
     let info = communicator.info();
     // Over IPv6 there is none, and it reaches no rank on the aggregator's own host.
-    let is_lost = info.multicast.is_none()
+    info.multicast.is_none()
         && info.aggregator.is_ipv4()
         && info.capabilities.contains(Capabilities::GROUP_HELLOS)
-        && !Interface::has(info.aggregator.ip());
-    is_lost.then_some(Cause::LostMulticast { group: None, instead: Instead::Copies })
+        && !Interface::has(info.aggregator.ip())
 }
 
 /// Does a step, and prints how it went.

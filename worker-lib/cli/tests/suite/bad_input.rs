@@ -101,7 +101,12 @@ fn no_aggregator_for_the_doctor() {
     );
     let text = doctor.stdout();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 2, "{text}");
+    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines[2], "WHY   nobody listens: 127.0.0.1 is up, and refuses TCP to port 1");
+    assert_eq!(
+        lines[3],
+        "FIX   on 127.0.0.1: switchml-aggregator --iface INTERFACE --control 0.0.0.0:1"
+    );
     assert!(lines[0].starts_with("ok ") && lines[1].starts_with("FAIL"), "{text}");
     assert!(lines[1].contains("no aggregator answers at 127.0.0.1:1"), "{text}");
 }
