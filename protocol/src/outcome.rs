@@ -24,7 +24,7 @@ pub enum Action {
 macro_rules! outcomes {
     ($($(#[doc = $doc:literal])+ $name:ident = $label:literal => $action:ident,)+) => {
         /// What became of a packet.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Outcome {
             $($(#[doc = $doc])+ $name,)+

@@ -1,5 +1,6 @@
-//! Logs notable packets, at a bounded rate.
+//! Logs notable packets: of each kind the first, and once a minute how many there were besides.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -7,14 +8,14 @@ use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::data_plane::EventSink;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 /// Most events that wait for being logged.
 const CAPACITY: usize = 256;
-/// Most lines in a [`PERIOD`].
-const MAX_LINES: u32 = 20;
-const PERIOD: Duration = Duration::from_secs(1);
+/// Most kinds of packets that have a line of their own in a [`PERIOD`].
+const MAX_KINDS: usize = 256;
+const PERIOD: Duration = Duration::from_secs(60);
 
 /// Where a data plane tells of packets, and what [`log`] takes them from. Events that find no room
 /// are dropped.
@@ -26,41 +27,74 @@ pub fn channel() -> (EventSink, mpsc::Receiver<Event>) {
     (Box::new(sink), receiver)
 }
 
-/// Logs what comes, until the data plane is gone. Whoever floods the aggregator does not flood its
-/// log.
+/// Logs what comes, until the data plane is gone. Neither a flood from outside nor a job whose
+/// every packet is refused floods the log.
 pub async fn log(mut events: mpsc::Receiver<Event>) {
-    let mut period_start = Instant::now();
-    let mut seen = 0;
-    while let Some(event) = events.recv().await {
-        let Some(outcome) = Outcome::ALL.get(usize::from(event.outcome)) else { continue };
-        if *outcome == Outcome::Hello {
-            // Ranks try several sizes, and the job's log has what came of it.
-            debug!("{}", line(&event, outcome));
-            continue;
-        }
-        if period_start.elapsed() >= PERIOD {
-            report_unlogged(seen);
-            period_start = Instant::now();
-            seen = 0;
-        }
-        seen += 1;
-        if seen <= MAX_LINES {
-            warn!("{}", line(&event, outcome));
+    let mut digest = Digest::default();
+    let mut period = interval(PERIOD);
+    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            event = events.recv() => {
+                let Some(event) = event else { break };
+                let Some(outcome) = Outcome::from_number(event.outcome) else { continue };
+                if outcome == Outcome::Hello {
+                    // Ranks try several sizes, and the job's log has what came of it.
+                    debug!("{}", line(&event, outcome));
+                } else if digest.is_new(&event, outcome) {
+                    warn!("{}", line(&event, outcome));
+                }
+            }
+            _ = period.tick() => digest.end_period().iter().for_each(|line| warn!("{line}")),
         }
     }
-    report_unlogged(seen);
+    digest.end_period().iter().for_each(|line| warn!("{line}"));
 }
 
-fn report_unlogged(seen: u32) {
-    if seen > MAX_LINES {
-        warn!(
-            "{} more notable packets, not logged; `switchml-aggregator status` has the counts",
-            seen - MAX_LINES
-        );
+/// What was seen in a [`PERIOD`].
+#[derive(Default)]
+struct Digest {
+    /// How many packets of a job had an outcome, besides the one that was logged.
+    more: BTreeMap<(u16, Outcome), u64>,
+    /// Packets of further kinds.
+    others: u64,
+}
+
+impl Digest {
+    /// Whether it is the first of its kind.
+    fn is_new(&mut self, event: &Event, outcome: Outcome) -> bool {
+        let kind = (event.job, outcome);
+        let has_room = self.more.len() < MAX_KINDS;
+        match self.more.get_mut(&kind) {
+            Some(more) => *more += 1,
+            None if has_room => {
+                self.more.insert(kind, 0);
+                return true;
+            }
+            None => self.others += 1,
+        }
+        false
+    }
+
+    /// Lines on what was not logged. A kind that goes on is no news in the next period.
+    fn end_period(&mut self) -> Vec<String> {
+        self.more.retain(|_, more| *more > 0);
+        let counts = |(&(job, outcome), more): (&(u16, Outcome), &mut u64)| {
+            let more = std::mem::take(more);
+            format!("job {job}: {more} more within a minute: {}", outcome.help())
+        };
+        let mut lines: Vec<_> = self.more.iter_mut().map(counts).collect();
+        if std::mem::take(&mut self.others) > 0 {
+            lines.push(format!(
+                "more than {MAX_KINDS} kinds of notable packets, not logged; `switchml-aggregator \
+                 status` has the counts"
+            ));
+        }
+        lines
     }
 }
 
-fn line(event: &Event, outcome: &Outcome) -> String {
+fn line(event: &Event, outcome: Outcome) -> String {
     let Event { job, rank, slot, round, binding, .. } = event;
     let from = SocketAddr::new(binding.ip.into(), binding.port.get());
     let vlan = match binding.vlan {
@@ -75,6 +109,7 @@ fn line(event: &Event, outcome: &Outcome) -> String {
 mod tests {
     use switchml_protocol::U16;
     use switchml_protocol::job::Binding;
+    use zerocopy::FromZeros;
 
     use super::*;
 
@@ -99,6 +134,39 @@ mod tests {
         };
         let expected = "job 2: HELLO with a wrong secret. Rank 3, slot 5, round 7, from \
                         10.0.0.3:40000 in VLAN 5";
-        assert_eq!(line(&event, &Outcome::WrongSecret), expected);
+        assert_eq!(line(&event, Outcome::WrongSecret), expected);
+    }
+
+    /// An interface that was made anew has every packet of a job refused, thousands a second.
+    #[test]
+    fn a_kind_of_packet_is_a_line_and_a_count_each_minute() {
+        let of_job = |job| Event { job, ..Event::new_zeroed() };
+        let mut digest = Digest::default();
+        let news = (0..2219).filter(|_| digest.is_new(&of_job(2), Outcome::WrongPlace)).count();
+        assert_eq!(news, 1);
+        assert!(digest.is_new(&of_job(3), Outcome::WrongPlace));
+        assert!(digest.is_new(&of_job(2), Outcome::WrongSecret));
+        let expected = format!("job 2: 2218 more within a minute: {}", Outcome::WrongPlace.help());
+        assert_eq!(digest.end_period(), [&*expected]);
+        assert!(!digest.is_new(&of_job(2), Outcome::WrongPlace), "it goes on");
+        assert!(digest.is_new(&of_job(3), Outcome::WrongPlace), "it was over");
+        let expected = expected.replace("2218", "1");
+        assert_eq!(digest.end_period(), [expected]);
+        assert_eq!(digest.end_period(), [] as [&str; 0]);
+        assert!(digest.is_new(&of_job(2), Outcome::WrongPlace));
+    }
+
+    /// Jobs that do not exist, as whoever sends garbage names them.
+    #[test]
+    fn kinds_are_bounded() {
+        let mut digest = Digest::default();
+        let of_job = |job: u16| Event { job, ..Event::new_zeroed() };
+        let news = (0..300).filter(|job| digest.is_new(&of_job(*job), Outcome::WrongPlace)).count();
+        assert_eq!(news, 256);
+        let lines = digest.end_period();
+        assert!(
+            matches!(&lines[..], [only] if only.starts_with("more than 256 kinds")),
+            "{lines:?}"
+        );
     }
 }
