@@ -12,7 +12,9 @@ use ring::digest;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring::default_provider, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError,
     RootCertStore, SignatureScheme,
@@ -74,7 +76,10 @@ pub enum TlsError {
         seen: Fingerprint,
     },
     /// Its certificate is too old.
-    #[error("its certificate expired {days} days ago; have its operator renew it")]
+    #[error(
+        "its certificate expired {days} days ago by this host's clock; have its operator renew it, \
+         or set the clock"
+    )]
     Expired {
         /// Since when.
         days: u64,
@@ -335,7 +340,10 @@ impl ClientTls {
 fn refusal(alert: AlertDescription) -> Option<&'static str> {
     match alert {
         AlertDescription::UnknownCA => Some("none of the CAs that it knows has signed it"),
-        AlertDescription::CertificateExpired => Some("it is not valid now; renew it"),
+        AlertDescription::CertificateExpired => {
+            Some("it is not valid now; renew it, or set the clocks")
+        }
+        AlertDescription::CertificateRevoked => Some("its CA has revoked it; get another one"),
         AlertDescription::DecryptError => Some("its signature is wrong"),
         AlertDescription::BadCertificate
         | AlertDescription::UnsupportedCertificate
@@ -378,6 +386,18 @@ pub fn roots(file: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
+/// The lists of revoked certificates in a file with these contents.
+///
+/// # Errors
+///
+/// [`TlsError::File`].
+pub fn revocations(
+    file: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    in_pem(file, pem, "list of revoked certificates (CRL)")
+}
+
 /// A certificate, with those that lead to its CA, and its key: the files' names and contents.
 ///
 /// # Errors
@@ -406,11 +426,16 @@ pub fn unfit(cert: &Path, key: &Path, error: Error) -> TlsError {
 }
 
 fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    in_pem(file, pem, "certificate")
+}
+
+/// All of a kind that a file with these contents has, at least one.
+fn in_pem<T: PemObject>(file: &Path, pem: &[u8], kind: &str) -> Result<Vec<T>, TlsError> {
     let wrong = |why| TlsError::File { file: file.to_owned(), why };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found: Result<Vec<_>, _> = T::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| wrong(format!("is no PEM: {error}")))?;
     if found.is_empty() {
-        return Err(wrong("has no certificate in PEM".to_owned()));
+        return Err(wrong(format!("has no {kind} in PEM")));
     }
     Ok(found)
 }

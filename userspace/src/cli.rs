@@ -214,14 +214,19 @@ pub struct SecurityOptions {
     /// Ask clients for a certificate that one of the CAs in this file, in PEM, has signed.
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
-    /// File with the key of job tokens, of at least 32 bytes: ranks join with a token that
-    /// `switchml-aggregator token` has made with it. Combiners pass tokens on to the root.
-    #[arg(long, value_name = "FILE", conflicts_with = "parent")]
-    pub token_key: Option<PathBuf>,
+    /// Refuse clients' certificates that these CAs have revoked: a file with a list (CRL), in PEM,
+    /// of each CA.
+    #[arg(long, value_name = "FILE", requires = "tls_client_ca")]
+    pub tls_client_crl: Option<PathBuf>,
+    /// File with a key of job tokens, of at least 32 bytes: ranks join with a token that
+    /// `switchml-aggregator token` has made with it. Once for each key: tokens of all are taken.
+    /// Combiners pass tokens on to the root.
+    #[arg(long = "token-key", value_name = "FILE", conflicts_with = "parent")]
+    pub token_keys: Vec<PathBuf>,
     /// What the jobs of a tenant of job tokens may have together, [TENANT:]jobs=N,ranks=N,slots=N,
     /// joins=N: jobs, ranks and slots at once, joins in a minute. Without a tenant's name it is for
     /// each of them, and for what a named one's does not say. What is left out is not bounded.
-    #[arg(long = "tenant-quota", value_name = "LIMITS", requires = "token_key",
+    #[arg(long = "tenant-quota", value_name = "LIMITS", requires = "token_keys",
           value_parser = quota::parse)]
     pub tenant_quotas: Vec<quota::TenantQuota>,
     /// Give packets tags, by which those of a job's own ranks and of this aggregator are told from
@@ -456,7 +461,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 26] = [
+    const VALUES: [(&str, &str); 27] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -479,6 +484,7 @@ mod tests {
         ("tls-self-signed", ""),
         ("token-key", "/tmp/key"),
         ("tls-client-ca", "/tmp/ca"),
+        ("tls-client-crl", "/tmp/crl"),
         ("tenant-quota", "jobs=8"),
         ("packet-tags", ""),
         ("parent-tls-fingerprint", "sha256:00"),
@@ -514,11 +520,13 @@ mod tests {
             "tls-cert" => Some("tls-key"),
             "tls-key" => Some("tls-cert"),
             "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
+            "tls-client-crl" => Some("tls-client-ca"),
             "tenant-quota" => Some("token-key"),
             _ => None,
         };
+        let tls = (option == "tls-client-crl").then_some("tls-self-signed");
         let options = required(kind).into_iter().filter(|name| *name != option);
-        let options = options.chain(besides).chain([option]);
+        let options = options.chain(besides).chain(tls).chain([option]);
         let given = options
             .flat_map(|name| [format!("--{name}"), value(name).to_owned()])
             .filter(|text| !text.is_empty());
@@ -561,8 +569,8 @@ mod tests {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
                     "control" | "data-address" | "log-format" | "otlp-endpoint" | "tls-cert"
-                    | "tls-key" | "tls-self-signed" | "tls-client-ca" | "token-key"
-                    | "tenant-quota" => true,
+                    | "tls-key" | "tls-self-signed" | "tls-client-ca" | "tls-client-crl"
+                    | "token-key" | "tenant-quota" => true,
                     other => other.starts_with(&name(*kind)),
                 };
                 match with(*kind, long) {

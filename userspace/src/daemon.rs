@@ -30,8 +30,8 @@ use switchml_userspace::data_plane::xdp::{self, PinError};
 use switchml_userspace::exposure::{self, Exposure};
 use switchml_userspace::guard::Guard;
 use switchml_userspace::service::{Service, host_name};
-use switchml_userspace::tls::{ServerTls, Source};
-use switchml_userspace::tokens::TokenKey;
+use switchml_userspace::tls::{Clients, ServerTls, Source};
+use switchml_userspace::tokens::{KeyError, TokenKey, TokenKeys};
 use switchml_userspace::{dual, events};
 use switchml_userspace_core::jobs::JobTable;
 use switchml_userspace_core::proxy::Proxy;
@@ -209,8 +209,8 @@ fn parent_tls(options: &SecurityOptions) -> Result<ClientTls, WrongSetting> {
 
 /// What the options ask of those who connect.
 fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
-    let SecurityOptions { tls_cert, tls_key, tls_self_signed, tls_client_ca, .. } = options;
-    let tokens = options.token_key.as_deref().map(TokenKey::read).transpose()?;
+    let SecurityOptions { tls_cert, tls_key, tls_self_signed, .. } = options;
+    let tokens = read_token_keys(options)?;
     let open = Guard { commit: switchml_cli::commit!(), tokens, ..Guard::default() };
     let source = match (tls_cert.clone().zip(tls_key.clone()), tls_self_signed) {
         (None, false) => return Ok(open),
@@ -218,8 +218,23 @@ fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
         (Some((cert, key)), true) => Source::self_signed_in(cert, key)?,
         (None, true) => Source::self_signed().context("cannot make a certificate")?,
     };
-    let tls = ServerTls::new(source, tls_client_ca.clone())?;
+    let crl = options.tls_client_crl.clone();
+    let clients = options.tls_client_ca.clone().map(|ca| Clients { ca, crl });
+    let tls = ServerTls::new(source, clients)?;
     Ok(Guard { tls: Some(tls), ..open })
+}
+
+/// The keys of job tokens, which it names in the log.
+///
+/// # Errors
+///
+/// [`KeyError`].
+fn read_token_keys(options: &SecurityOptions) -> Result<Option<TokenKeys>, KeyError> {
+    let keys = TokenKeys::read(&options.token_keys)?;
+    if let Some(keys) = &keys {
+        info!("job tokens are taken that are signed with {}", keys.ids().join(", "));
+    }
+    Ok(keys)
 }
 
 /// A control plane that trusts everybody is at a public address.

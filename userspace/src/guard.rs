@@ -10,7 +10,7 @@ use tonic::Status;
 use crate::hosts::Hosts;
 use crate::refusals::{Reason, Refusals};
 use crate::tls::ServerTls;
-use crate::tokens::TokenKey;
+use crate::tokens::TokenKeys;
 
 /// What the control plane asks of those who connect. By default nothing.
 pub struct Guard {
@@ -18,8 +18,8 @@ pub struct Guard {
     pub commit: &'static str,
     /// Connections are by TLS.
     pub tls: Option<ServerTls>,
-    /// Ranks join with tokens that are signed with this.
-    pub tokens: Option<TokenKey>,
+    /// Ranks join with tokens that are signed with one of these.
+    pub tokens: Option<TokenKeys>,
     /// What each host has.
     pub hosts: Arc<Hosts>,
     /// What was refused.
@@ -47,6 +47,7 @@ impl Guard {
             tls: self.tls.is_some(),
             client_certificates: self.tls.as_ref().is_some_and(ServerTls::asks_for_certificates),
             tokens: self.tokens.is_some(),
+            certificate_expires: self.tls.as_ref().and_then(ServerTls::expires),
         };
         control::StatusReply {
             refusals: self.refusals.list(),

@@ -173,6 +173,15 @@ fn judge(error: &TlsError) -> (Reason, String) {
             Reason::WrongClientCertificate,
             "its client certificate is not signed by a CA of --tls-client-ca".to_owned(),
         ),
+        TlsError::InvalidCertificate(CertificateError::Revoked) => (
+            Reason::WrongClientCertificate,
+            "its client certificate was revoked, says --tls-client-crl".to_owned(),
+        ),
+        TlsError::InvalidCertificate(CertificateError::UnknownRevocationStatus) => (
+            Reason::WrongClientCertificate,
+            "--tls-client-crl has no list of the CA that has signed its client certificate"
+                .to_owned(),
+        ),
         TlsError::InvalidCertificate(why) => {
             (Reason::WrongClientCertificate, format!("its client certificate is no good: {why}"))
         }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::env;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use switchml_cli::say;
@@ -60,6 +60,10 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
             say!("parent       {parent}");
             say!("cells        {cells}");
         }
+    }
+    if let Some(seconds) = view.security.certificate_expires {
+        let date = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds));
+        say!("certificate  expires {date}");
     }
     view.faults().for_each(|(port, fault)| say!("fault        {port}: {fault}"));
     for job in &view.jobs {

@@ -38,7 +38,7 @@ use crate::guard::Guard;
 use crate::incoming::{Peer, Pulse, incoming};
 use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::refusals::Reason;
-use crate::tokens::TokenKey;
+use crate::tokens::TokenKeys;
 use crate::traces::{RankTrace, Traces};
 use crate::web;
 use daemon_io::DaemonIo;
@@ -121,12 +121,12 @@ impl Service {
         drop(self.lock());
     }
 
-    /// From now on tenants have these quotas, and tokens are signed with this key, if ranks need
+    /// From now on tenants have these quotas, and tokens are signed with these keys, if ranks need
     /// one.
-    pub fn reload(&self, quotas: Quotas, key: Option<TokenKey>) {
+    pub fn reload(&self, quotas: Quotas, keys: Option<TokenKeys>) {
         self.lock().control_plane.set_quotas(quotas);
-        if let Some((tokens, key)) = self.guard.tokens.as_ref().zip(key) {
-            tokens.replace(key);
+        if let Some((tokens, keys)) = self.guard.tokens.as_ref().zip(keys) {
+            tokens.replace(keys);
         }
     }
 
@@ -136,8 +136,8 @@ impl Service {
 
     /// Whose token this is, if ranks need one; nobody's otherwise.
     fn tenant(&self, token: &str, job: &str, peer: IpAddr) -> Result<String, Status> {
-        let Some(key) = &self.guard.tokens else { return Ok(String::new()) };
-        key.verify(token, job).map_err(|error| {
+        let Some(keys) = &self.guard.tokens else { return Ok(String::new()) };
+        keys.verify(token, job).map_err(|error| {
             self.guard.refusals.refuse(error.reason(), peer, "Join", &error);
             token_refused(&error)
         })

@@ -5,16 +5,26 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustls::ServerConfig;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
-use rustls::server::WebPkiClientVerifier;
-use switchml_control::tls::{Fingerprint, TlsError, identity, read, roots, unfit};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
+use switchml_control::tls::{Fingerprint, TlsError, identity, read, revocations, roots, unfit};
 use tracing::{info, warn};
 
 /// The name in certificates that are made here. Workers know them by their fingerprints.
 const OWN_NAME: &str = "switchml-aggregator";
+
+const DAY: u64 = 24 * 60 * 60;
+/// How long before it expires a certificate is warned of, once a day, in seconds. Alerts have the
+/// same.
+const NOTICE: u64 = 14 * DAY;
 
 /// Where the certificate and its key are.
 #[derive(Debug)]
@@ -80,107 +90,241 @@ fn write_new(file: &Path, text: &str, mode: u32) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
+/// Whose certificates clients have.
+#[derive(Debug)]
+pub struct Clients {
+    /// File with the CAs that sign them, in PEM.
+    pub ca: PathBuf,
+    /// File with what these CAs have revoked, in PEM: a list of each.
+    pub crl: Option<PathBuf>,
+}
+
 /// The daemon's side of TLS. Files are read again for each connection, so that one that is made
 /// after they have changed sees what they are now; what is of no use changes nothing.
 pub struct ServerTls {
     source: Source,
-    client_ca: Option<PathBuf>,
+    clients: Option<Clients>,
     loaded: Mutex<Loaded>,
 }
 
 /// What was read last, and what is used: not the same if that was of no use.
 struct Loaded {
     read: Result<Contents, TlsError>,
-    config: Arc<ServerConfig>,
-    fingerprint: Fingerprint,
+    used: Used,
+    /// When it was last said that the certificate expires, in seconds since 1970.
+    warned: Option<u64>,
 }
 
-/// Of certificate, key and CA of clients, in PEM.
+/// What connections are accepted with.
+struct Used {
+    config: Arc<ServerConfig>,
+    fingerprint: Fingerprint,
+    /// When the certificate, or one that leads to its CA, expires, in seconds since 1970.
+    expires: Option<u64>,
+}
+
+/// Of the files, in PEM.
 #[derive(PartialEq, Eq)]
 struct Contents {
     cert: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
+    client_crl: Option<Vec<u8>>,
 }
 
 impl ServerTls {
-    /// With clients that need a certificate signed by one of a file of CAs, if one is given.
+    /// With clients that need a certificate, if it is said which.
     ///
     /// # Errors
     ///
     /// [`TlsError`], about this side's files.
-    pub fn new(source: Source, client_ca: Option<PathBuf>) -> Result<Self, TlsError> {
-        let contents = contents(&source, client_ca.as_deref())?;
-        let (config, fingerprint) = config(&source, client_ca.as_deref(), &contents)?;
-        let loaded = Mutex::new(Loaded { read: Ok(contents), config, fingerprint });
-        Ok(Self { source, client_ca, loaded })
+    pub fn new(source: Source, clients: Option<Clients>) -> Result<Self, TlsError> {
+        let contents = contents(&source, clients.as_ref())?;
+        let used = used(&source, clients.as_ref(), &contents)?;
+        let loaded = Loaded { read: Ok(contents), used, warned: None };
+        let this = Self { source, clients, loaded: Mutex::new(loaded) };
+        this.loaded().warn_of_expiry(UnixTime::now().as_secs());
+        Ok(this)
     }
 
     /// Whether those who connect need a certificate.
     pub fn asks_for_certificates(&self) -> bool {
-        self.client_ca.is_some()
+        self.clients.is_some()
     }
 
     /// Of the certificate that is used.
     pub fn fingerprint(&self) -> Fingerprint {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).fingerprint
+        self.loaded().used.fingerprint
+    }
+
+    /// When the certificate that is used expires, in seconds since 1970, or one between it and its
+    /// CA that is in the same file, whichever is first.
+    pub fn expires(&self) -> Option<u64> {
+        self.loaded().used.expires
     }
 
     /// What a connection is to be accepted with.
     pub fn config(&self) -> Arc<ServerConfig> {
-        let client_ca = self.client_ca.as_deref();
-        let read = contents(&self.source, client_ca);
-        let loaded = &mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.as_ref();
+        let read = contents(&self.source, clients);
+        let loaded = &mut *self.loaded();
         if read != loaded.read {
             let made = read.as_ref().map_err(Clone::clone);
-            match made.and_then(|contents| config(&self.source, client_ca, contents)) {
-                Ok((config, fingerprint)) => {
+            match made.and_then(|contents| used(&self.source, clients, contents)) {
+                Ok(used) => {
+                    let fingerprint = used.fingerprint;
                     info!("TLS: the files have changed; the certificate is {fingerprint} now");
-                    (loaded.config, loaded.fingerprint) = (config, fingerprint);
+                    (loaded.used, loaded.warned) = (used, None);
                 }
                 Err(why) => warn!("TLS: the files have changed, the old ones stay in use: {why}"),
             }
             loaded.read = read;
         }
-        Arc::clone(&loaded.config)
+        loaded.warn_of_expiry(UnixTime::now().as_secs());
+        Arc::clone(&loaded.used.config)
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn contents(source: &Source, client_ca: Option<&Path>) -> Result<Contents, TlsError> {
+impl Loaded {
+    /// Says once a day that the certificate expires, or has expired.
+    fn warn_of_expiry(&mut self, now: u64) {
+        let Some(expires) = self.used.expires.filter(|expires| *expires < now + NOTICE) else {
+            return;
+        };
+        if self.warned.is_some_and(|warned| now < warned + DAY) {
+            return;
+        }
+        self.warned = Some(now);
+        let renew = "renew it; its files are read again, without a restart";
+        match expires.checked_sub(now) {
+            Some(left) => warn!("TLS: the certificate expires in {} days; {renew}", left / DAY),
+            None => warn!("TLS: the certificate has expired; {renew}"),
+        }
+    }
+}
+
+fn contents(source: &Source, clients: Option<&Clients>) -> Result<Contents, TlsError> {
     let (cert, key) = match source {
         Source::Files { cert, key } => (read(cert)?, read(key)?),
         Source::Memory { cert, key } => (cert.clone().into_bytes(), key.clone().into_bytes()),
     };
-    Ok(Contents { cert, key, client_ca: client_ca.map(read).transpose()? })
+    let client_ca = clients.map(|clients| read(&clients.ca)).transpose()?;
+    let crl = clients.and_then(|clients| clients.crl.as_deref());
+    Ok(Contents { cert, key, client_ca, client_crl: crl.map(read).transpose()? })
 }
 
-fn config(
-    source: &Source,
-    client_ca: Option<&Path>,
-    contents: &Contents,
-) -> Result<(Arc<ServerConfig>, Fingerprint), TlsError> {
+fn used(source: &Source, clients: Option<&Clients>, contents: &Contents) -> Result<Used, TlsError> {
     let (cert, key) = match source {
         Source::Files { cert, key } => (cert.as_path(), key.as_path()),
         Source::Memory { .. } => (Path::new("the certificate"), Path::new("its key")),
     };
-    let other = |error: String| TlsError::Other(error);
     let (shown, secret) = identity((cert, &contents.cert), (key, &contents.key))?;
-    let fingerprint = Fingerprint::of(&shown[0]);
+    let (fingerprint, expires) = (Fingerprint::of(&shown[0]), expiry(&shown));
     let provider = Arc::new(default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider));
-    let config =
-        config.with_safe_default_protocol_versions().map_err(|error| other(error.to_string()))?;
-    let config = match client_ca.zip(contents.client_ca.as_deref()) {
+    let config = config.with_safe_default_protocol_versions().map_err(other)?;
+    let config = match clients {
         None => config.with_no_client_auth(),
-        Some((file, pem)) => {
-            let roots = Arc::new(roots(file, pem)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-            config.with_client_cert_verifier(verifier.map_err(|error| other(error.to_string()))?)
+        Some(clients) => {
+            config.with_client_cert_verifier(client_verifier(clients, contents, provider)?)
         }
     };
     let config = config.with_single_cert(shown, secret);
     let mut config = config.map_err(|error| unfit(cert, key, error))?;
     // Workers and browsers.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((Arc::new(config), fingerprint))
+    Ok(Used { config: Arc::new(config), fingerprint, expires })
+}
+
+/// What looks at the certificates of clients. With lists of revoked ones it refuses, too, those of
+/// a CA without a list: whether that has revoked them nobody knows.
+fn client_verifier(
+    clients: &Clients,
+    contents: &Contents,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = roots(&clients.ca, contents.client_ca.as_deref().unwrap_or_default())?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let verifier = match clients.crl.as_deref().zip(contents.client_crl.as_deref()) {
+        None => verifier,
+        Some((file, pem)) => verifier.with_crls(revocations(file, pem)?),
+    };
+    verifier.build().map_err(|error| match &clients.crl {
+        Some(crl) => TlsError::File { file: crl.clone(), why: format!("cannot be used: {error}") },
+        None => other(error),
+    })
+}
+
+/// When the first of these certificates expires, in seconds since 1970. Rustls has no reader of
+/// dates, but it names this one when it refuses a certificate as expired, which is what it looks at
+/// first; so it is asked about the end of time.
+fn expiry(certificates: &[CertificateDer]) -> Option<u64> {
+    let end = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let of_one = |certificate| {
+        let parsed = ParsedCertificate::try_from(certificate).ok()?;
+        let roots = RootCertStore::empty();
+        match verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], end, &[]) {
+            Err(Error::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after, ..
+            })) => Some(not_after.as_secs()),
+            _ => None,
+        }
+    };
+    certificates.iter().filter_map(of_one).min()
+}
+
+fn other(error: impl ToString) -> TlsError {
+    TlsError::Other(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    /// `date -ud 2031-03-01 +%s`.
+    const MARCH_2031: u64 = 1_930_089_600;
+
+    fn until(year: i32, month: u8, day: u8) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new([OWN_NAME.to_owned()]).unwrap();
+        params.not_after = date_time_ymd(year, month, day);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    #[test]
+    fn the_first_of_a_chain_to_expire_counts() {
+        let chain = [until(2040, 1, 1), until(2031, 3, 1), until(2032, 1, 1)];
+        assert_eq!(expiry(&chain), Some(MARCH_2031));
+        assert_eq!(expiry(&[until(2031, 3, 1)]), Some(MARCH_2031));
+        assert_eq!(expiry(&[]), None);
+        assert_eq!(expiry(&[CertificateDer::from(b"no certificate".to_vec())]), None);
+    }
+
+    #[test]
+    fn it_is_said_once_a_day_from_two_weeks_before() {
+        let tls = ServerTls::new(Source::self_signed().unwrap(), None).unwrap();
+        let mut loaded = tls.loaded.into_inner().unwrap();
+        loaded.used.expires = Some(MARCH_2031);
+        let mut said = |now| {
+            let before = loaded.warned;
+            loaded.warn_of_expiry(now);
+            loaded.warned != before
+        };
+        let first = MARCH_2031 - 14 * DAY + 1;
+        let times = [
+            (first - 1, false),
+            (first, true),
+            (first + DAY - 1, false),
+            (first + DAY, true),
+            // After it has expired, too.
+            (MARCH_2031 + DAY, true),
+        ];
+        for (now, expected) in times {
+            assert_eq!(said(now), expected, "{now}");
+        }
+    }
 }

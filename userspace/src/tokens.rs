@@ -1,16 +1,19 @@
 //! Job tokens: with one, ranks of a tenant may join jobs of certain names, until it expires. They
 //! are JSON Web Tokens (RFC 7519), signed by HMAC with SHA-256, of a key that the daemon and who
-//! makes them share.
+//! makes them share. A daemon may have several keys, so that a new one can replace an old one while
+//! tokens of both are in use.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result as JwtResult};
 use jsonwebtoken::signature::{Error as SignatureError, Signer, Verifier};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use jsonwebtoken::{
+    Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, decode_header, encode,
+};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use wildmatch::WildMatch;
@@ -19,6 +22,8 @@ use crate::refusals::Reason;
 
 /// Least length of a key, in bytes: that of what HMAC makes (RFC 7518, 3.2).
 const LEAST_KEY: usize = 32;
+/// Bytes of a key's id, which has twice as many hexadecimal digits.
+const ID_LEN: usize = 4;
 
 /// What a token says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,12 +36,16 @@ struct Claims {
 }
 
 /// What tokens are signed with.
-pub struct TokenKey(RwLock<Keys>);
-
-struct Keys {
+pub struct TokenKey {
+    /// In tokens as `kid` (RFC 7515, 4.1.4): an HMAC of a fixed text, so that nobody has to invent
+    /// one. It decides nothing, and names the key in messages.
+    id: String,
     signing: EncodingKey,
     verifying: DecodingKey,
 }
+
+/// The keys of one daemon: tokens of each are taken.
+pub struct TokenKeys(RwLock<Vec<TokenKey>>);
 
 /// Why a key is none.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +80,31 @@ pub enum TokenError {
          SWITCHML_TOKEN_FILE), which its operator makes with `switchml-aggregator token`"
     )]
     Missing,
-    /// The token is not signed with this key, or changed, or none at all.
+    /// The token is signed with none of the keys, or changed, or none at all.
     #[error("the job token is not one of this aggregator's; ask its operator for another")]
     Forged,
+    /// The token says that it is signed with another key.
+    #[error(
+        "the job token is signed with the key {id}, which this aggregator does not have, or no \
+         longer has; ask its operator for another token"
+    )]
+    UnknownKey {
+        /// What the token calls the key.
+        id: String,
+    },
     /// Its time is over.
-    #[error("the job token has expired; ask the aggregator's operator for another")]
-    Expired,
+    #[error(
+        "the job token expired {} ago by the aggregator's clock, where it is {}; ask its operator \
+         for another, or to set that clock",
+        humantime::format_duration(Duration::from_secs(now.saturating_sub(*expired))),
+        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(*now))
+    )]
+    Expired {
+        /// When, in seconds since 1970.
+        expired: u64,
+        /// When it was looked at.
+        now: u64,
+    },
     /// It is for other jobs.
     #[error(
         "the job token is for jobs of the name {jobs:?}, not for {job:?}; give the job such a \
@@ -95,8 +123,8 @@ impl TokenError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Missing => Reason::NoToken,
-            Self::Forged => Reason::ForgedToken,
-            Self::Expired => Reason::ExpiredToken,
+            Self::Forged | Self::UnknownKey { .. } => Reason::ForgedToken,
+            Self::Expired { .. } => Reason::ExpiredToken,
             Self::OtherJobs { .. } => Reason::TokenOfOtherJobs,
         }
     }
@@ -121,20 +149,13 @@ impl TokenKey {
     }
 
     fn new(key: &[u8]) -> Self {
-        // Whoever was first installed the same.
+        // If another thread was first, it has installed the same.
         let _ = CryptoProvider::install_default(&PROVIDER);
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, key);
+        let digest = hmac::sign(&secret, b"switchml token key");
+        let id = digest.as_ref()[..ID_LEN].iter().map(|byte| format!("{byte:02x}")).collect();
         let (signing, verifying) = (EncodingKey::from_secret(key), DecodingKey::from_secret(key));
-        Self(RwLock::new(Keys { signing, verifying }))
-    }
-
-    /// From now on it is that of another.
-    pub fn replace(&self, other: Self) {
-        let other = other.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = other;
-    }
-
-    fn keys(&self) -> RwLockReadGuard<'_, Keys> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        Self { id, signing, verifying }
     }
 
     /// A token for jobs of a tenant, whose names match `jobs`, for a time from now.
@@ -143,10 +164,47 @@ impl TokenKey {
     ///
     /// When the library cannot make it, which is a mistake here.
     pub fn sign(&self, tenant: &str, jobs: &str, time: Duration) -> JwtResult<String> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let exp = now.as_secs().saturating_add(time.as_secs());
+        let exp = now().saturating_add(time.as_secs());
         let claims = Claims { tenant: tenant.to_owned(), jobs: jobs.to_owned(), exp };
-        encode(&Header::new(Algorithm::HS256), &claims, &self.keys().signing)
+        let header = Header { kid: Some(self.id.clone()), ..Header::new(Algorithm::HS256) };
+        encode(&header, &claims, &self.signing)
+    }
+
+    /// What a token says, if it is signed with this key.
+    fn claims(&self, token: &str) -> Option<Claims> {
+        // No other algorithm, and none at all, is taken, whatever the token says.
+        let mut validation = Validation::new(Algorithm::HS256);
+        // Whoever calls this looks at the time, and can say by how much it is over.
+        validation.validate_exp = false;
+        Some(decode(token, &self.verifying, &validation).ok()?.claims)
+    }
+}
+
+impl TokenKeys {
+    /// The keys in these files; `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// As [`TokenKey::read`].
+    pub fn read(files: &[PathBuf]) -> Result<Option<Self>, KeyError> {
+        let keys: Vec<_> =
+            files.iter().map(|file| TokenKey::read(file)).collect::<Result<_, _>>()?;
+        Ok((!keys.is_empty()).then(|| Self(RwLock::new(keys))))
+    }
+
+    /// From now on they are these others.
+    pub fn replace(&self, others: Self) {
+        let others = others.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = others;
+    }
+
+    /// What messages call them.
+    pub fn ids(&self) -> Vec<String> {
+        self.keys().iter().map(|key| key.id.clone()).collect()
+    }
+
+    fn keys(&self) -> RwLockReadGuard<'_, Vec<TokenKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tenant whose token it is, if it is one for this job, now.
@@ -155,23 +213,39 @@ impl TokenKey {
     ///
     /// [`TokenError`].
     pub fn verify(&self, token: &str, job: &str) -> Result<String, TokenError> {
+        let token = token.trim();
         if token.is_empty() {
             return Err(TokenError::Missing);
         }
-        // No other algorithm, and none at all, is taken, whatever the token says.
-        let mut validation = Validation::new(Algorithm::HS256);
-        validation.leeway = 0;
-        let claims = decode::<Claims>(token.trim(), &self.keys().verifying, &validation);
-        let claims = claims.map_err(|error| match error.kind() {
-            ErrorKind::ExpiredSignature => TokenError::Expired,
-            _ => TokenError::Forged,
-        })?;
-        let Claims { tenant, jobs, .. } = claims.claims;
+        let keys = self.keys();
+        let signed = keys.iter().find_map(|key| key.claims(token));
+        let Claims { tenant, jobs, exp } = signed.ok_or_else(|| unknown(token, &keys))?;
+        let now = now();
+        if exp <= now {
+            return Err(TokenError::Expired { expired: exp, now });
+        }
         match WildMatch::new(&jobs).matches(job) {
             true => Ok(tenant),
             false => Err(TokenError::OtherJobs { jobs, job: job.to_owned() }),
         }
     }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Why a token that is signed with none of the keys is refused: what it calls its key is shown only
+/// if it looks like an id, because anybody may have written it.
+fn unknown(token: &str, keys: &[TokenKey]) -> TokenError {
+    let named = decode_header(token).ok().and_then(|header| header.kid);
+    let is_other = |id: &String| {
+        id.len() == 2 * ID_LEN
+            && id.bytes().all(|digit| digit.is_ascii_hexdigit())
+            && keys.iter().all(|key| key.id != *id)
+    };
+    named.filter(is_other).map_or(TokenError::Forged, |id| TokenError::UnknownKey { id })
 }
 
 /// HMAC with SHA-256, by ring.
@@ -224,6 +298,10 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
+    fn daemon_with(keys: &[u8]) -> TokenKeys {
+        TokenKeys(RwLock::new(keys.iter().map(|byte| TokenKey::new(&[*byte; 32])).collect()))
+    }
+
     /// RFC 7515, appendix A.1: its key and its token, whose claims are others and long expired.
     #[test]
     fn signatures_are_those_of_the_specification() {
@@ -264,7 +342,7 @@ mod tests {
                 true => Ok("t".to_owned()),
                 false => Err(TokenError::OtherJobs { jobs: jobs.into(), job: job.into() }),
             };
-            assert_eq!(key.verify(&token, job), expected, "{jobs} {job}");
+            assert_eq!(daemon_with(&[7]).verify(&token, job), expected, "{jobs} {job}");
         }
     }
 
@@ -272,7 +350,9 @@ mod tests {
     fn what_is_not_signed_with_this_key_is_forged() {
         let key = TokenKey::new(&[7; 32]);
         let token = key.sign("t", "*", HOUR).unwrap();
-        let other = TokenKey::new(&[8; 32]).sign("t", "*", HOUR).unwrap();
+        let daemon = daemon_with(&[7]);
+        let other = TokenKey { id: key.id.clone(), ..TokenKey::new(&[8; 32]) };
+        let other = other.sign("t", "*", HOUR).unwrap();
         let parts: Vec<_> = token.split('.').collect();
         let wider = key.sign("t", "**", HOUR).unwrap();
         let wider = wider.split('.').nth(1).unwrap();
@@ -289,13 +369,80 @@ mod tests {
             "..".to_owned(),
             "\u{3b1}".to_owned(),
         ] {
-            assert_eq!(key.verify(&forged, "a"), Err(TokenError::Forged), "{forged}");
+            assert_eq!(daemon.verify(&forged, "a"), Err(TokenError::Forged), "{forged}");
         }
-        assert_eq!(key.verify("", "a"), Err(TokenError::Missing));
-        let now = key.sign("t", "*", Duration::ZERO).unwrap();
-        std::thread::sleep(Duration::from_millis(1100));
-        assert_eq!(key.verify(&now, "a"), Err(TokenError::Expired));
+        assert_eq!(daemon.verify("", "a"), Err(TokenError::Missing));
+        let over = key.sign("t", "*", Duration::ZERO).unwrap();
+        assert!(matches!(daemon.verify(&over, "a"), Err(TokenError::Expired { .. })));
         // A file ends with a line's end.
-        assert_eq!(key.verify(&format!("{token}\n"), "a"), Ok("t".to_owned()));
+        assert_eq!(daemon.verify(&format!("{token}\n"), "a"), Ok("t".to_owned()));
+    }
+
+    /// Whose clock is wrong is for people to see.
+    #[test]
+    fn a_token_that_has_expired_says_when_and_by_whose_clock() {
+        // `date -ud @1930089600`
+        let error = TokenError::Expired { expired: 1_930_089_600 - 3605, now: 1_930_089_600 };
+        assert_eq!(
+            error.to_string(),
+            "the job token expired 1h 5s ago by the aggregator's clock, where it is \
+             2031-03-01T00:00:00Z; ask its operator for another, or to set that clock"
+        );
+    }
+
+    /// A new key comes beside the old one, and later the old one goes.
+    #[test]
+    fn keys_replace_each_other() {
+        let (old, new) = (TokenKey::new(&[1; 32]), TokenKey::new(&[2; 32]));
+        let by_old = old.sign("t", "*", HOUR).unwrap();
+        let by_new = new.sign("t", "*", HOUR).unwrap();
+        let tenant = || Ok("t".to_owned());
+        let unknown = |key: &TokenKey| Err(TokenError::UnknownKey { id: key.id.clone() });
+        let daemon = daemon_with(&[1]);
+        assert_eq!(
+            (daemon.verify(&by_old, "a"), daemon.verify(&by_new, "a")),
+            (tenant(), unknown(&new))
+        );
+        daemon.replace(daemon_with(&[2, 1]));
+        assert_eq!(daemon.ids(), [&*new.id, &*old.id]);
+        assert_eq!(
+            (daemon.verify(&by_old, "a"), daemon.verify(&by_new, "a")),
+            (tenant(), tenant())
+        );
+        daemon.replace(daemon_with(&[2]));
+        assert_eq!(
+            (daemon.verify(&by_old, "a"), daemon.verify(&by_new, "a")),
+            (unknown(&old), tenant())
+        );
+        // Of the first of two keys, and expired: no other key says that it is forged.
+        daemon.replace(daemon_with(&[1, 2]));
+        let over = old.sign("t", "*", Duration::ZERO).unwrap();
+        assert!(matches!(daemon.verify(&over, "a"), Err(TokenError::Expired { .. })));
+    }
+
+    /// `printf 'switchml token key' | openssl dgst -sha256 -hmac "$key"`, its first 8 digits.
+    #[test]
+    fn the_id_of_a_key_is_an_hmac() {
+        assert_eq!(TokenKey::new(&[b'k'; 32]).id, "fbdf7de6");
+        let token = TokenKey::new(&[b'k'; 32]).sign("t", "*", HOUR).unwrap();
+        assert_eq!(decode_header(&token).unwrap().kid.as_deref(), Some("fbdf7de6"));
+    }
+
+    /// Whoever makes tokens with another program may call the key something else, or nothing.
+    #[test]
+    fn the_name_of_a_key_decides_nothing() {
+        let (daemon, key) = (daemon_with(&[6, 7]), TokenKey::new(&[7; 32]));
+        for id in [Some("mine"), Some("00000000"), None] {
+            let header = Header { kid: id.map(str::to_owned), ..Header::new(Algorithm::HS256) };
+            let claims = Claims { tenant: "t".into(), jobs: "*".into(), exp: u64::MAX };
+            let token = encode(&header, &claims, &key.signing).unwrap();
+            assert_eq!(daemon.verify(&token, "a"), Ok("t".to_owned()), "{id:?}");
+            let by_other = encode(&header, &claims, &TokenKey::new(&[8; 32]).signing).unwrap();
+            let expected = match id {
+                Some("00000000") => TokenError::UnknownKey { id: "00000000".to_owned() },
+                _ => TokenError::Forged,
+            };
+            assert_eq!(daemon.verify(&by_other, "a"), Err(expected), "{id:?}");
+        }
     }
 }

@@ -85,6 +85,8 @@ pub struct SecurityView {
     pub client_certificates: bool,
     /// Ranks join with job tokens.
     pub tokens: bool,
+    /// When the certificate of its control plane expires, in seconds since 1970.
+    pub certificate_expires: Option<u64>,
 }
 
 /// Times by length.
@@ -283,8 +285,9 @@ impl View {
 }
 
 impl SecurityView {
-    fn new(Security { tls, client_certificates, tokens }: Security) -> Self {
-        Self { tls, client_certificates, tokens }
+    fn new(of: Security) -> Self {
+        let Security { tls, client_certificates, tokens, certificate_expires } = of;
+        Self { tls, client_certificates, tokens, certificate_expires }
     }
 }
 

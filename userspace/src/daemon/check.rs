@@ -2,7 +2,7 @@
 
 use switchml_cli::say;
 use switchml_userspace::data_plane::xdp;
-use switchml_userspace::tokens::TokenKey;
+use switchml_userspace::tokens::TokenKeys;
 
 use super::{check_exposure, guard, parent_tls};
 use crate::cli::{DataPlaneKind, Options, SecurityOptions};
@@ -16,7 +16,7 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
     let security = &options.security;
     if makes_files(security) {
         // That is for the daemon to do.
-        security.token_key.as_deref().map(TokenKey::read).transpose()?;
+        TokenKeys::read(&security.token_keys)?;
     } else {
         check_exposure(&guard(security)?, options.control)?;
     }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use clap::ArgMatches;
 use switchml_userspace::service::Service;
-use switchml_userspace::tokens::TokenKey;
 use switchml_userspace_core::data_plane::DataPlane;
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
-use super::notify;
+use super::{notify, read_token_keys};
 use crate::cli::{self, Options};
 
 /// The options whose changes take effect. Those of TLS name files, which are read for each
@@ -47,11 +46,10 @@ impl Reloads {
     fn reload(&self) -> Result<(), String> {
         let (cli, matches) = cli::parse_again()?;
         let Options { interfaces, security, .. } = &cli.options;
-        let key = security.token_key.as_deref().map(TokenKey::read).transpose();
-        let key = key.map_err(|error| error.to_string())?;
+        let keys = read_token_keys(security).map_err(|error| error.to_string())?;
         self.data_plane.serve_interfaces(interfaces).map_err(|error| error.to_string())?;
         if let Some(service) = &self.service {
-            service.reload(security.quotas(), key);
+            service.reload(security.quotas(), keys);
         }
         let stay = self.unchanged(&matches);
         if !stay.is_empty() {
@@ -62,7 +60,7 @@ impl Reloads {
 
     /// Options that were given otherwise, and take no effect.
     fn unchanged(&self, matches: &ArgMatches) -> Vec<String> {
-        let has_key = |matches: &ArgMatches| matches.contains_id("token_key");
+        let has_key = |matches: &ArgMatches| matches.contains_id("token_keys");
         let is_switched = has_key(matches) != has_key(&self.matches);
         let takes_effect = |option: &str| match option {
             // Whether ranks need tokens at all is the daemon's for good.

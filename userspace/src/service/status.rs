@@ -23,6 +23,7 @@ pub fn join_refused(error: JoinError) -> Status {
         | JoinError::Tags(_) => Code::FailedPrecondition,
         JoinError::TooManyWaiting { .. }
         | JoinError::OverQuota { .. }
+        | JoinError::NeverInQuota { .. }
         | JoinError::TooManyJoins { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
@@ -34,7 +35,9 @@ pub fn reason(error: &JoinError) -> Reason {
         JoinError::DuplicateRank { .. } => Reason::TakenRank,
         JoinError::OtherTenant { .. } => Reason::OtherTenant,
         JoinError::TooManyWaiting { .. } => Reason::TooManyWaiting,
-        JoinError::OverQuota { .. } | JoinError::TooManyJoins { .. } => Reason::OverQuota,
+        JoinError::OverQuota { .. }
+        | JoinError::NeverInQuota { .. }
+        | JoinError::TooManyJoins { .. } => Reason::OverQuota,
         JoinError::Name(_)
         | JoinError::Host(_)
         | JoinError::Tenant(_)
@@ -63,7 +66,10 @@ pub fn request_failed(error: RequestError) -> Status {
 pub fn token_refused(error: &TokenError) -> Status {
     let code = match error {
         TokenError::OtherJobs { .. } => Code::PermissionDenied,
-        TokenError::Missing | TokenError::Forged | TokenError::Expired => Code::Unauthenticated,
+        TokenError::Missing
+        | TokenError::Forged
+        | TokenError::UnknownKey { .. }
+        | TokenError::Expired { .. } => Code::Unauthenticated,
     };
     Status::new(code, error.to_string())
 }

@@ -109,6 +109,12 @@ pub fn openmetrics(view: &View, process: &Process) -> String {
         })
         .set(1);
     registry.register("aggregator_info", "1; the labels say what runs here", about);
+    if let Some(expires) = view.security.certificate_expires {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(i64::try_from(expires).unwrap_or(i64::MAX));
+        let help = "When the certificate of the control plane expires, since 1970";
+        registry.register("certificate_expiry_timestamp_seconds", help, gauge);
+    }
     add_counts(&mut registry, view);
     add_ports(&mut registry, view);
     add_room(&mut registry, &view.role);
@@ -324,7 +330,7 @@ fn most_waited_for(job: &JobView) -> Vec<(u32, f64)> {
 mod tests {
     use super::*;
     use switchml_control::{Counter, JobState, JobStatus, ListJobsReply, MemberStatus};
-    use switchml_control::{Port, StatusReply, Times};
+    use switchml_control::{Port, Security, StatusReply, Times};
 
     /// All metrics that alerts and dashboard name are among those that there are.
     #[test]
@@ -336,8 +342,15 @@ mod tests {
         waiting.set_state(JobState::Waiting);
         let round_times = Some(Times::default());
         let round_trips = Some(Times::default());
-        let status =
-            StatusReply { ports, counters, round_times, round_trips, ..StatusReply::default() };
+        let security = Some(Security { certificate_expires: Some(1 << 31), ..Security::default() });
+        let status = StatusReply {
+            ports,
+            counters,
+            round_times,
+            round_trips,
+            security,
+            ..StatusReply::default()
+        };
         let jobs = vec![waiting, stalled(1)];
         let view = View::new(status, Ok(ListJobsReply { jobs }));
         let text = prometheus(&view, &Process::default());

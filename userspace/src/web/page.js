@@ -128,8 +128,11 @@ function overall(status) {
   return [state, words.join(", ") || "Idle"];
 }
 
-function security({ tls, client_certificates, tokens }) {
-  const first = !tls ? "no TLS" : client_certificates ? "TLS, client certificates" : "TLS";
+function security({ tls, client_certificates, tokens, certificate_expires }) {
+  const day = (seconds) => new Date(1000 * seconds).toISOString().slice(0, 10);
+  // One without an end signs itself, until the year 4096.
+  const until = certificate_expires < 4e9 && certificate_expires ? ` until ${day(certificate_expires)}` : "";
+  const first = !tls ? "no TLS" : `TLS${until}${client_certificates ? ", client certificates" : ""}`;
   return tokens ? `${first}, job tokens` : tls ? first : "no TLS, believes everybody";
 }
 

@@ -182,7 +182,13 @@ fn aggregator() -> StatusReply {
         host: "switch-7.example.org".to_owned(),
         version: "0.1.0".to_owned(),
         uptime_ms: (3 * 24 + 4) * 3_600_000,
-        security: Some(Security { tls: true, client_certificates: false, tokens: true }),
+        security: Some(Security {
+            tls: true,
+            tokens: true,
+            // 1 March 2031
+            certificate_expires: Some(1_930_089_600),
+            ..Security::default()
+        }),
         data_plane: "xdp".to_owned(),
         attachment: "eth1, eth2 (Linux 6.12.0), serving 2001:db8:1234:5678::fffe".to_owned(),
         slots_total: 16384,
@@ -259,7 +265,7 @@ async fn an_idle_aggregator_says_how_to_begin() {
             "switch-7.example.org",
             "Idle",
             "3 d 4 h",
-            "TLS, job tokens",
+            "TLS until 2031-03-01, job tokens",
             "1,024 of 16,384 slots free",
             "10.0 Gb/s link",
             "1.00 Gb/s link",

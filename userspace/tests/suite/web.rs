@@ -243,7 +243,8 @@ async fn it_shows_who_it_is_and_what_it_asks_for() {
     let first = status(&daemon).await;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
     assert_eq!(first["host"], host.trim());
-    let open = serde_json::json!({"tls": false, "client_certificates": false, "tokens": false});
+    let open = serde_json::json!({"tls": false, "client_certificates": false, "tokens": false,
+        "certificate_expires": null});
     assert_eq!(first["security"], open);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let uptime = |status: &Value| status["uptime_seconds"].as_f64().expect("a time");

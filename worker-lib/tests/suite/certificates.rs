@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+    date_time_ymd,
 };
 
 /// One that signs certificates.
@@ -33,9 +35,12 @@ impl Ca {
         fs::write(file, self.0.pem()).unwrap();
     }
 
-    /// Writes a certificate for a name or an IP address, and its key.
-    pub fn issue(&self, name: &str, kind: Kind, cert: &Path, key: &Path) {
+    /// Writes a certificate for a name or an IP address, and its key. The certificate's number.
+    pub fn issue(&self, name: &str, kind: Kind, cert: &Path, key: &Path) -> SerialNumber {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = SerialNumber::from(LAST.fetch_add(1, Ordering::Relaxed) + 1);
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.serial_number = Some(number.clone());
         params.extended_key_usages = match kind {
             Kind::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],
             Kind::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
@@ -48,5 +53,25 @@ impl Ca {
         let own = KeyPair::generate().unwrap();
         fs::write(key, own.serialize_pem()).unwrap();
         fs::write(cert, params.signed_by(&own, &self.0).unwrap().pem()).unwrap();
+        number
+    }
+
+    /// Writes the list of the certificates that it has revoked.
+    pub fn revoke(&self, numbers: &[SerialNumber], file: &Path) {
+        let revoked = |number: &SerialNumber| RevokedCertParams {
+            serial_number: number.clone(),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(2026, 2, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: numbers.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        fs::write(file, list.signed_by(&self.0).unwrap().pem().unwrap()).unwrap();
     }
 }

@@ -228,7 +228,7 @@ fn client_certificates() {
     for (cert, key, why) in [
         ("forged", "forged-key", "its signature is wrong"),
         ("foreign", "foreign-key", "none of the CAs that it knows has signed it"),
-        ("old", "old-key", "it is not valid now; renew it"),
+        ("old", "old-key", "it is not valid now; renew it, or set the clocks"),
         ("server", "server-key", "it is not one for clients"),
     ] {
         let refused = TlsError::ClientCertificateRefused { cert: file(cert), why };
@@ -242,6 +242,82 @@ fn client_certificates() {
     let options = ["--tls-fingerprint", fingerprint, "--tls-cert", &cert, "--tls-key", &key];
     wait_for_refusals(&daemon, &options, "without a client certificate", 1);
     wait_for_refusals(&daemon, &options, "not valid, or of another CA", 4);
+}
+
+/// The list counts past its own date, too: that somebody forgot to renew it frees no certificate.
+#[test]
+fn certificates_that_were_revoked() {
+    let folder = Folder::new();
+    let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
+    let file = |name: &str| folder.file(name);
+    let mut stolen = ours.issue("rank", Kind::Client, &file("stolen"), &file("stolen-key"));
+    ours.issue("rank", Kind::Client, &file("cert"), &file("key"));
+    theirs.issue("rank", Kind::Client, &file("other"), &file("other-key"));
+    ours.write(&file("ca"));
+    theirs.write(&file("other-ca"));
+    let both = [fs::read(file("ca")).unwrap(), fs::read(file("other-ca")).unwrap()].concat();
+    fs::write(file("ca"), both).unwrap();
+    ours.revoke(&[], &file("crl"));
+    let (ca, crl) = (folder.text("ca"), folder.text("crl"));
+    let options = ["--tls-self-signed", "--tls-client-ca", &ca, "--tls-client-crl", &crl];
+    let mut daemon = Daemon::with_options(&options);
+    let pin = pinned(daemon.aggregator.fingerprint());
+    let with = |cert: &str, key: &str| ClientTls {
+        cert: Some(file(cert)),
+        key: Some(file(key)),
+        ..pin.clone()
+    };
+    let refused =
+        |cert: &str, why| Err(TlsError::ClientCertificateRefused { cert: file(cert), why });
+    assert_eq!(ask(&daemon, with("stolen", "stolen-key")), Ok(()));
+    sum(&daemon, with("cert", "key"));
+
+    // Connections from then on see the new list.
+    ours.revoke(&[stolen], &file("crl"));
+    let revoked = refused("stolen", "its CA has revoked it; get another one");
+    assert_eq!(ask(&daemon, with("stolen", "stolen-key")), revoked);
+    let line = "its client certificate was revoked, says --tls-client-crl";
+    daemon.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
+    sum(&daemon, with("cert", "key"));
+    // A CA without a list. What is refused is a line a second.
+    thread::sleep(Duration::from_millis(1100));
+    let unknown = refused("other", "none of the CAs that it knows has signed it");
+    assert_eq!(ask(&daemon, with("other", "other-key")), unknown);
+    let line = "--tls-client-crl has no list of the CA that has signed its client certificate";
+    daemon.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
+    // What is no list changes nothing.
+    fs::write(file("crl"), "").unwrap();
+    assert_eq!(ask(&daemon, with("stolen", "stolen-key")), revoked);
+    let line = "has no list of revoked certificates (CRL) in PEM";
+    daemon.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
+
+    stolen = theirs.issue("rank", Kind::Client, &file("stolen"), &file("stolen-key"));
+    ours.revoke(&[], &file("crl"));
+    theirs.revoke(&[stolen], &file("other-crl"));
+    let both = [fs::read(file("crl")).unwrap(), fs::read(file("other-crl")).unwrap()].concat();
+    fs::write(file("crl"), both).unwrap();
+    assert_eq!(ask(&daemon, with("other", "other-key")), Ok(()));
+    assert_eq!(ask(&daemon, with("stolen", "stolen-key")), revoked);
+}
+
+/// When it expires is in the log and in what status prints.
+#[test]
+fn a_certificate_that_expires() {
+    let folder = Folder::new();
+    let ca = Ca::new("ours");
+    let (cert, key) = (folder.file("cert"), folder.file("key"));
+    ca.write(&folder.file("ca"));
+    ca.issue(SERVER, Kind::Expired, &cert, &key);
+    let options = ["--tls-cert", &folder.text("cert"), "--tls-key", &folder.text("key")];
+    let mut daemon = Daemon::with_options(&options);
+    let process = daemon.aggregator.process();
+    process.wait_for_line("TLS: the certificate has expired; renew it", PATIENCE).unwrap();
+    let line = process.wait_for_line("TLS: the certificate is ", PATIENCE).unwrap();
+    let fingerprint = line.split("the certificate is ").nth(1).unwrap().to_owned();
+    let report = daemon.status(&["--tls-fingerprint", &fingerprint]);
+    assert!(report.contains("\ncertificate  expires 2002-01-01T00:00:00Z\n"), "{report}");
+    let log = daemon.aggregator.process().stderr();
+    assert_eq!(log.matches("has expired").count(), 1, "{log}");
 }
 
 #[test]
@@ -326,7 +402,7 @@ fn browsers_and_prometheus_by_https() {
         ("/", "<!doctype html>"),
         ("/healthz", "ok\n"),
         ("/metrics", "switchml_refusals_total{reason=\"no_tls\"} 0"),
-        ("/status.json", "{\"tls\":true,\"client_certificates\":false,\"tokens\":false}"),
+        ("/status.json", "{\"tls\":true,\"client_certificates\":false,\"tokens\":false,"),
     ] {
         let answer = get(path);
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(text), "{path}: {answer}");

@@ -120,6 +120,21 @@ pub enum JoinError {
         /// What this one needs at least.
         wanted: u32,
     },
+    /// The job alone would be more than its tenant may have.
+    #[error(
+        "tenant {tenant:?} may have {most} {resource} at once, and this job alone needs {wanted}: \
+         it can never start; ask the aggregator's operator for a larger quota"
+    )]
+    NeverInQuota {
+        /// The tenant.
+        tenant: String,
+        /// Of what.
+        resource: Resource,
+        /// Its quota.
+        most: u32,
+        /// What this job needs at least.
+        wanted: u32,
+    },
     /// The tenant's ranks have joined as often as they may.
     #[error(
         "tenant {tenant:?} may join {most} times a minute, and has; try again in a minute, or ask \

@@ -98,7 +98,10 @@ impl JobTable {
                 && used.saturating_add(wanted) > most
             {
                 let tenant = tenant.clone();
-                return Err(JoinError::OverQuota { tenant, resource, most, used, wanted });
+                return Err(match wanted > most {
+                    true => JoinError::NeverInQuota { tenant, resource, most, wanted },
+                    false => JoinError::OverQuota { tenant, resource, most, used, wanted },
+                });
             }
         }
         Ok(())

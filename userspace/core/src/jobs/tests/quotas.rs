@@ -19,6 +19,10 @@ fn over(resource: Resource, [most, used, wanted]: [u32; 3]) -> JoinError {
     JoinError::OverQuota { tenant: "a".to_owned(), resource, most, used, wanted }
 }
 
+fn never(resource: Resource, [most, wanted]: [u32; 2]) -> JoinError {
+    JoinError::NeverInQuota { tenant: "a".to_owned(), resource, most, wanted }
+}
+
 #[test]
 fn jobs_of_a_tenant_are_bounded_until_their_last_rank_is_gone() {
     let quota = Quota { jobs: Some(2), ..Quota::default() };
@@ -85,7 +89,24 @@ fn a_job_gets_fewer_data_threads_if_its_tenant_has_no_slots_for_more() {
     assert_eq!(table.jobs[&2].shards.len(), 1);
     let tight = Quota { slots: Some(511), ..Quota::default() };
     let refused = shards_of(&mut table_with(tight, &[]), "none");
-    assert_eq!(refused, Err(over(Resource::Slots, [511, 0, 512])), "less than any job has");
+    assert_eq!(refused, Err(never(Resource::Slots, [511, 512])), "less than any job has");
+}
+
+/// Who is told to wait for other jobs would wait for ever.
+#[test]
+fn a_job_that_can_never_start_is_told_so() {
+    let quota = Quota { ranks: Some(4), ..Quota::default() };
+    let mut table = table_with(quota, &[("locked", Quota { jobs: Some(0), ..quota })]);
+    table.join(&of("a", "fits", 0, 4)).unwrap();
+    let refused = table.join(&of("a", "large", 0, 5)).unwrap_err();
+    assert_eq!(refused, never(Resource::Ranks, [4, 5]));
+    assert_eq!(
+        refused.to_string(),
+        "tenant \"a\" may have 4 ranks at once, and this job alone needs 5: it can never start; \
+         ask the aggregator's operator for a larger quota"
+    );
+    let locked = table.join(&of("locked", "any", 0, 1)).unwrap_err().to_string();
+    assert!(locked.contains("may have 0 jobs at once, and this job alone needs 1: "), "{locked}");
 }
 
 #[test]
