@@ -85,7 +85,11 @@ pub enum Error {
         aggregator: SocketAddr,
     },
     /// Ranks did not contribute in time.
-    #[error("no progress for {} s: waiting for {}", waited.as_secs_f64(), rank_list(ranks))]
+    #[error(
+        "no progress within the timeout of {} s: waiting for {}",
+        waited.as_secs_f64(),
+        rank_list(ranks)
+    )]
     MissingRanks {
         /// The ranks that were waited for.
         ranks: Vec<u16>,
@@ -103,7 +107,7 @@ pub enum Error {
     },
     /// The aggregator does not answer.
     #[error(
-        "no progress for {} s: the aggregator at {aggregator} does not answer",
+        "no progress within the timeout of {} s: the aggregator at {aggregator} does not answer",
         waited.as_secs_f64()
     )]
     AggregatorSilent {
@@ -114,9 +118,9 @@ pub enum Error {
     },
     /// The aggregator's results cannot be believed.
     #[error(
-        "no progress for {} s: what comes from the aggregator at {aggregator} is damaged, however \
-         often it is asked for; a packet was damaged on its way there, or in it: start the job \
-         anew",
+        "no progress within the timeout of {} s: what comes from the aggregator at {aggregator} is \
+         damaged, however often it is asked for; a packet was damaged on its way there, or in it: \
+         restart the job",
         waited.as_secs_f64()
     )]
     Damaged {

@@ -50,9 +50,9 @@ pub const WITHOUT_COMPILER: Older = Older {
 };
 
 /// What pip installs: torch, what it wants for some conversions, what builds the package, data for
-/// an example, what checks types, gRPC for the worker that shares no code, and what manages
-/// replicas.
-fn requirements() -> [String; 7] {
+/// an example, what checks types, gRPC for the worker that shares no code, what manages replicas,
+/// and what torch's own tests import.
+fn requirements() -> [String; 8] {
     [
         format!("torch=={TORCH}"),
         "numpy>=2,<3".to_owned(),
@@ -61,6 +61,7 @@ fn requirements() -> [String; 7] {
         "mypy>=2,<3".to_owned(),
         "grpcio-tools>=1.70,<2".to_owned(),
         "torchft==0.2.0".to_owned(),
+        "expecttest>=0.3,<1".to_owned(),
     ]
 }
 

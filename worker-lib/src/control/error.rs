@@ -68,8 +68,8 @@ pub enum Error {
     },
     /// The other ranks did not come.
     #[error(
-        "job {job:?} did not start: after {} s {} of {world_size} {} missing; start {} with the \
-         same job name and world size",
+        "job {job:?} did not start within the timeout of {} s: {} of {world_size} {} missing; \
+         start {} with the same job name and world size",
         waited.as_secs_f64(),
         rank_list(ranks),
         are(ranks),
@@ -87,8 +87,8 @@ pub enum Error {
     },
     /// Ranks joined, but could not open their data path.
     #[error(
-        "job {job:?} did not start: after {} s {} {} without a data path; run `switchml-worker \
-         doctor` there",
+        "job {job:?} did not start within the timeout of {} s: {} {} without a data path; run \
+         `switchml-worker doctor` there",
         waited.as_secs_f64(), rank_list(ranks), are(ranks)
     )]
     NotReady {
@@ -203,8 +203,8 @@ mod tests {
         };
         assert_eq!(
             missing.to_string(),
-            "job \"a\" did not start: after 1.5 s ranks 1 and 3 of 4 are missing; start them with \
-             the same job name and world size"
+            "job \"a\" did not start within the timeout of 1.5 s: ranks 1 and 3 of 4 are missing; \
+             start them with the same job name and world size"
         );
     }
 }
