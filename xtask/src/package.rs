@@ -10,6 +10,7 @@ mod build;
 mod check;
 mod layout;
 mod reproduce;
+mod rpm;
 mod sbom;
 mod static_worker;
 mod wheel;
@@ -52,6 +53,8 @@ enum Part {
     Static,
     /// Debian packages for x86-64
     Deb,
+    /// RPMs of the daemon and of the worker's command line; not made unless asked for
+    Rpm,
     /// A wheel of the Python package for x86-64
     Wheel,
     /// What each of these is made of, in CycloneDX's JSON
@@ -97,6 +100,10 @@ impl Part {
                 let packed = compile(build::AMD64)?;
                 let packages = make(&packed, folder, version)?;
                 if check { check::run(&packed, folder, &packages) } else { Ok(()) }
+            }
+            Self::Rpm => {
+                rpm::make(&compile(build::AMD64)?, folder)?;
+                if check { rpm::check(folder) } else { Ok(()) }
             }
             Self::Wheel => {
                 wheel::make(folder)?;

@@ -66,7 +66,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies a file into a folder, which is made.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().context("no folder")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
