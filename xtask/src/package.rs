@@ -8,6 +8,7 @@
 mod arm64;
 mod build;
 mod check;
+mod image;
 mod layout;
 mod reproduce;
 mod rpm;
@@ -55,6 +56,8 @@ enum Part {
     Deb,
     /// RPMs of the daemon and of the worker's command line; not made unless asked for
     Rpm,
+    /// An image of both for containers, made without Docker; not made unless asked for
+    Image,
     /// A wheel of the Python package for x86-64
     Wheel,
     /// What each of these is made of, in CycloneDX's JSON
@@ -104,6 +107,10 @@ impl Part {
             Self::Rpm => {
                 rpm::make(&compile(build::AMD64)?, folder)?;
                 if check { rpm::check(folder) } else { Ok(()) }
+            }
+            Self::Image => {
+                let image = image::make(folder, version)?;
+                if check { image::check(&image) } else { Ok(()) }
             }
             Self::Wheel => {
                 wheel::make(folder)?;

@@ -4,7 +4,11 @@
 use super::{build, succeed, text};
 use crate::python;
 use anyhow::{Context, Result, ensure};
-use std::{env, fs, path::Path, process::Command};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 use switchml_cli::say;
 
 /// What one is for.
@@ -31,25 +35,30 @@ const TOOLS: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.0"];
 
 /// Builds it into the folder, and looks whether it is static.
 pub fn make(folder: &Path, kind: &Kind) -> Result<()> {
+    let built = compile(kind, &["switchml-worker-cli"])?.join("switchml-worker");
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("switchml-worker-{version}-{}-static", kind.processor);
+    let worker = folder.join(name);
+    fs::copy(built, &worker).with_context(|| format!("cannot write {}", worker.display()))?;
+    check(&worker, kind)
+}
+
+/// Builds the programs of these packages with all that they need; the folder where they are.
+pub fn compile(kind: &Kind, packages: &[&str]) -> Result<PathBuf> {
     let tools = python::with_tools("zig", &TOOLS)?;
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([tools.clone()].into_iter().chain(env::split_paths(&path)))?;
     let mut cargo = build::command("zigbuild", kind.target)?;
     build::with_std(&mut cargo);
-    cargo.args(["-p", "switchml-worker-cli", "--bins"]).env("PATH", path);
+    cargo.args(packages.iter().flat_map(|package| ["-p", package])).arg("--bins").env("PATH", path);
     // Nothing takes its symbols out afterwards.
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     succeed(&mut cargo)?;
-    let version = env!("CARGO_PKG_VERSION");
-    let name = format!("switchml-worker-{version}-{}-static", kind.processor);
-    let worker = folder.join(name);
-    fs::copy(build::folder(kind.target)?.join("switchml-worker"), &worker)
-        .with_context(|| format!("cannot write {}", worker.display()))?;
-    check(&worker, kind)
+    build::folder(kind.target)
 }
 
 /// Fails if the system's loader, or a library, is needed to start it.
-fn check(worker: &Path, kind: &Kind) -> Result<()> {
+pub fn check(worker: &Path, kind: &Kind) -> Result<()> {
     let headers =
         text(Command::new("readelf").args(["--program-headers", "--dynamic"]).arg(worker))?;
     for word in ["INTERP", "NEEDED"] {

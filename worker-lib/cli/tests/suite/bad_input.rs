@@ -56,8 +56,8 @@ const ALONE: &[(&[&str], i32, &str)] = &[
     (
         &["bench", "--rank", "1", "--world-size", "4", "--join-timeout", "0.5", "--job", "lonely"],
         JOIN,
-        "error: job \"lonely\" did not start within the timeout of 0.5 s: ranks 0, 2 and 3 of 4 are \
-         missing; start them with the same job name and world size",
+        "error: job \"lonely\" did not start within the timeout of 0.5 s: ranks 0, 2 and 3 of 4 \
+         are missing; start them with the same job name and world size",
     ),
     (
         &["bench", "-b", "2M", "-e", "1M"],
