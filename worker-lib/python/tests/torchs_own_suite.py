@@ -26,6 +26,17 @@ os.environ.update(
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from torch.testing._internal import common_distributed  # noqa: E402
+
+
+def with_gpus(count, allow_cpu=False):
+    is_short = torch.cuda.device_count() < count and not allow_cpu
+    return unittest.skipIf(is_short, f"needs {count} GPUs")
+
+
+# Torch's own look in all processes, after these have met.
+common_distributed.skip_if_lt_x_gpu = with_gpus
+common_distributed.skip_if_no_gpu = with_gpus(RANKS)
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
 BASES = (distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase)
