@@ -1,5 +1,6 @@
 //! What the control plane's messages mean to a session.
 
+use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use switchml_control::{self as control, JoinEvent, join_event::Event};
@@ -42,34 +43,36 @@ pub struct Assigned {
 }
 
 impl Assigned {
-    /// Fails with the field that makes no sense.
+    /// Fails with the field that makes no sense, and what is in it; never with the rest, which has
+    /// secrets.
     pub(super) fn from_message(message: &control::Assigned) -> Result<Self, String> {
-        let wrong = |field: &str| format!("a wrong {field}: {message:?}");
-        let narrow = |number: u32, field| u16::try_from(number).map_err(|_| wrong(field));
+        let narrow = |number: u32, field| u16::try_from(number).map_err(|_| wrong(field, number));
         let group = |address: &str, port| {
             if address.is_empty() {
                 return Ok::<_, String>(None);
             }
-            let address = address.parse().map_err(|_| wrong("group_address"))?;
+            let address = address.parse().map_err(|_| wrong("group_address", address))?;
             Ok(Some(SocketAddrV4::new(address, narrow(port, "group_port")?)))
         };
         let further = message.further_shards.iter();
         let further = further.map(|shard| {
             Ok((narrow(shard.job, "job")?, group(&shard.group_address, shard.group_port)?))
         });
+        let address = &message.data_address;
+        let ip: IpAddr = address.parse().map_err(|_| wrong("data_address", address))?;
+        let slots = narrow(message.slots, "slots")?;
+        let (member_key, job_key) = (&message.member_key, &message.job_key);
+        let keys = Keys::from_bytes(member_key, job_key).ok_or_else(|| {
+            format!("wrong keys: of {} and {} bytes", member_key.len(), job_key.len())
+        })?;
         Ok(Self {
             job: narrow(message.job, "job")?,
             epoch: message.epoch,
-            slots: narrow(message.slots, "slots")
-                .and_then(|slots| if slots > 0 { Ok(slots) } else { Err(wrong("slots")) })?,
-            data_address: SocketAddr::new(
-                message.data_address.parse::<IpAddr>().map_err(|_| wrong("data_address"))?,
-                narrow(message.data_port, "data_port")?,
-            ),
+            slots: Some(slots).filter(|slots| *slots > 0).ok_or_else(|| wrong("slots", slots))?,
+            data_address: SocketAddr::new(ip, narrow(message.data_port, "data_port")?),
             group: group(&message.group_address, message.group_port)?,
             hello_secret: message.hello_secret,
-            keys: Keys::from_bytes(&message.member_key, &message.job_key)
-                .ok_or_else(|| wrong("member_key or job_key"))?,
+            keys,
             control_secret: message.control_secret,
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,
@@ -82,6 +85,10 @@ impl Assigned {
     pub fn shards(&self) -> impl Iterator<Item = (u16, Option<SocketAddrV4>)> {
         std::iter::once((self.job, self.group)).chain(self.further_shards.iter().copied())
     }
+}
+
+fn wrong(field: &str, value: impl Debug) -> String {
+    format!("a wrong {field}: {value:?}")
 }
 
 /// What an event of the stream says, except [`Assigned`], of which a session wants less.
@@ -156,8 +163,36 @@ mod tests {
         let assigned = read("fd00::1", "").unwrap();
         assert_eq!(assigned.data_address, "[fd00::1]:48864".parse().unwrap());
         assert_eq!(assigned.group, None);
-        assert!(read("host", "").unwrap_err().starts_with("a wrong data_address: "));
-        assert!(read("fd00::1", "ff05::1").unwrap_err().starts_with("a wrong group_address: "));
+        assert_eq!(read("host", "").unwrap_err(), "a wrong data_address: \"host\"");
+        assert_eq!(read("fd00::1", "ff05::1").unwrap_err(), "a wrong group_address: \"ff05::1\"");
+    }
+
+    /// Errors are printed, and get into logs and bug reports.
+    #[test]
+    fn what_makes_no_sense_is_named_and_no_secret() {
+        let right = control::Assigned {
+            slots: 1,
+            data_address: "10.0.0.1".to_owned(),
+            hello_secret: 0x5EC2_E7A1,
+            control_secret: 0x5EC2_E7A2_5EC2_E7A3,
+            member_key: vec![0x5E; 16],
+            job_key: vec![0x5F; 16],
+            ..Default::default()
+        };
+        type Change = fn(&mut control::Assigned);
+        let changes: [(Change, &str); 5] = [
+            (|message| message.slots = 0, "a wrong slots: 0"),
+            (|message| message.job = 1 << 16, "a wrong job: 65536"),
+            (|message| message.max_lanes = u32::MAX, "a wrong max_lanes: 4294967295"),
+            (|message| message.data_address.clear(), "a wrong data_address: \"\""),
+            (|message| message.job_key.truncate(3), "wrong keys: of 16 and 3 bytes"),
+        ];
+        for (change, expected) in changes {
+            let mut message = right.clone();
+            change(&mut message);
+            assert_eq!(Assigned::from_message(&message).unwrap_err(), expected);
+        }
+        assert!(Assigned::from_message(&right).is_ok());
     }
 
     #[test]
