@@ -10,8 +10,9 @@ use nix::sys::signal::Signal;
 #[derive(Debug, Default)]
 pub struct Halt {
     is_wanted: AtomicBool,
-    /// The thread that is in the verifier.
-    verifying: Mutex<Option<Pthread>>,
+    /// The thread that is in the verifier: a [`Pthread`], which is a pointer in musl's libc, and so
+    /// nothing that Rust lets threads share.
+    verifying: Mutex<Option<usize>>,
 }
 
 impl Halt {
@@ -23,13 +24,13 @@ impl Halt {
         // While this is locked, the thread does not leave the verifier.
         if let Some(thread) = *self.verifying() {
             // It fails only for a thread that is gone.
-            let _ = pthread_kill(thread, Signal::SIGTERM);
+            let _ = pthread_kill(thread as Pthread, Signal::SIGTERM);
         }
     }
 
     /// What `load` returns, which calls the verifier; `None` if the start is to end.
     pub(super) fn unless_wanted<T>(&self, load: impl FnOnce() -> T) -> Option<T> {
-        *self.verifying() = Some(pthread_self());
+        *self.verifying() = Some(pthread_self() as usize);
         let loaded = (!self.is_wanted()).then(load);
         *self.verifying() = None;
         // A load that was interrupted says something else.
@@ -40,7 +41,7 @@ impl Halt {
         self.is_wanted.load(Ordering::SeqCst)
     }
 
-    fn verifying(&self) -> MutexGuard<'_, Option<Pthread>> {
+    fn verifying(&self) -> MutexGuard<'_, Option<usize>> {
         self.verifying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
