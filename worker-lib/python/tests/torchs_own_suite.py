@@ -39,6 +39,9 @@ common_distributed.skip_if_lt_x_gpu = with_gpus
 common_distributed.skip_if_no_gpu = with_gpus(RANKS)
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
+# How long ranks wait for each other outside of what is tested: 10 s are few on a busy machine.
+distributed_test.Barrier.sync.__func__.__defaults__ = (None, 300)
+
 BASES = (distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase)
 
 
