@@ -156,7 +156,7 @@ mod tests {
         assert!(digest.is_new(&of_job(2), Outcome::WrongPlace));
     }
 
-    /// Jobs that do not exist, as whoever sends garbage names them.
+    /// Garbage may name any job.
     #[test]
     fn kinds_are_bounded() {
         let mut digest = Digest::default();

@@ -61,8 +61,7 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
             say!("cells        {cells}");
         }
     }
-    if let Some(seconds) = view.security.certificate_expires {
-        let date = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds));
+    if let Some(date) = view.security.certificate_expires.and_then(date) {
         say!("certificate  expires {date}");
     }
     view.faults().for_each(|(port, fault)| say!("fault        {port}: {fault}"));
@@ -85,6 +84,14 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
         say!("{:<16} {:>14}  {}", count.outcome, count.packets, count.help);
     }
     Ok(())
+}
+
+/// The date and the time, so many seconds after 1970; none after the year 9999, of which whoever
+/// answers may speak.
+fn date(seconds: u64) -> Option<String> {
+    const YEAR_10000: u64 = 253_402_300_800;
+    let since = Some(Duration::from_secs(seconds)).filter(|_| seconds < YEAR_10000)?;
+    Some(humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string())
 }
 
 /// Prints all of it for programs.
@@ -202,4 +209,17 @@ fn results(job: &JobView) -> impl Iterator<Item = (&'static str, String)> {
 
 fn numbers(ranks: &[u32]) -> String {
     ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `date -ud 2031-03-01 +%s`, and `date -ud '9999-12-31 23:59:59' +%s`.
+    #[test]
+    fn a_date_is_that_of_its_seconds_or_none() {
+        assert_eq!(date(1_930_089_600).as_deref(), Some("2031-03-01T00:00:00Z"));
+        assert_eq!(date(253_402_300_799).as_deref(), Some("9999-12-31T23:59:59Z"));
+        assert_eq!([253_402_300_800, u64::MAX].map(date), [None, None]);
+    }
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask package`: Debian packages of the daemon, the worker's command line and the C
-//! library; a worker and a Python package that run on any Linux; and what all that is made of.
+//! library, and RPMs; a worker and a Python package that run on any Linux; an image for containers;
+//! and what all that is made of.
 //!
 //! debhelper makes Debian packages, from `deploy/debian`: it knows how Debian wants users, services
 //! and shared libraries, and takes all times from the commit's. [`build`] leaves no folder of
@@ -199,6 +200,22 @@ fn text(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } = output;
     ensure!(status.success(), "{name}: {}", String::from_utf8_lossy(&stderr).trim());
     String::from_utf8(stdout).with_context(|| format!("{name} prints no text"))
+}
+
+/// A subcommand of cargo's of that version, such as `cyclonedx`, which is built if it is not there:
+/// a minute or more.
+fn cargo_tool(subcommand: &str, version: &str) -> Result<PathBuf> {
+    let name = format!("cargo-{subcommand}");
+    let root = cargo::target_folder()?.join(&name);
+    let tool = root.join("bin").join(&name);
+    let is_there = Command::new(&tool).args([subcommand, "--version"]).output();
+    if is_there.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(version)) {
+        return Ok(tool);
+    }
+    let mut install = Command::new("cargo");
+    install.args(["install", "--quiet", "--locked", &name, "--version", version]);
+    succeed(install.arg("--root").arg(&root))?;
+    Ok(tool)
 }
 
 /// Runs a command to its good end.

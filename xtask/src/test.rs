@@ -44,7 +44,7 @@ type Variables = Vec<(&'static str, PathBuf)>;
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Test {
-    /// Run those that need torch, MPI, a browser, Prometheus or QEMU, too
+    /// Run those that need torch, MPI, a browser, Prometheus or QEMU, and the fuzz targets, too
     #[arg(long)]
     all: bool,
     /// Run them so often beside 2, 4 and 8 busy processes for each processor: those that have

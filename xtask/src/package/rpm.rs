@@ -1,7 +1,7 @@
 //! RPMs, which cargo-generate-rpm makes by the metadata in the crates' Cargo.toml. They need a C
 //! library as new as that of the machine that built them.
 
-use super::{Packed, build, files, layout, succeed, text};
+use super::{Packed, build, cargo_tool, files, layout, succeed, text};
 use crate::{cargo, setup::packages};
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -45,7 +45,7 @@ const FILES: [(&str, &str); 3] = [
 
 /// Makes those of the programs in the folder.
 pub fn make(packed: &Packed, folder: &Path) -> Result<()> {
-    let tool = tool()?;
+    let tool = cargo_tool("generate-rpm", TOOL)?;
     for (package, program) in PROGRAMS {
         lay_out(packed, program, &packed.folder.join("rpm").join(program))?;
         let time = build::commit_time()?;
@@ -105,18 +105,4 @@ pub fn check(folder: &Path) -> Result<()> {
     }
     say!("RPMs: complete");
     Ok(())
-}
-
-/// The tool, which is built if it is not there: a minute or two.
-fn tool() -> Result<PathBuf> {
-    let root = cargo::target_folder()?.join("cargo-generate-rpm");
-    let tool = root.join("bin/cargo-generate-rpm");
-    let is_there = Command::new(&tool).args(["generate-rpm", "--version"]).output();
-    if is_there.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(TOOL)) {
-        return Ok(tool);
-    }
-    let mut install = Command::new("cargo");
-    install.args(["install", "--quiet", "--locked", "cargo-generate-rpm", "--version", TOOL]);
-    succeed(install.arg("--root").arg(&root))?;
-    Ok(tool)
 }

@@ -1,13 +1,9 @@
 //! Software bills of materials: what each program and library is made of, in CycloneDX's JSON.
 
-use super::{build, succeed};
+use super::{build, cargo_tool, succeed};
 use crate::{cargo, python};
 use anyhow::{Context, Result, ensure};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 use switchml_cli::say;
 
 /// CycloneDX's own tool for cargo.
@@ -38,7 +34,7 @@ for name in sys.argv[1:]:
 
 /// Writes those of the commit into the folder.
 pub fn make(folder: &Path) -> Result<()> {
-    let tool = tool()?;
+    let tool = cargo_tool("cyclonedx", TOOL)?;
     // The tool writes beside each Cargo.toml of a workspace.
     let copy = cargo::target_folder()?.join("sbom");
     let _ = fs::remove_dir_all(&copy);
@@ -71,18 +67,4 @@ pub fn check(folder: &Path) -> Result<()> {
     }
     say!("bills of materials: valid");
     Ok(())
-}
-
-/// The tool, which is built if it is not there: some minutes.
-fn tool() -> Result<PathBuf> {
-    let root = cargo::target_folder()?.join("cargo-cyclonedx");
-    let tool = root.join("bin/cargo-cyclonedx");
-    let is_there = Command::new(&tool).args(["cyclonedx", "--version"]).output();
-    if is_there.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(TOOL)) {
-        return Ok(tool);
-    }
-    let mut install = Command::new("cargo");
-    install.args(["install", "--quiet", "--locked", "cargo-cyclonedx", "--version", TOOL]);
-    succeed(install.arg("--root").arg(&root))?;
-    Ok(tool)
 }
