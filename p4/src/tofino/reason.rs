@@ -35,18 +35,7 @@ const UNREACHABLE: &str = "it cannot be reached";
 pub fn in_words(error: &RBFRTError) -> String {
     let words = match error {
         RBFRTError::ConnectionError { .. } => UNREACHABLE.to_owned(),
-        // So begins what is printed of a call that found no connection, or lost it before it was
-        // sent.
-        RBFRTError::GRPCError { details, .. }
-            if [
-                "code: Unavailable",
-                "ConnectError",
-                "operation was canceled",
-                "transport error",
-            ]
-            .iter()
-            .any(|of| details.contains(of)) =>
-        {
+        RBFRTError::GRPCError { message, details } if is_lost(message) || is_lost(details) => {
             UNREACHABLE.to_owned()
         }
         RBFRTError::GRPCError { message, details } => match parts(details) {
@@ -56,10 +45,27 @@ pub fn in_words(error: &RBFRTError) -> String {
             parts => parts.join("; "),
         },
         RBFRTError::GenericError { message } => message.clone(),
-        RBFRTError::GetForwardingPipelineError { orig_e, .. } => orig_e.to_string(),
+        RBFRTError::GetForwardingPipelineError { orig_e, .. } => {
+            let status = orig_e.to_string();
+            if is_lost(&status) { UNREACHABLE.to_owned() } else { status }
+        }
         error => error.to_string(),
     };
     words.replace('\n', " ")
+}
+
+/// Whether a status, as it is printed, is that of a call which found no connection, or lost it.
+/// Some calls of the library print it for people, others for debugging.
+fn is_lost(status: &str) -> bool {
+    [
+        "code: Unavailable",
+        "code: 'The service is currently unavailable'",
+        "ConnectError",
+        "operation was canceled",
+        "transport error",
+    ]
+    .iter()
+    .any(|of| status.contains(of))
 }
 
 /// What failed of a batch. The library hands on the gRPC status as it would be printed for
@@ -126,6 +132,9 @@ mod tests {
             Status::unknown("operation was canceled"),
             Status::unknown("transport error"),
         ] {
+            let printed =
+                RBFRTError::GRPCError { message: status.to_string(), details: String::new() };
+            assert_eq!(in_words(&printed), UNREACHABLE);
             assert_eq!(in_words(&RBFRTError::from(status)), UNREACHABLE);
         }
     }

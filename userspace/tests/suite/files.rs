@@ -1,7 +1,7 @@
 //! A daemon that may open no more files: it waits, and goes on when it may.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,8 @@ impl Drop for Daemon {
 impl Daemon {
     /// With its control address.
     fn start() -> (Self, String) {
-        let port = UdpSocket::bind("0.0.0.0:0")
-            .and_then(|socket| socket.local_addr())
-            .expect("a port")
-            .port();
         let command = format!(
-            "ulimit -n {FILES}; exec {} --data-plane software --control 127.0.0.1:0 --data-port \
-             {port}",
+            "ulimit -n {FILES}; exec {} --data-plane software --control 127.0.0.1:0 --data-port 0",
             env!("CARGO_BIN_EXE_switchml-aggregator")
         );
         let mut child = Command::new("bash")

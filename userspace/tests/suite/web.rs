@@ -1,6 +1,6 @@
 //! What a daemon shows over HTTP: to people, programs and Prometheus.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -510,18 +510,21 @@ impl Prometheus {
              [{{job_name: switchml, static_configs: [{{targets: [\"{target}\"]}}]}}]}}"
         );
         std::fs::write(folder.join("config.yml"), config).expect("written");
-        // Free when it was asked for; nobody else here takes ports by number.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("bound");
-        drop(free);
-        let child = Command::new(programs.join("prometheus"))
+        let mut child = Command::new(programs.join("prometheus"))
             .arg(format!("--config.file={}", folder.join("config.yml").display()))
             .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-            .arg(format!("--web.listen-address={address}"))
+            .arg("--web.listen-address=127.0.0.1:0")
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("prometheus starts");
+        let log = BufReader::new(child.stderr.take().expect("piped"));
+        let mut lines = log.lines().map(|line| line.expect("text"));
+        let listens = lines.find(|line| line.contains("Listening on")).expect("it listens");
+        // What else it says is read, so that it does not wait for that.
+        std::thread::spawn(move || lines.count());
+        let address = listens.split("address=").nth(1).and_then(|text| text.split(' ').next());
+        let address = address.and_then(|text| text.parse().ok()).expect(&listens);
         Self { child, folder, address }
     }
 
@@ -530,9 +533,6 @@ impl Prometheus {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            if TcpStream::connect(self.address).is_err() {
-                continue;
-            }
             let answer = get(self.address, &format!("/api/v1/query?query={metric}")).await;
             let answer: Value = serde_json::from_str(&answer.body).unwrap_or_default();
             if let Some(value) = answer["data"]["result"][0]["value"][1].as_str() {

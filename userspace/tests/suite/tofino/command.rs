@@ -1,13 +1,14 @@
 //! The daemon's command line.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use switchml_bfrt_switch::Switch;
 
 use super::schema::slots;
 use super::{Site, TABLES_OF_PORTS, switch};
+use crate::common::NOBODY;
 
 fn aggregator(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
@@ -78,7 +79,7 @@ fn a_program_that_cannot_be_deployed_is_one_line() {
         std::fs::write(site.path().join("pipe").join(file), file).expect("written");
     }
     let folder = site.path().display().to_string();
-    let gone = Switch::start(None).address.to_string();
+    let gone = SocketAddr::from(NOBODY).to_string();
     let error = failure(&["deploy", "--tofino-server", &gone, "--tofino-program", &folder]);
     let last = error.lines().last().expect("a line");
     assert!(

@@ -118,3 +118,35 @@ impl EngineStats {
         self.resent_by_timer + self.resent_by_overtaking + self.probes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each counter has another value.
+    fn counted(times: u64) -> EngineStats {
+        EngineStats {
+            chunks: times,
+            results: 2 * times,
+            for_all: 3 * times,
+            copies: 4 * times,
+            told: 5 * times,
+            empty: 6 * times,
+            rooms: 7 * times,
+            resent_by_timer: 8 * times,
+            resent_by_overtaking: 9 * times,
+            probes: 10 * times,
+            pending: 11 * times,
+            congested: 12 * times,
+            window_cuts: 13 * times,
+            ignored: std::array::from_fn(|reason| (14 + reason as u64) * times),
+        }
+    }
+
+    #[test]
+    fn all_counters_of_engines_are_added() {
+        let mut sum = counted(1);
+        sum += &counted(10);
+        assert_eq!(sum, counted(11));
+    }
+}
