@@ -265,7 +265,7 @@ fn a_narrow_link_between_routers_costs_lanes_alone(mode: Mode) {
 }
 
 fn a_link_that_becomes_narrow_ends_calls_with_a_line_about_it(mode: Mode) {
-    let cluster = cluster(mode, behind_two_routers(false, 1500));
+    let mut cluster = cluster(mode, behind_two_routers(false, 1500));
     let deadline = Duration::from_secs(3);
     let loops = Loops::start(&cluster, "train", deadline);
     let mut command = Command::new("ip");
@@ -278,6 +278,10 @@ fn a_link_that_becomes_narrow_ends_calls_with_a_line_about_it(mode: Mode) {
         let line = "the path MTU to 10.88.0.254:48864 has become smaller";
         assert!(error.contains(line), "{error}");
     }
+    // The operator is told whose path that is, too.
+    let daemon = cluster.aggregator.process();
+    let told = daemon.wait_for_line("has become smaller", SOON).unwrap();
+    assert!(told.contains("rank "), "{told}");
     cluster.stop();
 }
 

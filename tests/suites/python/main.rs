@@ -79,6 +79,7 @@ with_each_torch! {
     a_rank_that_never_uses_a_group_is_named,
     a_rank_that_calls_gloo_instead_is_named_at_once,
     another_call_is_told_and_the_processes_go_on_in_another_job,
+    calls_that_travel_alike_are_told_apart_by_their_types,
     without_an_aggregator_it_says_so_or_falls_back,
 }
 
@@ -734,6 +735,12 @@ fn another_call_is_told_and_the_processes_go_on_in_another_job(torch: Torch) {
             assert!(rank.stdout().contains("and again"));
         }
     }
+}
+
+fn calls_that_travel_alike_are_told_apart_by_their_types(torch: Torch) {
+    let name = "calls_that_travel_alike_are_told_apart_by_their_types";
+    let Some(site) = Site::new(torch, name, 2) else { return };
+    site.run(&["mismatched_types.py"], &[]);
 }
 
 fn without_an_aggregator_it_says_so_or_falls_back(torch: Torch) {

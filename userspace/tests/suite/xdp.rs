@@ -33,6 +33,7 @@ in_both_modes! {
     a_lost_rank_aborts_its_job_in_the_data_plane_too,
     a_job_at_an_address_that_is_not_served_fails_with_the_remedy,
     interfaces_over_a_port,
+    a_port_whose_mtu_is_cut_is_named,
 }
 
 const CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(AGGREGATOR_ADDRESS), 48865);
@@ -146,6 +147,16 @@ fn it_attaches_and_goes_when_it_is_told_to(mode: Mode) {
         assert_eq!(attached(rack.switch()), [] as [&str; 0], "attached still after {signal:?}");
         assert!(!pins(rack.switch()), "pinned still after {signal:?}");
     }
+}
+
+fn a_port_whose_mtu_is_cut_is_named(mode: Mode) {
+    let rack = rack(1, mode);
+    let mut daemon = serve(&rack);
+    tool(rack.switch(), "ip link set p0 mtu 1200");
+    let line = "interface p0: its MTU is 1200 now, and was 1500; jobs that have started with";
+    daemon.wait_for_line(line, PATIENCE).expect("it says so");
+    assert!(daemon.terminate(PATIENCE).expect("ends").success());
+    assert_eq!(daemon.stderr().matches("its MTU is").count(), 1, "{}", daemon.stderr());
 }
 
 /// Killed, it can do nothing any more; what it leaves is for the next daemon, or for `detach`.

@@ -56,3 +56,16 @@ pub fn write_hello(key: &Key, header: &Header, packet: &mut [u8]) {
     payload.fill(0);
     write_tag(key, header, packet);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 791, RFC 8200, RFC 768, and section 2 of the specification.
+    #[test]
+    fn packets_have_the_headers_of_ip_and_udp() {
+        assert_eq!(ip_packet_len(packet_len(352), false), 20 + 8 + 32 + 4 * 352);
+        assert_eq!(ip_packet_len(packet_len(352), true), 40 + 8 + 32 + 4 * 352);
+        assert_eq!(LARGEST_DATAGRAM, 65_507);
+    }
+}

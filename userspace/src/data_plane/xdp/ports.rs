@@ -67,8 +67,25 @@ struct Port {
     name: String,
     index: u32,
     hook: Hook,
+    /// The interface's, when it was last looked at.
+    mtu: u32,
     /// What holds the program there, or why nothing does.
     attachment: Result<Attachment, String>,
+}
+
+impl Port {
+    /// Says so if answers may have become too long for the interface. The kernel drops those
+    /// without a word.
+    fn watch_mtu(&mut self, mtu: u32) {
+        if mtu < self.mtu {
+            warn!(
+                "interface {}: its MTU is {mtu} now, and was {}; jobs that have started with \
+                 longer packets get no answers by it: raise it, or start them again",
+                self.name, self.mtu
+            );
+        }
+        self.mtu = mtu;
+    }
 }
 
 /// An interface that was not there yet when it was last looked for, or could not be served.
@@ -194,7 +211,8 @@ impl Ports {
                 true => warn!("interface {name}: {}, for {why}", hook.name()),
                 false => info!("interface {name}: {}: {why}", hook.name()),
             }
-            self.ports.push(Port { name, index: interface.index, hook, attachment });
+            let (index, mtu) = (interface.index, interface.mtu);
+            self.ports.push(Port { name, index, hook, mtu, attachment });
         }
         Ok(())
     }
@@ -233,8 +251,12 @@ impl Ports {
         };
         let mut lost = std::mem::take(&mut self.lost);
         for number in 0..self.ports.len() {
-            let Port { name, index, hook, attachment } = &self.ports[number];
-            let same = interfaces.iter().find(|interface| interface.index == *index);
+            let index = self.ports[number].index;
+            let same = interfaces.iter().find(|interface| interface.index == index);
+            if let Some(interface) = same {
+                self.ports[number].watch_mtu(interface.mtu);
+            }
+            let Port { name, index, hook, attachment, .. } = &self.ports[number];
             if let Ok(attachment) = attachment {
                 let program = self.programs.id(*hook);
                 if same.is_some()

@@ -45,6 +45,8 @@ _OPS = {
 # at the aggregator is more than a few sizes or objects are worth.
 _LEAST_GATHERED = 1 << 16
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# Those that calls in the network tell apart.
+_TYPES = (*_FLOATS, torch.int32, torch.int64)
 # Seconds that calls in flight get when a program ends, which nobody waits for any more.
 _FAREWELL = 5.0
 
@@ -388,16 +390,16 @@ class Group(Base):
         return handle, (lambda: None) if there is tensor else (lambda: overwrite(tensor, there))
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> Started:
-        """Starts a broadcast: any elements, as words of 32 bits."""
-        there = plain(tensor)
-        size = there.numel() * there.element_size()
-        if there is tensor and size % 4 == 0 and there.data_ptr() % 4 == 0:
-            words = _as_words(there.detach())
-            return self._communicator.broadcast_start(words, root), lambda: None
-        copy = torch.zeros(size + 3 & ~3, dtype=torch.uint8, device="cpu")
-        copy[:size] = there.detach().view(-1).view(torch.uint8)
-        handle = self._communicator.broadcast_start(copy.view(torch.int32), root)
-        return handle, lambda: overwrite(tensor, copy[:size].view(tensor.dtype))
+        """Starts a broadcast: of types that the network does not know, as words of 32 bits."""
+        there = plain(tensor).detach()
+        if there.dtype not in _TYPES:
+            _wide.tell_apart(self._communicator, 1)
+            there = _as_words(there)
+        handle = self._communicator.broadcast_start(there, root)
+        if there.data_ptr() == tensor.data_ptr():
+            return handle, lambda: None
+        raw = there.view(-1).view(torch.uint8)[: tensor.nbytes]
+        return handle, lambda: overwrite(tensor, raw.view(tensor.dtype))
 
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
         self._check_process()
@@ -533,4 +535,10 @@ def _is_scattered(tensor: torch.Tensor, op: str) -> bool:
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.int32)
+    """The elements as words of 32 bits: their own memory where that can be, or a copy."""
+    raw = tensor.view(-1).view(torch.uint8)
+    if raw.nbytes % 4 or raw.data_ptr() % 4:
+        copy = torch.zeros(raw.nbytes + 3 & ~3, dtype=torch.uint8, device="cpu")
+        copy[: raw.nbytes] = raw
+        raw = copy
+    return raw.view(torch.int32)

@@ -2,6 +2,9 @@
 
 Each function starts a reduction. It returns the call in flight, and a function that gives the
 result once that call is over.
+
+What travels is of another type than the tensor, and ranks whose tensors differ may make calls that
+are equal. `tell_apart` has them hear of it.
 """
 
 from typing import Callable
@@ -9,7 +12,7 @@ from typing import Callable
 import torch
 
 from .._communicator import Communicator, Handle
-from ._delegated import average
+from ._delegated import INTEGERS, average
 from ._elements import plain
 
 Started = tuple[Handle, Callable[[], torch.Tensor]]
@@ -18,8 +21,19 @@ Started = tuple[Handle, Callable[[], torch.Tensor]]
 _NAN = 2**63 - 1
 
 
+def tell_apart(communicator: Communicator, number: int) -> None:
+    """Has ranks hear at once that they disagree, if others do this with another number, or not.
+
+    Calls without elements send nothing, but all calls are counted, and the aggregator compares the
+    numbers of those that follow.
+    """
+    for _ in range(number):
+        communicator.all_reduce_start(torch.empty(0, dtype=torch.int32, device="cpu"))
+
+
 def average_of_integers(communicator: Communicator, tensor: torch.Tensor, ranks: int) -> Started:
     """Averages of any integers, which are not rounded but cut off: as of int64, by their sums."""
+    tell_apart(communicator, 1 + INTEGERS.index(tensor.dtype))
     sums = plain(tensor.detach()).to(torch.int64, copy=True)
     handle = communicator.all_reduce_start(sums, "sum")
     return handle, lambda: average(sums, ranks)
@@ -32,6 +46,7 @@ def extremum(communicator: Communicator, tensor: torch.Tensor, op: str) -> Start
     in the same order. Then come those of the lower words, of the ranks whose upper words are the
     largest.
     """
+    tell_apart(communicator, 1 if tensor.dtype == torch.int64 else 2)
     keys = _keys(tensor, op)
     high = (keys >> 32).to(torch.int32)
     largest = high.clone()

@@ -1,0 +1,43 @@
+"""Ranks whose calls would travel alike, but whose tensors have other types: both hear of it."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("switchml")
+rank = dist.get_rank()
+
+
+def reduced(op, dtype, count):
+    return partial(dist.all_reduce, torch.ones(count, dtype=dtype), op)
+
+
+def broadcast(dtype, count):
+    return partial(dist.broadcast, torch.ones(count, dtype=dtype), 0)
+
+
+MAX, MIN, AVG, SUM = dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.AVG, dist.ReduceOp.SUM
+
+# What rank 0 calls, and what rank 1 calls instead.
+CASES = {
+    "64 bits and 32": (reduced(MAX, torch.int64, 8), reduced(MAX, torch.int32, 8)),
+    "integers and floats": (reduced(MIN, torch.int64, 8), reduced(MIN, torch.float64, 8)),
+    "averages and sums": (reduced(AVG, torch.int64, 8), reduced(SUM, torch.int64, 8)),
+    "averages of two types": (reduced(AVG, torch.int32, 8), reduced(AVG, torch.int64, 8)),
+    "types of one size": (broadcast(torch.float32, 8), broadcast(torch.int32, 8)),
+    "as many bytes": (broadcast(torch.int64, 8), broadcast(torch.int32, 16)),
+    "bytes and words": (broadcast(torch.uint8, 32), broadcast(torch.int32, 8)),
+}
+
+for name, calls in CASES.items():
+    # Calls that differ are the end of a group.
+    group = dist.new_group(backend="switchml")
+    try:
+        calls[rank](group=group)
+    except dist.DistBackendError as error:
+        assert "made different calls" in str(error), error
+    else:
+        raise SystemExit(f"{name}: nothing was raised")
+
+dist.destroy_process_group()
