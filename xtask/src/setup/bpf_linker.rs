@@ -84,7 +84,7 @@ fn install(compiler: &Compiler, libraries: &Path, llvm: &str) -> Result<()> {
             .args(["--no-default-features", "--features", &format!("llvm-{}", compiler.llvm_major)])
             .env("LLVM_PREFIX", &compiler.sysroot)
             // It works for a second in each build: compiling it better would take longer.
-            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
             // Cargo's own temporary folder, and no flags that were meant for this workspace.
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("RUSTFLAGS")
