@@ -16,7 +16,7 @@ use std::{
 };
 use switchml_cli::say;
 
-/// Their names, in `fuzz/fuzz_targets`.
+/// Their names, in `tests/fuzz/fuzz_targets`.
 const TARGETS: [&str; 4] = ["decoder", "packed", "slots", "worker"];
 
 /// Executions of each in `cargo xtask test`, in the same order; half a minute on two cores.
@@ -249,7 +249,7 @@ impl Drop for Running {
 
 /// A folder of inputs in the source tree.
 fn source(kind: &str, target: &str) -> PathBuf {
-    cargo::workspace().join("fuzz").join(kind).join(target)
+    cargo::workspace().join("tests/fuzz").join(kind).join(target)
 }
 
 /// libFuzzer's own count.
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_libfuzzer_says() {
-        let log = "thread '<unnamed>' (7) panicked at fuzz/fuzz_targets/slots.rs:9:5:\n\
+        let log = "thread '<unnamed>' (7) panicked at tests/fuzz/fuzz_targets/slots.rs:9:5:\n\
                    sums differ\nstack backtrace:\n\
                    ==3258== ERROR: libFuzzer: deadly signal\n\
                    artifact_prefix='./'; Test unit written to ./crash-64ba\n";

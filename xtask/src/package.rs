@@ -2,9 +2,9 @@
 //! library, and RPMs; a worker and a Python package that run on any Linux; an image for containers;
 //! and what all that is made of.
 //!
-//! debhelper makes Debian packages, from `deploy/debian`: it knows how Debian wants users, services
-//! and shared libraries, and takes all times from the commit's. [`build`] leaves no folder of
-//! this machine in what compilers write.
+//! debhelper makes Debian packages, from `userspace/deploy/debian`: it knows how Debian wants
+//! users, services and shared libraries, and takes all times from the commit's. [`build`] leaves no
+//! folder of this machine in what compilers write.
 
 mod arm64;
 mod build;
@@ -235,7 +235,7 @@ mod slurm_tests;
 mod tests {
     use super::*;
 
-    const UNIT: &str = "deploy/debian/switchml-aggregator.service";
+    const UNIT: &str = "userspace/deploy/debian/switchml-aggregator.service";
 
     /// The values of a setting of the daemon's unit.
     pub fn settings(name: &str) -> Vec<String> {

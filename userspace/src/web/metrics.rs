@@ -356,10 +356,9 @@ mod tests {
         let text = prometheus(&view, &Process::default());
         let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let known: Vec<_> = kinds.filter_map(|kind| kind.split(' ').next()).collect();
-        for file in [
-            include_str!("../../../deploy/alerts.yml"),
-            include_str!("../../../deploy/grafana.json"),
-        ] {
+        for file in
+            [include_str!("../../deploy/alerts.yml"), include_str!("../../deploy/grafana.json")]
+        {
             let words = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             let named: Vec<_> = words.filter(|word| word.starts_with("switchml_")).collect();
             assert!(named.len() > 4, "{named:?}");

@@ -488,7 +488,7 @@ fn alerts_fire_when_they_should() {
     let Some(folder) = monitor("alerts_fire_when_they_should") else { return };
     let output = Command::new(folder.join("promtool"))
         .args(["test", "rules", "alerts_test.yml"])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy"))
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy"))
         .output()
         .expect("promtool starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,5 @@
-//! The manifests in `deploy/kubernetes`, by the API's schema and beside the service's unit.
+//! The manifests in `userspace/deploy/kubernetes`, by the API's schema and beside the service's
+//! unit.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
@@ -24,7 +25,7 @@ fn tools(test: &str) -> Option<PathBuf> {
 }
 
 fn manifest(name: &str) -> PathBuf {
-    cargo::workspace().join("deploy/kubernetes").join(name)
+    cargo::workspace().join("userspace/deploy/kubernetes").join(name)
 }
 
 /// The only container of the manifest's only object of a kind, and its pod.
@@ -146,5 +147,5 @@ fn the_example_has_secrets_and_is_scraped() {
     let endpoint = &monitor["endpoints"][0];
     assert_eq!(endpoint["port"], service["spec"]["ports"][0]["name"]);
     assert_eq!(endpoint["tlsConfig"]["ca"]["secret"]["name"], secret["metadata"]["name"]);
-    assert_eq!(endpoint["relabelings"][0]["replacement"], "switchml", "as in deploy/alerts.yml");
+    assert_eq!(endpoint["relabelings"][0]["replacement"], "switchml", "as in alerts.yml");
 }

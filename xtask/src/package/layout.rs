@@ -33,9 +33,9 @@ pub fn lay_out(packed: &Packed, folder: &Path, version: &str) -> Result<()> {
     let workspace = cargo::workspace();
     let header = "worker-lib/c/include/switchml.h";
     copy(&workspace.join(header), &folder.join("usr/include/switchml.h"))?;
-    let debian = workspace.join("deploy/debian");
+    let debian = workspace.join("userspace/deploy/debian");
     copy(&debian.join("aggregator.toml"), &folder.join("etc/switchml/aggregator.toml"))?;
-    for entry in fs::read_dir(&debian).context("deploy/debian")? {
+    for entry in fs::read_dir(&debian).context("userspace/deploy/debian")? {
         let entry = entry?;
         copy(&entry.path(), &folder.join("debian").join(entry.file_name()))?;
     }

@@ -81,7 +81,7 @@ fn lay_out(packed: &Packed, program: &str, root: &Path) -> Result<()> {
     fs::remove_dir_all(&pages).context("cannot clean up")?;
     if program == "switchml-aggregator" {
         for (kind, place) in FILES {
-            let from = format!("deploy/debian/{program}.{kind}");
+            let from = format!("userspace/deploy/debian/{program}.{kind}");
             layout::copy(&cargo::workspace().join(from), &root.join(place))?;
         }
     }

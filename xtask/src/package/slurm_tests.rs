@@ -1,4 +1,4 @@
-//! The scripts in `deploy/slurm`, with a folder of this test's in place of the system's.
+//! The scripts in `userspace/deploy/slurm`, with a folder of this test's in place of the system's.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
@@ -22,7 +22,8 @@ impl Node {
 
     /// What a script prints for job 7 with these variables besides.
     fn run(&self, script: &str, variables: &[(&str, &str)]) -> String {
-        let text = fs::read_to_string(cargo::workspace().join("deploy/slurm").join(script));
+        let text =
+            fs::read_to_string(cargo::workspace().join("userspace/deploy/slurm").join(script));
         let here = |folder: &str| self.0.join(folder).display().to_string();
         let text = text.expect("the script").replace("/etc/switchml", &here("etc"));
         let text = text.replace("/run/switchml", &here("run"));

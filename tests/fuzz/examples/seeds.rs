@@ -1,12 +1,12 @@
-//! Writes the decoder's seeds to `fuzz/corpus/decoder`: runs of frames made from the specification,
-//! each getting to another outcome.
+//! Writes the decoder's seeds to `corpus/decoder`: runs of frames made from the specification, each
+//! getting to another outcome.
 //!
 //! `cargo run --release -p switchml-fuzz --example seeds`
 
 use std::{fs, io, path::Path};
 
 #[allow(dead_code)]
-#[path = "../../tests/suites/in_kernel/packet.rs"]
+#[path = "../../suites/in_kernel/packet.rs"]
 mod packet;
 
 use packet::{CE, CHECKED, Envelope, MAX, PENDING, Packet};

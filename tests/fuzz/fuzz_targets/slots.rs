@@ -10,13 +10,13 @@ use switchml_protocol::outcome::Outcome;
 // Shared with the protocol's tests: packets byte by byte, the rules over an unbounded history, the
 // aggregator in vectors.
 #[allow(dead_code)]
-#[path = "../../protocol/tests/suite/packet.rs"]
+#[path = "../../../protocol/tests/suite/packet.rs"]
 mod packet;
 #[allow(dead_code)]
-#[path = "../../protocol/tests/suite/reference.rs"]
+#[path = "../../../protocol/tests/suite/reference.rs"]
 mod reference;
 #[allow(dead_code)]
-#[path = "../../protocol/tests/suite/switch.rs"]
+#[path = "../../../protocol/tests/suite/switch.rs"]
 mod switch;
 
 use packet::{ALL_OPS, CE, CHECKED, Packet, check_word};

@@ -18,7 +18,7 @@ use crate::tofino::names::EXCLUSIONS;
 
 /// A file with those that it includes, without comments.
 fn source(file: &str) -> String {
-    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
+    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4").join(file))
 }
 
 fn read(path: &Path) -> String {

@@ -23,10 +23,10 @@ use switchml_worker_core::{CallStats, DType, Reduction};
 
 // Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
 #[allow(dead_code)]
-#[path = "../../protocol/tests/suite/packet.rs"]
+#[path = "../../../protocol/tests/suite/packet.rs"]
 mod packet;
 #[allow(dead_code)]
-#[path = "../../protocol/tests/suite/switch.rs"]
+#[path = "../../../protocol/tests/suite/switch.rs"]
 mod switch;
 
 use packet::{

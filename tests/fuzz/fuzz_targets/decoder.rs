@@ -16,10 +16,10 @@ use switchml_protocol::slot::Slot;
 
 // The aggregator's shell and the frames are those of the kernel's tests.
 #[allow(dead_code)]
-#[path = "../../tests/suites/in_kernel/differential/host.rs"]
+#[path = "../../suites/in_kernel/differential/host.rs"]
 mod host;
 #[allow(dead_code)]
-#[path = "../../tests/suites/in_kernel/packet.rs"]
+#[path = "../../suites/in_kernel/packet.rs"]
 mod packet;
 
 /// What `host` asks the kernel's tests for.

@@ -23,7 +23,7 @@ const COMMON_INPUTS: [&str; 3] = ["Cargo.toml", "Cargo.lock", ".cargo/config.tom
 ///
 /// Cargo shows why it failed, if it did.
 pub fn build(package: &str, variants: &[&str], inputs: &[&str]) -> ExitCode {
-    let workspace = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let workspace = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let sources =
         inputs.iter().flat_map(|folder| [format!("{folder}/src"), format!("{folder}/Cargo.toml")]);
     for input in sources.chain(COMMON_INPUTS.map(str::to_owned)) {
