@@ -7,6 +7,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .build_client(has_grpc)
         .build_server(has_grpc)
+        // What is printed for debugging gets into logs and bug reports: see lib.rs.
+        .skip_debug(["switchml.v1.MemberId", "switchml.v1.Assigned"])
         .compile_fds(files)?;
     Ok(())
 }

@@ -12,7 +12,8 @@
 // Entries of a register: two sets for each slot.
 #define ENTRIES 20480
 
-// No stage is left to sum a maximum's lanes for its check word (rule 24.4).
+// No stage is left to sum lanes: a contribution's, to verify it (rule 24.3), or a maximum's, for
+// its check word (rule 24.4).
 #define MAXIMUM_FLAGS 8w0
 
 // ---- State of a set, a register for each part ----

@@ -11,6 +11,8 @@ mod rank_list;
 #[cfg(feature = "grpc")]
 pub mod tls;
 
+use std::fmt;
+
 pub use address::{AddressError, host, resolve};
 pub use rank_list::rank_list;
 
@@ -22,3 +24,64 @@ pub const MAX_DATA_THREADS: u32 = 8;
 pub const MAX_REPORTED_CALLS: usize = 1000;
 
 include!(concat!(env!("OUT_DIR"), "/switchml.v1.rs"));
+
+impl Assigned {
+    /// How rank `rank`, which this was sent to, refers to itself.
+    pub fn member(&self, rank: u32) -> MemberId {
+        MemberId { job: self.job, epoch: self.epoch, rank, secret: self.control_secret }
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { job, epoch, rank, .. } = self;
+        let mut told = f.debug_struct("MemberId");
+        told.field("job", job).field("epoch", epoch).field("rank", rank).finish_non_exhaustive()
+    }
+}
+
+/// Without secrets and keys.
+impl fmt::Debug for Assigned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Assigned")
+            .field("job", &self.job)
+            .field("epoch", &self.epoch)
+            .field("world_size", &self.world_size)
+            .field("slots", &self.slots)
+            .field("data_address", &self.data_address)
+            .field("data_port", &self.data_port)
+            .field("group_address", &self.group_address)
+            .field("group_port", &self.group_port)
+            .field("max_lanes", &self.max_lanes)
+            .field("durable", &self.durable)
+            .field("capabilities", &self.capabilities)
+            .field("further_shards", &self.further_shards)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is printed for debugging gets into logs and bug reports.
+    #[test]
+    fn secrets_are_not_printed() {
+        let secret = [0x5E, 0xC2, 0xE7];
+        let assigned = Assigned {
+            job: 7,
+            hello_secret: 1_234_567_891,
+            control_secret: 12_345_678_912_345,
+            member_key: secret.to_vec(),
+            job_key: secret.to_vec(),
+            ..Assigned::default()
+        };
+        let leave = LeaveRequest { member: Some(assigned.member(3)), ..LeaveRequest::default() };
+        let printed = format!("{assigned:?} {leave:?}");
+        assert!(printed.contains("job: 7, epoch: 0, rank: 3"), "{printed}");
+        for secret in ["1234567891", "12345678912345", "94, 194, 231"] {
+            assert!(!printed.contains(secret), "{printed}");
+        }
+    }
+}

@@ -45,7 +45,7 @@
     }
 
     // HELLOs with their rank's secret that come from no known binding. While the rank has none, the
-    // control plane hears of them, and enters it. The rank asks again.
+    // control plane hears of them, and enters it (rule 24.6). The rank asks again.
     table newcomers {
         key = {
             h.switchml.job: exact @name("job");

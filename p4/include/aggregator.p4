@@ -27,7 +27,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.previous = h.switchml.round - 2;
     }
 
-    // Of an aborted job; or without payload, of a job's only rank, which completes each round.
+    // Of an aborted job; or without payload, of a job's only rank, which completes each round (rule
+    // 24.9).
     action turn_away() { m.pass = m.first | PASS_TURNED_AWAY; }
 
     // Contributions. For each member two entries, for even and for odd rounds. The mask of `slot`

@@ -1,6 +1,6 @@
 // What a packet does to its cell, as entries of a table: section 27 of docs/protocol.md, with what
-// rule 27.12 leaves to a combiner. Several tables decide by them at the same time, each about a
-// register.
+// rules 24.13 and 27.12 leave to a combiner. Several tables decide by them at the same time, each
+// about a register.
 
 // What a cell is of, beside epoch and round: job, slot, group, op and lanes. Jobs below 4096, with
 // up to 1024 slots and ranks.

@@ -9,12 +9,12 @@
 #define PLAIN_IPV4 8w0x45
 
 // Lengths of an IPv4 packet with that many blocks of 32 lanes. A table of lengths instead of a
-// comparison: parsers compare with constants alone.
+// comparison: parsers compare with constants alone. No packet with a tag has one (rule 24.14).
 #define UDP_BYTES(blocks) (8 + HEADER_BYTES + 4 * LANES_PER_BLOCK * blocks)
 #define IPV4_BYTES(blocks) (20 + UDP_BYTES(blocks))
 
-// Where the roles differ. To a combiner come partial sums, and at other ports its parent's answers;
-// resends and maxima go by.
+// Where the roles differ. To a combiner come partial sums, which a root drops (rule 24.12), and at
+// other ports its parent's answers; resends and maxima go by.
 #ifdef COMBINER
 #define PARTIAL_ROW(blocks) (VERSION, KIND_PARTIAL, UDP_BYTES(blocks)): partial_##blocks;
 #define RESENT FLAG_RETRANSMIT &&& FLAG_RETRANSMIT
@@ -61,13 +61,14 @@ state ethernet {
     }
 }
 
+// Rule 24.11.
 state ipv6 {
     m.outcome = OUTCOME_IPV6;
     transition accept;
 }
 
-// Tags are not served (rule 5.8), but nobody may hide the aggregator's address behind them
-// (rule 5.9).
+// Tags are not served (rules 5.8 and 24.10), but nobody may hide the aggregator's address behind
+// them (rule 5.9).
 state outer_tag {
     packet.extract(h.outer);
     m.outcome = OUTCOME_VLAN;

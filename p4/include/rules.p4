@@ -26,7 +26,7 @@
     (PASS_FIRST, HELD_SAME, CALL_SAME, OP_MAX, _, _): maximum;
 
 // The same of packets without payload, which are of sums. `room`: its rank is in, or would be the
-// last one (rule 8.13).
+// last one (rule 8.13). If it is of another call, it gets ROOM as well (rule 24.9).
 #define EMPTY_RULES(start, room, sum)                                            \
     (PASS_EMPTY, HELD_BEFORE, _, _, _, _): start;                                \
     ANY_IN_ALREADY(PASS_EMPTY, room)                                             \

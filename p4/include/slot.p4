@@ -1,9 +1,9 @@
 // What a packet does to its slot: section 8 of docs/protocol.md, with less state as rule 24.5
 // allows.
 //
-// State lies in registers, with an entry for each set of each slot, and one access to each per
-// pass. What an access does is the front's to say (Tag, Seen, Call, Missing, Check, Flags, Lane);
-// when it happens is said here and in `rules.p4`.
+// State lies in registers (rule 24.7), with an entry for each set of each slot, and one access to
+// each per pass. What an access does is the front's to say (Tag, Seen, Call, Missing, Check, Flags,
+// Lane); when it happens is said here and in `rules.p4`.
 
 // The lowest lane: the neutral element of a maximum.
 #define LOWEST 0x80000000

@@ -59,7 +59,7 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
     }
 }
 
-/// Rule 7.5, the part that all kinds share: the packet is of the job's session.
+/// Rules 10.2 and 7.5, the part that all kinds share: the packet is of the job's session.
 #[inline(always)]
 pub(crate) fn is_of_session(job: &JobEntry, header: &Header) -> Result<(), Outcome> {
     if job.state == VACANT {

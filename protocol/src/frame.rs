@@ -31,7 +31,7 @@ const ECN_ECT0: u8 = 0b10;
 pub const ETHERNET_LEN: usize = 14;
 const UDP_LEN: u16 = 8;
 
-/// Who fills in the UDP checksum of a frame on its way out.
+/// Who fills in the UDP checksum of a frame on its way out (rule 6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// Whoever makes the frame; or nobody, where it may be left out.
@@ -41,7 +41,7 @@ pub enum Checksum {
     Offloaded,
 }
 
-/// Ethernet, IP and UDP headers: what comes before the protocol's header in a frame.
+/// Ethernet, IP and UDP headers: what comes before the protocol's header in a frame (rule 2.1).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

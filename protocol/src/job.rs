@@ -26,7 +26,7 @@ pub const ABORTED: u32 = 2;
 #[repr(C, align(8))]
 pub struct JobEntry {
     /// [`VACANT`], [`OPEN`] or [`ABORTED`]. In one 8-byte word with the epoch, so that both change
-    /// at once.
+    /// at once (rule 10.3).
     pub state: u32,
     /// The session's epoch; never 0.
     pub epoch: u32,

@@ -58,7 +58,7 @@ pub use zerocopy::big_endian::{U16, U32, U64};
 
 /// Version byte of every packet.
 pub const VERSION: u8 = 1;
-/// UDP port of the aggregator's data plane, unless configured otherwise.
+/// UDP port of the aggregator's data plane, unless configured otherwise (rule 2.1).
 pub const DATA_PORT: u16 = 48864;
 /// TCP port of the aggregator's control plane, unless configured otherwise.
 pub const CONTROL_PORT: u16 = 48865;
@@ -68,7 +68,7 @@ pub const LANES_PER_BLOCK: usize = 32;
 pub const MAX_LANES: usize = 768;
 /// Most blocks in one packet.
 pub const MAX_BLOCKS: usize = MAX_LANES / LANES_PER_BLOCK;
-/// Most ranks in one job: a PENDING names them all in one block.
+/// Rule 1.1: most ranks in one job. A PENDING names them all in one block.
 pub const MAX_RANKS: usize = 1024;
 /// Ranks of a group: a partial sum says which of them it stands for.
 pub const RANKS_PER_GROUP: u16 = 32;

@@ -170,8 +170,8 @@ macro_rules! reject_reasons {
         $name:ident = $number:literal, $label:literal => $outcome:ident;
     )+) => {
         numbers! {
-            /// Why the aggregator refused a contribution. First word of a REJECT's payload; the
-            /// second is the detail.
+            /// Why the aggregator refused a contribution (rule 2.5). First word of a REJECT's
+            /// payload; the second is the detail.
             pub enum RejectReason: u32 {
                 $($(#[$doc])+ $name = $number, $label;)+
             }

@@ -1,5 +1,6 @@
-//! How long a combiner lets a cell wait for its last rank before another key may have it (rule
-//! 27.10): a few times the smoothed age at which partial sums are complete, in microseconds.
+//! How long a combiner lets a cell wait for its last rank before another key may have it (rules
+//! 27.10 and 27.21): a few times the smoothed age at which partial sums are complete, in
+//! microseconds.
 
 /// How many times as long as it usually takes.
 const TIMES: u32 = 4;

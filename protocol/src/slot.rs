@@ -25,7 +25,7 @@ const COMPLETE: u8 = 1;
 /// A round whose ranks disagree on the call.
 const POISONED: u8 = 2;
 
-/// What a set knows of its round, values aside.
+/// What a set knows of its round, values aside (rule 8.1).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -283,7 +283,7 @@ pub fn contribute<P: Payload + ?Sized>(
     header: &mut Header,
     payload: &mut P,
 ) -> Outcome {
-    // By index, not by branch: the BPF verifier would follow both branches to the end.
+    // Rule 8.2. By index, not by branch: the BPF verifier would follow both branches to the end.
     let index = (header.round.get() & 1) as usize;
     let other = slot.sets[index ^ 1].head;
     let set = &mut slot.sets[index];
@@ -357,7 +357,8 @@ fn store_checked<P: Payload + ?Sized>(
     Err(Outcome::BadCheck)
 }
 
-/// Adds the payload to the values, unless the check word disagrees: they are then as before.
+/// Rule 7.13: adds the payload to the values, unless the check word disagrees: they are then as
+/// before.
 ///
 /// One pass over the packet instead of two. Nobody sees what is between the adding and the taking
 /// back: the slot is ours.

@@ -43,12 +43,12 @@ class Control:
         threading.Thread(target=self.listen, daemon=True).start()
         self.assigned = self.wait_for("assigned")
         # What each request begins with.
-        self.member = {
-            "job": self.assigned.job,
-            "epoch": self.assigned.epoch,
-            "rank": rank,
-            "control_secret": self.assigned.control_secret,
-        }
+        self.member = messages.MemberId(
+            job=self.assigned.job,
+            epoch=self.assigned.epoch,
+            rank=rank,
+            secret=self.assigned.control_secret,
+        )
 
     def listen(self) -> None:
         try:
@@ -79,7 +79,7 @@ class Control:
         return Session(
             job=a.job,
             epoch=a.epoch,
-            rank=self.member["rank"],
+            rank=self.member.rank,
             ranks=self.ranks,
             slots=a.slots,
             aggregator=(a.data_address, a.data_port),
@@ -91,14 +91,14 @@ class Control:
 
     def ready(self, lanes: int) -> int:
         """The lanes of a full chunk."""
-        self.stub.Ready(messages.ReadyRequest(**self.member, lanes=lanes), timeout=self.patience)
+        self.stub.Ready(messages.ReadyRequest(member=self.member, lanes=lanes), timeout=self.patience)
         return int(self.wait_for("started").lanes)
 
     def report_call(self, number: int, call: str, named: list[int]) -> str:
         """After a MISMATCH; why the job was aborted. Numbers are from 1 here."""
         calls = [messages.Call(number=number + 1, call=call)]
         self.stub.ReportCalls(
-            messages.ReportCallsRequest(**self.member, calls=calls, named=named),
+            messages.ReportCallsRequest(member=self.member, calls=calls, named=named),
             timeout=self.patience,
         )
         try:
@@ -108,5 +108,5 @@ class Control:
         return "not aborted"
 
     def leave(self, error: str = "") -> None:
-        self.stub.Leave(messages.LeaveRequest(**self.member, error=error), timeout=self.patience)
+        self.stub.Leave(messages.LeaveRequest(member=self.member, error=error), timeout=self.patience)
         self.channel.close()

@@ -218,8 +218,7 @@ impl Aggregator for CombinerService {
         request: Request<control::ReadyRequest>,
     ) -> Result<Response<control::ReadyReply>, Status> {
         let request = request.into_inner();
-        let &control::ReadyRequest { job, epoch, rank, control_secret: secret, .. } = &request;
-        let id = MemberId { job, epoch, rank, secret };
+        let id = request.member.unwrap_or_default();
         self.lock().proxy.ready(id, request.needs_copies);
         let mut client = self.client_of(id).await?;
         client.ready(request).await.map_err(|error| relayed(&self.parent, error))
@@ -230,8 +229,7 @@ impl Aggregator for CombinerService {
         request: Request<control::LeaveRequest>,
     ) -> Result<Response<control::LeaveReply>, Status> {
         let request = request.into_inner();
-        let &control::LeaveRequest { job, epoch, rank, control_secret: secret, .. } = &request;
-        let id = MemberId { job, epoch, rank, secret };
+        let id = request.member.unwrap_or_default();
         let mut client = self.client_of(id).await?;
         self.lock().proxy.leave(id);
         client.leave(request).await.map_err(|error| relayed(&self.parent, error))
@@ -242,9 +240,7 @@ impl Aggregator for CombinerService {
         request: Request<control::ReportCallsRequest>,
     ) -> Result<Response<control::ReportCallsReply>, Status> {
         let request = request.into_inner();
-        let &control::ReportCallsRequest { job, epoch, rank, control_secret: secret, .. } =
-            &request;
-        let mut client = self.client_of(MemberId { job, epoch, rank, secret }).await?;
+        let mut client = self.client_of(request.member.unwrap_or_default()).await?;
         client.report_calls(request).await.map_err(|error| relayed(&self.parent, error))
     }
 
@@ -252,9 +248,7 @@ impl Aggregator for CombinerService {
         &self,
         request: Request<control::ReportNoMulticastRequest>,
     ) -> Result<Response<control::ReportNoMulticastReply>, Status> {
-        let control::ReportNoMulticastRequest { job, epoch, rank, control_secret: secret } =
-            request.into_inner();
-        let id = MemberId { job, epoch, rank, secret };
+        let id = request.into_inner().member.unwrap_or_default();
         let State { proxy, io } = &mut *self.lock();
         let effects = proxy.report_no_multicast(id).map_err(refused)?;
         proxy::perform(proxy, io, None, effects);
@@ -266,9 +260,7 @@ impl Aggregator for CombinerService {
         request: Request<control::ReportRoundTripsRequest>,
     ) -> Result<Response<control::ReportRoundTripsReply>, Status> {
         let request = request.into_inner();
-        let &control::ReportRoundTripsRequest { job, epoch, rank, control_secret: secret, .. } =
-            &request;
-        let mut client = self.client_of(MemberId { job, epoch, rank, secret }).await?;
+        let mut client = self.client_of(request.member.unwrap_or_default()).await?;
         client.report_round_trips(request).await.map_err(|error| relayed(&self.parent, error))
     }
 
@@ -301,10 +293,9 @@ impl Aggregator for CombinerService {
         request: Request<control::ExamineRequest>,
     ) -> Result<Response<control::ExamineReply>, Status> {
         let (peer, _): (IpAddr, _) = addresses(&request)?;
-        let control::ExamineRequest { job, epoch, rank, control_secret: secret } =
-            request.into_inner();
-        let shard = self.lock().proxy.shard_of(MemberId { job, epoch, rank, secret });
-        let binding = self.data_plane.binding(shard.map_err(refused)?, rank as u16);
+        let member = request.into_inner().member.unwrap_or_default();
+        let shard = self.lock().proxy.shard_of(member);
+        let binding = self.data_plane.binding(shard.map_err(refused)?, member.rank as u16);
         let hello_seen = binding.map_err(service::status::internal)?.is_some();
         Ok(Response::new(seen_by(&*self.data_plane, peer, hello_seen)))
     }

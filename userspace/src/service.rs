@@ -24,7 +24,7 @@ use switchml_userspace_core::control_plane::{
 };
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{
-    JobTable, Joiner, MemberError, MemberId, Origin, Quotas, StreamId, Threads,
+    JobTable, Joiner, MemberError, Origin, Quotas, StreamId, Threads,
 };
 use switchml_userspace_core::stragglers::Stragglers;
 use switchml_userspace_core::throughput::Throughputs;
@@ -280,8 +280,8 @@ impl Aggregator for Service {
     ) -> Result<Response<EventStream>, Status> {
         let (peer, _) = addresses(&request)?;
         let connection = connection(&request)?.clone();
-        let control::ResumeRequest { job, epoch, rank, control_secret, via } = request.into_inner();
-        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let control::ResumeRequest { member, via } = request.into_inner();
+        let member = member.unwrap_or_default();
         let (sender, events) = mailbox();
         let id = self.request("Resume", peer, |control_plane, io| {
             control_plane.resume(io, member, Origin { peer, via }, sender)
@@ -294,11 +294,9 @@ impl Aggregator for Service {
         request: Request<control::ReadyRequest>,
     ) -> Result<Response<control::ReadyReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReadyRequest { job, epoch, rank, lanes, control_secret, needs_copies } =
-            request.into_inner();
-        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let control::ReadyRequest { member, lanes, needs_copies } = request.into_inner();
         self.request("Ready", peer, |control_plane, io| {
-            control_plane.ready(io, member, lanes, needs_copies)
+            control_plane.ready(io, member.unwrap_or_default(), lanes, needs_copies)
         })?;
         Ok(Response::new(control::ReadyReply {}))
     }
@@ -309,16 +307,14 @@ impl Aggregator for Service {
     ) -> Result<Response<control::LeaveReply>, Status> {
         let (peer, _) = addresses(&request)?;
         let request = request.into_inner();
-        let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret, .. } = request;
-        let member = MemberId { job, epoch, rank, secret: control_secret };
-        let (lost, combiner) = (request.lost, request.lost_combiner);
+        let member = request.member.unwrap_or_default();
         self.request("Leave", peer, |control_plane, io| {
             if let Some(report) = &request.round_trips {
                 control_plane.report_round_trips(member, report)?;
             }
-            match lost.as_str() {
-                "" => control_plane.leave(io, member, &error, &ranks),
-                how => control_plane.lose(io, member, how, &combiner),
+            match request.lost.as_str() {
+                "" => control_plane.leave(io, member, &request.error, &request.ranks),
+                how => control_plane.lose(io, member, how, &request.lost_combiner),
             }
         })?;
         Ok(Response::new(control::LeaveReply {}))
@@ -329,11 +325,9 @@ impl Aggregator for Service {
         request: Request<control::ReportCallsRequest>,
     ) -> Result<Response<control::ReportCallsReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReportCallsRequest { job, epoch, rank, calls, named, control_secret } =
-            request.into_inner();
-        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let control::ReportCallsRequest { member, calls, named } = request.into_inner();
         self.request("ReportCalls", peer, |control_plane, io| {
-            control_plane.report_calls(io, member, calls, &named)
+            control_plane.report_calls(io, member.unwrap_or_default(), calls, &named)
         })?;
         Ok(Response::new(control::ReportCallsReply {}))
     }
@@ -343,9 +337,7 @@ impl Aggregator for Service {
         request: Request<control::ReportNoMulticastRequest>,
     ) -> Result<Response<control::ReportNoMulticastReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReportNoMulticastRequest { job, epoch, rank, control_secret } =
-            request.into_inner();
-        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let member = request.into_inner().member.unwrap_or_default();
         self.request("ReportNoMulticast", peer, |control_plane, io| {
             control_plane.report_no_multicast(io, member)
         })?;
@@ -357,11 +349,10 @@ impl Aggregator for Service {
         request: Request<control::ReportRoundTripsRequest>,
     ) -> Result<Response<control::ReportRoundTripsReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReportRoundTripsRequest { job, epoch, rank, control_secret, round_trips } =
-            request.into_inner();
-        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let control::ReportRoundTripsRequest { member, round_trips } = request.into_inner();
         self.request("ReportRoundTrips", peer, |control_plane, _| {
-            control_plane.report_round_trips(member, &round_trips.unwrap_or_default())
+            let round_trips = round_trips.unwrap_or_default();
+            control_plane.report_round_trips(member.unwrap_or_default(), &round_trips)
         })?;
         Ok(Response::new(control::ReportRoundTripsReply {}))
     }
@@ -386,8 +377,7 @@ impl Aggregator for Service {
         request: Request<control::ExamineRequest>,
     ) -> Result<Response<control::ExamineReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ExamineRequest { job, epoch, rank, control_secret } = request.into_inner();
-        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let member = request.into_inner().member.unwrap_or_default();
         let hello_seen = self.request("Examine", peer, |control_plane, io| {
             control_plane.has_said_hello(io, member)
         })?;

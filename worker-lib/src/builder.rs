@@ -17,7 +17,7 @@ use switchml_worker_core::spin::Spin;
 
 use crate::communicator::{self, Communicator, DataThread, Info};
 use crate::control::{Access, Assigned, ClientTls, Membership, Token};
-use crate::driver::{Driver, Seat, Shared, Unanswered, Wakers};
+use crate::driver::{Driver, DriverLock, Shared, Unanswered, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
 use crate::limits::check_wait;
@@ -150,6 +150,7 @@ impl Builder {
     /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | what it is shown |
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
     /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
+    /// | `SWITCHML_LOCAL_SUMS` | 0 or 1: [`Self::local_sums`] |
     ///
     /// Without `RANK` and `WORLD_SIZE`, the tasks of a step that `srun` has started are the ranks:
     /// `SLURM_PROCID` of `SLURM_STEP_NUM_TASKS`. Their job is `slurm-<job>.<step>` unless one of
@@ -186,6 +187,14 @@ impl Builder {
         let own = text("SWITCHML_JOB")?.or(text("TORCHELASTIC_RUN_ID")?).or(meeting);
         if let Some(job) = own.or(slurm.map(|step| step.job)) {
             self.job = job;
+        }
+        if let Some(given) = text("SWITCHML_LOCAL_SUMS")? {
+            let allowed = "0 and 1 are allowed";
+            self.local_sums = match given.as_str() {
+                "0" => false,
+                "1" => true,
+                _ => return Err(Error::Setting { name: "SWITCHML_LOCAL_SUMS", given, allowed }),
+            };
         }
         Ok(self)
     }
@@ -224,6 +233,7 @@ impl Builder {
                 return Err(error);
             }
         };
+        // Rule 11.6.
         let open = paths.iter().map(|path| path.open.lanes).min().unwrap_or_default();
         let is_narrow = paths.iter().any(|path| path.open.is_narrow);
         let tag_len = paths.first().map_or(0, |path| path.identity.tag_len());
@@ -320,13 +330,13 @@ impl Builder {
                 hellos: (secret, 0),
                 local_sums: team.map(|team| LocalSums::new(team, shard, packet)),
             };
-            let seat = Arc::new(Seat::new(driver, wakers.idle.clone()));
-            let data_thread = Arc::clone(&seat);
+            let driver = Arc::new(DriverLock::new(driver, wakers.idle.clone()));
+            let data_thread = Arc::clone(&driver);
             let thread = std::thread::Builder::new()
                 .name("switchml-data".to_owned())
                 .spawn(move || data_thread.serve());
             match thread.map_err(Error::system("cannot start a data thread")) {
-                Ok(thread) => threads.push(DataThread { submissions, wakers, seat, thread }),
+                Ok(thread) => threads.push(DataThread { submissions, wakers, driver, thread }),
                 Err(error) => {
                     shared.fail(error.clone());
                     communicator::end(threads);
@@ -560,6 +570,16 @@ mod tests {
         assert_eq!(set(both), (Some(3), Some(64), "a:1".to_owned()));
         let named = with(&[&SLURM[..], &[("SWITCHML_JOB", "mine")]].concat()).unwrap();
         assert_eq!(set(named), (Some(5), Some(8), "mine".to_owned()));
+    }
+
+    #[test]
+    fn sums_of_a_host_may_be_turned_off() {
+        let set = |value| with(&[("SWITCHML_LOCAL_SUMS", value)]).map(|builder| builder.local_sums);
+        assert_eq!(["0", "1", ""].map(|value| set(value).unwrap()), [false, true, true]);
+        assert_eq!(
+            set("no").unwrap_err().to_string(),
+            "SWITCHML_LOCAL_SUMS is no; 0 and 1 are allowed"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The communicator: what a training job calls.
 
 use std::net::{SocketAddr, SocketAddrV4};
+use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
@@ -17,7 +18,7 @@ use switchml_worker_core::spin::WaitStats;
 use switchml_worker_core::stats::CallStats;
 
 use crate::buffers::{Tensor, give, lend};
-use crate::driver::{Seat, Shared, Snapshot, Wakers};
+use crate::driver::{DriverLock, Shared, Snapshot, Wakers};
 use crate::error::Error;
 use crate::handle::{Handle, Whole};
 use crate::limits::check_wait;
@@ -47,7 +48,7 @@ pub struct Communicator {
 pub(crate) struct DataThread {
     pub submissions: Sender<Submission>,
     pub wakers: Wakers,
-    pub seat: Arc<Seat<Udp>>,
+    pub driver: Arc<DriverLock<Udp>>,
     pub thread: JoinHandle<()>,
 }
 
@@ -184,8 +185,8 @@ impl Communicator {
         self.start(Kind::Broadcast { root }, tensor)
     }
 
-    /// Replaces this rank's part of `tensor` ([`Call::part_start`]) by its reduction over all
-    /// ranks, element by element; what is in the other parts then is not specified.
+    /// Replaces this rank's [part](Self::part) of `tensor` by its reduction over all ranks, element
+    /// by element; what is in the other parts then is not specified.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -212,8 +213,8 @@ impl Communicator {
         self.start(Kind::ReduceScatter(op.into()), tensor)
     }
 
-    /// Replaces each rank's part of `tensor` ([`Call::part_start`]) by what that rank has there;
-    /// the bits travel as they are.
+    /// Replaces each rank's [part](Self::part) of `tensor` by what that rank has there; the bits
+    /// travel as they are.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -256,6 +257,15 @@ impl Communicator {
     /// Number of ranks.
     pub fn world_size(&self) -> u32 {
         self.info.world_size
+    }
+
+    /// Rule 17.8: which of a tensor's `count` elements are a rank's part in reduce-scatters and
+    /// all-gathers: from `count * rank / world_size` on, rounded down. Empty for a rank that is not
+    /// in the job.
+    pub fn part(&self, rank: u32, count: usize) -> Range<usize> {
+        let call = Call { kind: Kind::AllGather, dtype: DType::F32, count };
+        let start = |rank: u32| call.part_start(rank.min(self.world_size()), self.world_size());
+        start(rank)..start(rank.saturating_add(1))
     }
 
     /// What was agreed when the communicator was made.
@@ -318,7 +328,7 @@ impl Communicator {
             // there.
             first
                 .iter()
-                .filter(|thread| !thread.seat.run(number, None))
+                .filter(|thread| !thread.driver.run(number, None))
                 .for_each(|thread| thread.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
@@ -338,8 +348,8 @@ impl Communicator {
         let threads = self.submit(number, call, codec, buffers);
         threads.iter().for_each(|thread| thread.wakers.wake());
         drop(issued);
-        let seat = threads.first().map(|thread| Arc::clone(&thread.seat));
-        Ok(Handle::new((number, seat), answers, tensor, Arc::clone(&self.shared)))
+        let driver = threads.first().map(|thread| Arc::clone(&thread.driver));
+        Ok(Handle::new((number, driver), answers, tensor, Arc::clone(&self.shared)))
     }
 
     /// How a call's elements travel. If that is in more bits than asked for, says so once.

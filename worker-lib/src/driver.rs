@@ -12,18 +12,18 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{Header, flags};
+use switchml_protocol::header::{Header, Kind};
 use switchml_protocol::times::Times;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
-use switchml_worker_core::engine::{EngineStats, Failure, Transmission, Waiting};
+use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stats::CallStats;
+use switchml_worker_core::wire::{TurnError, Wire};
 
 use crate::control::Membership;
 use crate::error::Error;
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     /// Of all calls that were given back.
     calls: Mutex<CallStats>,
     /// Of these, round trips that the aggregator was not told of yet.
-    untold: Mutex<Times>,
+    unreported_round_trips: Mutex<Times>,
     /// How long calls wait for other ranks.
     timeout: Mutex<Duration>,
     late_ranks: LateRanks,
@@ -85,7 +85,7 @@ impl Shared {
             shards: wakers.into_iter().map(shard).collect(),
             issued: Mutex::default(),
             calls: Mutex::default(),
-            untold: Mutex::default(),
+            unreported_round_trips: Mutex::default(),
             timeout: Mutex::new(timeout),
             late_ranks: LateRanks::new(job.to_owned(), rank),
             no_multicast: NoMulticast::new(job.to_owned(), rank),
@@ -137,7 +137,7 @@ impl Shared {
         self.issued().finish(number);
         self.late_ranks.forget(number);
         *lock(&self.calls) += stats;
-        stats.round_trips.add_to(&mut lock(&self.untold));
+        stats.round_trips.add_to(&mut lock(&self.unreported_round_trips));
     }
 
     /// The ranks that the oldest call has waited for for long, ascending.
@@ -147,10 +147,11 @@ impl Shared {
 
     /// The round trips that the aggregator was not told of yet, to be told now.
     pub fn take_round_trips(&self) -> Times {
-        std::mem::take(&mut lock(&self.untold))
+        std::mem::take(&mut lock(&self.unreported_round_trips))
     }
 
-    /// The calls to be reported up to call `last`, with their numbers from 1, for people.
+    /// The calls to be reported up to call `last`, with their numbers from 1, for people (rule
+    /// 22.12).
     pub fn open_calls(&self, last: u64) -> Vec<(u64, String)> {
         self.issued().open(last).map(|(number, call)| (number + 1, call.to_string())).collect()
     }
@@ -178,7 +179,7 @@ impl Wakers {
 }
 
 /// The driver, and who drives it: whoever has the lock.
-pub(crate) struct Seat<T> {
+pub(crate) struct DriverLock<T> {
     /// `None` once the communicator is closed or has failed.
     driver: Mutex<Option<Driver<T>>>,
     /// Wakes the data thread, which sleeps while there is nothing for it to drive.
@@ -211,8 +212,8 @@ pub(crate) struct Driver<T> {
     pub local_sums: Option<LocalSums>,
 }
 
-impl<T: Transport> Seat<T> {
-    /// A seat for `driver`; `idle` is to be woken when there are submissions, when they end, and
+impl<T: Transport> DriverLock<T> {
+    /// A lock around `driver`; `idle` is to be woken when there are submissions, when they end, and
     /// when the communicator has failed.
     pub fn new(driver: Driver<T>, idle: Waker) -> Self {
         Self { driver: Mutex::new(Some(driver)), idle }
@@ -222,12 +223,12 @@ impl<T: Transport> Seat<T> {
     /// that moment; false if another one drives. The submission's buffer is gone on return, unless
     /// it is too early, or will be soon if something failed.
     pub fn run(&self, number: u64, until: Option<Instant>) -> bool {
-        // Goes last: the data thread can sit down when it wakes up.
-        let mut relief = Relief { idle: &self.idle, is_needed: false };
-        let Ok(mut seat) = self.driver.try_lock() else { return false };
-        let Some(driver) = seat.as_mut() else { return false };
-        relief.is_needed = true;
-        relief.is_needed = driver.run(number, until).is_err() || !driver.data_path.is_idle();
+        // Goes last: the lock is free when the data thread wakes up.
+        let mut wake = WakeOnDrop { idle: &self.idle, is_needed: false };
+        let Ok(mut guard) = self.driver.try_lock() else { return false };
+        let Some(driver) = guard.as_mut() else { return false };
+        wake.is_needed = true;
+        wake.is_needed = driver.run(number, until).is_err() || !driver.data_path.is_idle();
         true
     }
 
@@ -236,7 +237,7 @@ impl<T: Transport> Seat<T> {
     pub fn serve(&self) {
         let _leaves = Leaves(self);
         let outcome = self.serve_until_closed();
-        let driver = self.sit_down().take();
+        let driver = self.lock().take();
         if let Some(driver) = driver {
             driver.end(outcome);
         }
@@ -247,31 +248,31 @@ impl<T: Transport> Seat<T> {
             if self.driver.is_poisoned() {
                 return Err(Error::Panicked);
             }
-            let mut seat = self.sit_down();
-            let Some(driver) = seat.as_mut() else { return Ok(()) };
+            let mut guard = self.lock();
+            let Some(driver) = guard.as_mut() else { return Ok(()) };
             let is_open = driver.take_submissions();
             driver.drive(DataPath::is_idle, None)?;
             if !is_open {
                 return Ok(());
             }
             driver.publish();
-            drop(seat);
+            drop(guard);
             self.idle.sleep().map_err(Error::system("cannot wait for calls"))?;
         }
     }
 
-    fn sit_down(&self) -> MutexGuard<'_, Option<Driver<T>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Driver<T>>> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Wakes the data thread if it is needed after this thread, also when that unwinds.
-struct Relief<'a> {
+struct WakeOnDrop<'a> {
     idle: &'a Waker,
     is_needed: bool,
 }
 
-impl Drop for Relief<'_> {
+impl Drop for WakeOnDrop<'_> {
     fn drop(&mut self) {
         if self.is_needed {
             self.idle.wake();
@@ -281,22 +282,42 @@ impl Drop for Relief<'_> {
 
 /// Ends the driver if the data thread unwinds, and so tells those who wait for buffers, and the
 /// other drivers.
-struct Leaves<'a, T: Transport>(&'a Seat<T>);
+struct Leaves<'a, T: Transport>(&'a DriverLock<T>);
 
 impl<T: Transport> Drop for Leaves<'_, T> {
     fn drop(&mut self) {
-        let driver = self.0.sit_down().take();
+        let driver = self.0.lock().take();
         if let Some(driver) = driver {
             driver.end(Err(Error::Panicked));
         }
     }
 }
 
-/// Whether a packet leaves behind those of its turn without lanes: in an all-gather these should be
-/// there before the lanes of other ranks, which then complete the round.
-fn goes_behind(header: &Header) -> bool {
-    let has_lanes = header.flags & flags::EMPTY == 0;
-    has_lanes && matches!(Audience::of(header.op), Audience::AllBut(_))
+/// The transport, behind the memory in which ranks of one host add up, if they do.
+struct Outlet<'a, T> {
+    transport: &'a mut T,
+    local_sums: Option<&'a mut LocalSums>,
+}
+
+impl<T: Transport> Wire for Outlet<'_, T> {
+    type Error = io::Error;
+
+    fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> io::Result<()> {
+        match &mut self.local_sums {
+            // Each rank says HELLO by itself.
+            Some(local_sums) if header.kind == Kind::Contribution as u8 => {
+                local_sums.put(self.transport, header, fill)
+            }
+            _ => self.transport.packet(len_of(header)).map(fill),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(local_sums) = &mut self.local_sums {
+            local_sums.arrive(self.transport)?;
+        }
+        self.transport.flush()
+    }
 }
 
 impl<T: Transport> Driver<T> {
@@ -395,64 +416,23 @@ impl<T: Transport> Driver<T> {
             departed: self.membership.departed(),
             are_watched: self.membership.is_watched(),
         };
-        self.data_path.begin_turn(now, others).map_err(|failure| self.explain(now, failure))?;
-        self.say_who_is_late(now);
-        let aggregator = self.transport.aggregator();
-        let refused = |error: io::Error| match error.raw_os_error() {
-            // That of the own interface.
-            Some(libc::EMSGSIZE) => Error::PathShrank { aggregator },
-            _ => Error::system("cannot send to the aggregator")(error),
-        };
         self.greet(now);
-        let mut packets = 0;
-        while let Some(hello) = self.data_path.next_hello(now) {
-            let packet = self.transport.packet(len_of(&hello)).map_err(refused)?;
-            self.data_path.fill_hello(&hello, packet);
-            packets += 1;
-        }
-        let (mut op, mut held) = (None, Vec::new());
-        while let Some(transmission) = self.data_path.next(now) {
-            packets += 1;
-            if goes_behind(&transmission.header) {
-                held.push(transmission);
-            } else {
-                self.put_apart(&transmission, &mut op).map_err(refused)?;
+        let mut outlet =
+            Outlet { transport: &mut self.transport, local_sums: self.local_sums.as_mut() };
+        let packets = match self.data_path.turn(now, others, &mut outlet) {
+            Ok(packets) => packets,
+            Err(TurnError::DataPath(failure)) => return Err(self.explain(now, failure)),
+            // That of the own interface.
+            Err(TurnError::Wire(error)) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                return Err(Error::PathShrank { aggregator: self.transport.aggregator() });
             }
-        }
-        for transmission in &held {
-            self.put_apart(transmission, &mut op).map_err(refused)?;
-        }
-        self.flush().map_err(refused)?;
+            Err(TurnError::Wire(error)) => {
+                return Err(Error::system("cannot send to the aggregator")(error));
+            }
+        };
+        self.say_who_is_late(now);
         self.give_back();
         Ok(packets)
-    }
-
-    /// Has a packet join the batch, if that is of the same `op`: what one superpacket brings is
-    /// sent on to the same ranks.
-    fn put_apart(&mut self, transmission: &Transmission, op: &mut Option<u8>) -> io::Result<()> {
-        let own = transmission.header.op;
-        if op.replace(own).is_some_and(|op| op != own) {
-            self.flush()?;
-        }
-        self.put(transmission)
-    }
-
-    /// Sends what was put.
-    fn flush(&mut self) -> io::Result<()> {
-        if let Some(local_sums) = &mut self.local_sums {
-            local_sums.arrive(&mut self.transport)?;
-        }
-        self.transport.flush()
-    }
-
-    /// Has a packet join the batch, or wait for those of other ranks of this host.
-    fn put(&mut self, transmission: &Transmission) -> io::Result<()> {
-        let Self { transport, data_path, local_sums, .. } = self;
-        let fill = |packet: &mut [u8]| data_path.fill(transmission, packet);
-        match local_sums {
-            Some(local_sums) => local_sums.put(transport, &transmission.header, fill),
-            None => transport.packet(transmission.packet_len()).map(fill),
-        }
     }
 
     /// Has the data path say HELLO again if the control plane wants that.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use switchml_worker_core::CallStats;
 
-use crate::driver::{Seat, Shared};
+use crate::driver::{DriverLock, Shared};
 use crate::error::Error;
 use crate::transport::Udp;
 
@@ -46,7 +46,7 @@ impl Whole {
 pub struct Handle<T> {
     number: u64,
     /// Where its first part is driven.
-    seat: Option<Arc<Seat<Udp>>>,
+    driver: Option<Arc<DriverLock<Udp>>>,
     answers: Receiver<CallStats>,
     answered: Option<Result<CallStats, Error>>,
     /// The buffers have it, too, until they are finished or dropped.
@@ -58,12 +58,12 @@ impl<T> Handle<T> {
     /// A collective, its number and where its first part is driven; its buffers work on `tensor`,
     /// and then answer.
     pub(crate) fn new(
-        (number, seat): (u64, Option<Arc<Seat<Udp>>>),
+        (number, driver): (u64, Option<Arc<DriverLock<Udp>>>),
         answers: Receiver<CallStats>,
         tensor: Arc<T>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { number, seat, answers, answered: None, tensor, shared }
+        Self { number, driver, answers, answered: None, tensor, shared }
     }
 
     /// Waits for the result.
@@ -79,11 +79,11 @@ impl<T> Handle<T> {
     /// # Errors
     /// As [`Handle::wait`].
     pub fn wait_with_stats(self) -> Result<(T, CallStats), Error> {
-        let Self { number, seat, answers, answered, tensor, shared } = self;
+        let Self { number, driver, answers, answered, tensor, shared } = self;
         if answered.is_none()
-            && let Some(seat) = seat
+            && let Some(driver) = driver
         {
-            seat.run(number, None);
+            driver.run(number, None);
         }
         let stats = answered.unwrap_or_else(|| answers.recv().map_err(|_| shared.reason()))?;
         // All buffers are finished: there is no other owner.
@@ -104,10 +104,10 @@ impl<T> Handle<T> {
         }
         let until = Instant::now().checked_add(time);
         if !time.is_zero()
-            && let Some(seat) = &self.seat
+            && let Some(driver) = &self.driver
         {
             // As for a call that blocks: whoever waits anyway drives, if nobody else does.
-            seat.run(self.number, until);
+            driver.run(self.number, until);
         }
         let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
         self.answered = match self.answers.recv_timeout(left) {

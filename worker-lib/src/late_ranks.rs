@@ -1,4 +1,4 @@
-//! Warns of ranks that a call waits for long for: a line that names them, and the call.
+//! Warns of ranks that a call waits for long for (rule 14.5): a line that names them, and the call.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Superpackets taken whole at tc ingress: what UDP_SEGMENT, or GRO, made of a run of packets.
+//! Superpackets taken whole at tc ingress: what UDP_SEGMENT, or GRO, made of a run of packets (rule
+//! 6.1).
 //!
 //! Each segment is served by itself, from a copy of it in a per-CPU map, for most of the payload
 //! lies in pages that a program cannot reach. Answers are written back into the superpacket, which

@@ -12,6 +12,7 @@ mod switch;
 mod worker;
 
 mod auth;
+mod done;
 mod envelope;
 mod header;
 mod hostile;

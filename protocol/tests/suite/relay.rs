@@ -384,3 +384,11 @@ proptest! {
         }
     }
 }
+
+/// Rule 27.8. It has no lanes, so none can be missing.
+#[test]
+fn a_contribution_without_lanes_passes() {
+    let combiner = Combiner::ready(4);
+    let empty = own(1).emptied();
+    assert_eq!(combiner.up(&binding(1), &empty), (Outcome::Passed, vec![empty]));
+}

@@ -347,11 +347,9 @@ impl Network {
     fn send(&mut self, rank: usize, mut lost: u8) {
         let Self { ranks, switch, now, answers, .. } = self;
         let Rank { data_path, outstanding, .. } = &mut ranks[rank];
-        data_path.begin_turn(*now, Others::THERE).expect("the deadline is far away");
-        let mut sent = vec![];
-        while let Some(transmission) = data_path.next(*now) {
-            let mut bytes = vec![0; transmission.packet_len()];
-            data_path.fill(&transmission, &mut bytes);
+        let (mut packets, mut sent) = (vec![], vec![]);
+        data_path.turn(*now, Others::THERE, &mut packets).expect("the deadline is far away");
+        for bytes in packets {
             let packet = Packet::from_bytes(&bytes);
             outstanding.insert((packet.slot, packet.round), packet);
             if lost & 1 == 0 {

@@ -15,10 +15,11 @@ use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::session::Session;
+use switchml_worker_core::wire::{TurnError, Wire};
 use tracing::debug;
 use zerocopy::FromBytes;
 
-use crate::net::{Clock, Violation, ensure};
+use crate::net::{Clock, Net, Violation, ensure};
 use crate::oracle::{Standing, element_key};
 use crate::program::Step;
 use crate::scenario::{JobPlan, MS, Time};
@@ -85,6 +86,41 @@ impl Buffer for Tensor {
 
     fn finish(self: Box<Self>, _: CallStats) {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).push((self.place, self.bytes));
+    }
+}
+
+/// The rank's cable, which loses packets one by one: of a superpacket some may arrive.
+struct Outlet<'a> {
+    net: &'a mut Net,
+    worker: usize,
+    port: u16,
+    /// Packets of this turn.
+    packets: u32,
+    /// Packets of the superpacket, and how many of them are lost.
+    together: u32,
+    lost: u32,
+}
+
+impl Wire for Outlet<'_> {
+    type Error = Violation;
+
+    fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> Result<(), Violation> {
+        self.packets += 1;
+        ensure!(self.packets <= 1 << 16, "worker {} sends without end", self.worker);
+        let mut packet = vec![0xEE; len_of(header)];
+        fill(&mut packet);
+        let arrives = self.net.to_aggregator(self.worker, self.port, &packet);
+        self.together += 1;
+        self.lost += u32::from(!arrives);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Violation> {
+        if 0 < self.lost && self.lost < self.together {
+            self.net.tally.fault(Fault::TornBundle);
+        }
+        (self.together, self.lost) = (0, 0);
+        Ok(())
     }
 }
 
@@ -155,8 +191,7 @@ impl Calls {
         Ok(())
     }
 
-    /// As `Driver::drive` does: what the two decide is in [`DataPath`]. The rank stood still until
-    /// `stalled`.
+    /// As `Driver::drive` does. The rank stood still until `stalled`.
     pub fn turn(
         &mut self,
         world: &mut Surroundings<'_>,
@@ -170,10 +205,19 @@ impl Calls {
         let others = Others { departed: session.departed(), are_watched: session.is_watched() };
         let unwatched_since = self.unwatched_since.unwrap_or(now);
         self.unwatched_since = (!session.is_watched()).then_some(unwatched_since);
-        if let Err(failure) = self.data_path.begin_turn(now, others) {
-            return Ok(Turn::Failed(failure));
+        let mut outlet = Outlet {
+            net: &mut *world.net,
+            worker: self.worker,
+            port: self.port,
+            packets: 0,
+            together: 0,
+            lost: 0,
+        };
+        match self.data_path.turn(now, others, &mut outlet) {
+            Ok(_) => {}
+            Err(TurnError::DataPath(failure)) => return Ok(Turn::Failed(failure)),
+            Err(TurnError::Wire(violation)) => return Err(violation),
         }
-        self.send(world)?;
         for stats in self.data_path.done() {
             world.net.tally.ahead += stats.speculative;
             world.net.tally.ahead_in_vain += stats.misspeculated;
@@ -206,27 +250,6 @@ impl Calls {
         // The next call may have waited for what is done.
         let call = if has_news { Some(now) } else { call };
         Ok(Turn::Next(deadline.into_iter().chain(call).min()))
-    }
-
-    fn send(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        while let Some(hello) = self.data_path.next_hello(world.net.now) {
-            let mut packet = vec![0xEE; len_of(&hello)];
-            self.data_path.fill_hello(&hello, &mut packet);
-            world.net.to_aggregator(self.worker, self.port, &packet);
-        }
-        let (mut sent, mut lost) = (0, 0);
-        while let Some(transmission) = self.data_path.next(world.net.now) {
-            sent += 1;
-            ensure!(sent <= 1 << 16, "rank {} sends without end", self.identity.rank);
-            let mut packet = vec![0xEE; transmission.packet_len()];
-            self.data_path.fill(&transmission, &mut packet);
-            let arrives = world.net.to_aggregator(self.worker, self.port, &packet);
-            lost += u32::from(!arrives);
-        }
-        if 0 < lost && lost < sent {
-            world.net.tally.fault(Fault::TornBundle);
-        }
-        Ok(())
     }
 
     /// Makes the calls whose time has come.

@@ -15,12 +15,12 @@ use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::{DType, Precision, ReduceOp, Reduction};
 
 /// Seeds in every test run; `cargo xtask sim` runs others, and more.
-const SEEDS: u64 = 3_000;
+const SEEDS: u64 = 2_000;
 /// The first of them. From here on even the rarest fault, a full socket, comes about often enough.
 const FIRST: u64 = 0x2_0000;
 
 /// Seeds with combiners in every test run.
-const TREES: u64 = 1_500;
+const TREES: u64 = 1_000;
 /// What goes wrong at combiners alone.
 const OF_COMBINERS: [Fault; 3] = [Fault::CombinerCrash, Fault::Forgotten, Fault::LetPass];
 

@@ -18,11 +18,11 @@ use crate::jobs::{
 };
 use crate::shared_ports;
 
-/// How often the daemon pings a connection. A host that dies without a word is noticed within the
-/// sum of this and [`PING_TIMEOUT`].
+/// Rule 23.6: how often the daemon pings a connection. A host that dies without a word is noticed
+/// within the sum of this and [`PING_TIMEOUT`].
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long ranks may take to come back after a restart, of this daemon or of their combiner:
-/// several of their attempts.
+/// How long ranks may take to come back after a restart, of this daemon (rule 23.4) or of their
+/// combiner: several of their attempts.
 pub const RESUME_GRACE: Duration = Duration::from_secs(5);
 
 /// What the control plane has done.

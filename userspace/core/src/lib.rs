@@ -18,6 +18,8 @@
 //! | [`memory_cells`] | the same of a combiner's |
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests begin at some time"))]
 
 pub mod control_plane;
 pub mod data_plane;

@@ -2,7 +2,7 @@
 
 use switchml_protocol::capabilities::Capabilities;
 
-/// What a data plane has to offer.
+/// What a data plane has to offer (rule 24.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Numbers in the data plane: 0 up to this. A job has one for each data thread of a rank.

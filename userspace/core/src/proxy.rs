@@ -185,10 +185,11 @@ impl Proxy {
         mut request: control::ResumeRequest,
         ends: Ends,
     ) -> Result<(StreamId, control::ResumeRequest), Refused> {
-        let below = self.below(&mut request.via, request.rank, "", ends)?;
-        let number = u16::try_from(request.job).ok();
+        let id = request.member.unwrap_or_default();
+        let below = self.below(&mut request.via, id.rank, "", ends)?;
+        let number = u16::try_from(id.job).ok();
         let job = number.and_then(|number| self.jobs.get_mut(&number));
-        if let Some(job) = job.filter(|job| job.epoch == request.epoch) {
+        if let Some(job) = job.filter(|job| job.epoch == id.epoch) {
             job.was_asked_for = true;
         }
         Ok((self.open(below), request))
@@ -278,15 +279,12 @@ impl Proxy {
         let Some(below) = self.streams.remove(&stream) else { return Vec::new() };
         let mut effects = match below.member.filter(|_| !below.is_leaving) {
             None => vec![Effect::HangUp(stream)],
-            Some(MemberId { job, epoch, rank, secret }) => {
+            Some(id) => {
                 let lost = how_lost(silence);
                 let combiner = below.combiner.clone().unwrap_or_default();
-                let log = format!("job {job}: rank {rank} {lost}");
+                let log = format!("job {}: rank {} {lost}", id.job, id.rank);
                 let request = control::LeaveRequest {
-                    job,
-                    epoch,
-                    rank,
-                    control_secret: secret,
+                    member: Some(id),
                     lost,
                     lost_combiner: combiner,
                     ..control::LeaveRequest::default()
@@ -373,13 +371,10 @@ impl Proxy {
         ];
         effects.push(match below.member {
             None => Effect::HangUp(stream),
-            Some(MemberId { job, epoch, rank, secret }) => {
+            Some(id) => {
                 let request = control::LeaveRequest {
-                    job,
-                    epoch,
-                    rank,
+                    member: Some(id),
                     error: reason,
-                    control_secret: secret,
                     ..control::LeaveRequest::default()
                 };
                 Effect::Lose(stream, request)

@@ -236,15 +236,24 @@ pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
 pub fn link_speed(name: &str) -> Option<u64> {
     let folder = Path::new("/sys/class/net").join(name);
     let is_real = folder.join("device").exists();
-    // -1: the driver does not know.
-    let megabits = fs::read_to_string(folder.join("speed")).ok()?.trim().parse::<i64>().ok()?;
-    let known = u64::try_from(megabits).ok().filter(|&megabits| is_real && megabits > 0);
-    known.map(|megabits| megabits * 1_000_000)
+    fs::read_to_string(folder.join("speed")).ok().filter(|_| is_real).and_then(|text| speed(&text))
+}
+
+/// What a driver tells in Mb/s, in bits per second: -1 or 0 if it does not know.
+fn speed(text: &str) -> Option<u64> {
+    let megabits = text.trim().parse::<i64>().ok().filter(|megabits| *megabits > 0)?;
+    megabits.unsigned_abs().checked_mul(1_000_000)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn speeds_that_drivers_do_not_know_are_none() {
+        let known = ["-1\n", "0\n", "", "1\n", "100000\n"].map(speed);
+        assert_eq!(known, [None, None, None, Some(1_000_000), Some(100_000_000_000)]);
+    }
 
     /// Every namespace has its loopback interface, and this test no privilege.
     #[test]

@@ -73,9 +73,12 @@ impl NlAttrType for Bit {}
 ///
 /// As [`active`].
 pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
-    let active = active(index)?;
+    active(index).map(|active| hiding(&active))
+}
+
+fn hiding(active: &[String]) -> Vec<&'static str> {
     let is_active = |name: &&str| active.iter().any(|active| active == name);
-    Ok(HIDE_TAGS.into_iter().filter(is_active).collect())
+    HIDE_TAGS.into_iter().filter(is_active).collect()
 }
 
 /// Names of the interface's features that are on, as the kernel calls them.
@@ -131,6 +134,13 @@ fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_features_that_are_on_hide_tags() {
+        let on = ["rx-gro", "rx-vlan-hw-parse", "tx-vlan-hw-insert"].map(str::to_owned);
+        assert_eq!(hiding(&on), ["rx-vlan-hw-parse"]);
+        assert_eq!(hiding(&[]), [] as [&str; 0]);
+    }
 
     /// Loopback strips no tags.
     #[test]

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
-use switchml_control::{Assigned, JoinRequest, LeaveRequest, ListJobsRequest};
+use switchml_control::{JoinRequest, LeaveRequest, ListJobsRequest};
 use tonic::transport::Channel;
 
 use crate::common::{PATIENCE, Path, Rank, join_request};
@@ -145,15 +145,8 @@ impl Daemon {
         paths.iter().for_each(|path| path.contribute(0, 0, &[21; 352]));
         for (rank, path) in ranks.iter_mut().zip(&paths) {
             assert_eq!(path.receive().lanes, [42; 352]);
-            let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
-            let rank_number = rank.rank;
-            let leave = LeaveRequest {
-                job,
-                epoch,
-                rank: rank_number,
-                control_secret,
-                ..LeaveRequest::default()
-            };
+            let member = Some(path.assigned.member(rank.rank));
+            let leave = LeaveRequest { member, ..LeaveRequest::default() };
             rank.client.leave(leave).await.expect("left");
         }
         took

@@ -67,7 +67,7 @@ async fn a_browser_sees_within_2_s_which_rank_does_not_contribute() {
     let members = job_that_lacks_rank_3(&daemon).await;
     waiting_job(&daemon).await;
     // A stranger is refused, and told apart from no other reason.
-    let leave = LeaveRequest { job: 0, control_secret: 1, ..LeaveRequest::default() };
+    let leave = LeaveRequest::default();
     daemon.client().await.leave(leave).await.expect_err("no member's");
     let Some(page) = seen(NAME, daemon.control, "/", PROMISED).await else { return };
     assert!(page.contains("waits for rank 3 to contribute, for "), "{page}");

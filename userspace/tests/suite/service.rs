@@ -2,8 +2,8 @@
 
 use switchml_control::join_event::Event;
 use switchml_control::{
-    Aborted, Assigned, Call, Combiner, ExamineReply, ExamineRequest, JobState, JoinRequest,
-    LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest, ReportCallsRequest,
+    Aborted, Call, Combiner, ExamineReply, ExamineRequest, JobState, JoinRequest, LeaveRequest,
+    Left, ListJobsRequest, MadeCall, MemberId, ReadyRequest, ReportCallsRequest,
     ReportRoundTripsRequest, ResumeRequest, StatusRequest, Times, Waiting,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,13 +23,9 @@ async fn refused(daemon: &Daemon, reason: &str) -> u64 {
 }
 
 fn leave(rank: &Rank, path: &Path, error: &str) -> LeaveRequest {
-    let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
     LeaveRequest {
-        job,
-        epoch,
-        rank: rank.rank,
+        member: Some(path.assigned.member(rank.rank)),
         error: error.to_owned(),
-        control_secret,
         ..LeaveRequest::default()
     }
 }
@@ -54,15 +50,15 @@ async fn a_rank_hears_whether_its_hello_came_in_and_nobody_else_does() {
     let daemon = Daemon::start(1 << 18).await;
     let mut rank = daemon.join("train", 0, 1).await;
     let path = Path::new(rank.assigned().await, 0);
-    let Assigned { job, epoch, control_secret, .. } = path.assigned;
-    let request = ExamineRequest { job, epoch, rank: 0, control_secret };
+    let member = path.assigned.member(0);
+    let request = ExamineRequest { member: Some(member) };
     // The software data plane has no interfaces.
     let expected = ExamineReply::default();
     assert_eq!(rank.client.examine(request).await.unwrap().into_inner(), expected);
     path.hello();
     let expected = ExamineReply { hello_seen: true, ..expected };
     assert_eq!(rank.client.examine(request).await.unwrap().into_inner(), expected);
-    let forged = ExamineRequest { control_secret: control_secret ^ 1, ..request };
+    let forged = ExamineRequest { member: Some(MemberId { secret: member.secret ^ 1, ..member }) };
     assert_eq!(rank.client.examine(forged).await.unwrap_err().code(), Code::NotFound);
 }
 
@@ -159,10 +155,8 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
     let begin = std::time::Instant::now();
     for (rank, path) in &mut members[..2] {
         let call = Call { number: 5, call: format!("call of rank {}", rank.rank) };
-        let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
-        let (calls, named) = (vec![call], vec![0, 1]);
-        let request =
-            ReportCallsRequest { job, epoch, rank: rank.rank, calls, named, control_secret };
+        let member = Some(path.assigned.member(rank.rank));
+        let request = ReportCallsRequest { member, calls: vec![call], named: vec![0, 1] };
         rank.client.report_calls(request).await.expect("taken");
     }
     let reason = "ranks made different calls: call 5 of rank 0 is call of rank 0; call 5 of rank \
@@ -340,50 +334,24 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
     let (mut zero, mut one) = (daemon.join("train", 0, 2).await, daemon.join("train", 1, 2).await);
     let paths = [Path::new(zero.assigned().await, 0), Path::new(one.assigned().await, 1)];
     paths.iter().for_each(Path::hello);
-    let &Assigned { job, epoch, hello_secret, .. } = &paths[0].assigned;
+    let assigned = &paths[0].assigned;
+    let own = assigned.member(0);
+    let secrets = [0, assigned.hello_secret.into(), paths[1].assigned.control_secret];
+    let forged = secrets.map(|secret| Some(MemberId { secret, ..own }));
     let mut client = daemon.client().await;
-    for control_secret in [0, u64::from(hello_secret), paths[1].assigned.control_secret] {
-        let (rank, calls, named) = (0, Vec::new(), vec![0, 1]);
-        let leave = LeaveRequest {
-            job,
-            epoch,
-            rank,
-            error: "mine".to_owned(),
-            ranks: vec![1],
-            control_secret,
-            ..LeaveRequest::default()
-        };
+    for member in forged.into_iter().chain([None]) {
+        let ready = ReadyRequest { member, lanes: 768, needs_copies: false };
+        let calls = ReportCallsRequest { member, calls: Vec::new(), named: vec![0, 1] };
+        let (error, ranks) = ("mine".to_owned(), vec![1]);
+        let leave = LeaveRequest { member, error, ranks, ..LeaveRequest::default() };
+        let round_trips = Some(Times { counts: vec![1; 24], sum: 1 });
+        let round_trips = ReportRoundTripsRequest { member, round_trips };
         let refusals = [
-            client
-                .ready(ReadyRequest {
-                    job,
-                    epoch,
-                    rank,
-                    lanes: 768,
-                    control_secret,
-                    needs_copies: false,
-                })
-                .await
-                .map(drop),
-            client
-                .report_calls(ReportCallsRequest { job, epoch, rank, calls, named, control_secret })
-                .await
-                .map(drop),
+            client.ready(ready).await.map(drop),
+            client.report_calls(calls).await.map(drop),
             client.leave(leave).await.map(drop),
-            client
-                .report_round_trips(ReportRoundTripsRequest {
-                    job,
-                    epoch,
-                    rank,
-                    control_secret,
-                    round_trips: Some(Times { counts: vec![1; 24], sum: 1 }),
-                })
-                .await
-                .map(drop),
-            client
-                .resume(ResumeRequest { job, epoch, rank, control_secret, via: vec![] })
-                .await
-                .map(drop),
+            client.report_round_trips(round_trips).await.map(drop),
+            client.resume(ResumeRequest { member, via: vec![] }).await.map(drop),
         ];
         for refusal in refusals {
             let status = refusal.expect_err("refused");
@@ -392,7 +360,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
             assert_eq!((status.code(), status.message()), (Code::NotFound, expected));
         }
     }
-    assert_eq!(refused(&daemon, "no_member").await, 3 * 5, "each of them is counted");
+    assert_eq!(refused(&daemon, "no_member").await, 4 * 5, "each of them is counted");
     zero.ready(&paths[0].assigned, 352).await.expect("as if nothing had happened");
     one.ready(&paths[1].assigned, 352).await.expect("as if nothing had happened");
     assert!(matches!(zero.next().await, Event::Started(started) if started.lanes == 352));

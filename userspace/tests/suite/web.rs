@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use switchml_control::{Assigned, LeaveRequest, ReportRoundTripsRequest, Times};
+use switchml_control::{LeaveRequest, ReportRoundTripsRequest, Times};
 use switchml_userspace::data_plane::software::Software;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -287,22 +287,16 @@ async fn it_shows_the_round_trips_that_ranks_report() {
     let daemon = Daemon::start(1024).await;
     let mut members = daemon.start_job("train", 2).await;
     let mut client = daemon.client().await;
-    let ids: Vec<_> = members
-        .iter()
-        .map(|(rank, path)| (rank.rank, path.assigned.job, path.assigned.epoch))
-        .zip(members.iter().map(|(_, path)| path.assigned.control_secret))
-        .collect();
+    let ids: Vec<_> =
+        members.iter().map(|(rank, path)| Some(path.assigned.member(rank.rank))).collect();
     // 5 of 2 to 4 units of 1.024 us, then 7 of more than 4.3 s.
     let of = |bucket: usize, count, sum| {
         let mut counts = vec![0; 24];
         counts[bucket] = count;
         Some(Times { counts, sum })
     };
-    let ((rank, job, epoch), control_secret) = ids[0];
-    let report = |round_trips| {
-        let round_trips: Option<Times> = round_trips;
-        ReportRoundTripsRequest { job, epoch, rank, control_secret, round_trips }
-    };
+    let report =
+        |round_trips: Option<Times>| ReportRoundTripsRequest { member: ids[0], round_trips };
     client.report_round_trips(report(of(2, 5, 15))).await.expect("taken");
     let wrong = Some(Times { counts: vec![1; 25], sum: 1 });
     let status = client.report_round_trips(report(wrong)).await.expect_err("refused");
@@ -310,10 +304,8 @@ async fn it_shows_the_round_trips_that_ranks_report() {
         (status.code(), status.message()),
         (tonic::Code::InvalidArgument, "round trips in 25 buckets; give 24")
     );
-    let ((rank, job, epoch), control_secret) = ids[1];
     let round_trips = of(23, 7, 35_000_000);
-    let leave =
-        LeaveRequest { job, epoch, rank, control_secret, round_trips, ..LeaveRequest::default() };
+    let leave = LeaveRequest { member: ids[1], round_trips, ..LeaveRequest::default() };
     client.leave(leave).await.expect("taken");
     members.clear();
     let text = metrics(&daemon).await;
@@ -349,9 +341,8 @@ async fn it_counts_jobs_by_how_they_ended_and_what_they_got_done() {
         assert!(begin.elapsed() < PATIENCE, "{}", metrics(&daemon).await);
     }
     for (rank, path) in &mut members {
-        let Assigned { job, epoch, control_secret, .. } = path.assigned;
-        let leave =
-            LeaveRequest { job, epoch, rank: rank.rank, control_secret, ..Default::default() };
+        let member = Some(path.assigned.member(rank.rank));
+        let leave = LeaveRequest { member, ..Default::default() };
         rank.client.leave(leave).await.expect("left");
     }
     drop(daemon.start_job("loses its ranks", 2).await);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use aya::programs::{SchedClassifier, TcAttachType};
 use socket2::{Domain, Socket, Type};
 use switchml_control::join_event::Event;
-use switchml_control::{Assigned, LeaveRequest, ListJobsRequest, StatusRequest};
+use switchml_control::{LeaveRequest, ListJobsRequest, StatusRequest};
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::Kind;
 use switchml_protocol::outcome::RejectReason;
@@ -391,8 +391,8 @@ fn three_capabilities_are_enough(mode: Mode) {
             assert_eq!(member.sum(0, round, &[rank + round; 32]), vec![1 + 2 * round; 32]);
             tokio::time::sleep(Duration::from_millis(400)).await;
         }
-        let &Assigned { job, epoch, control_secret, .. } = &member.path.assigned;
-        let leave = LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
+        let id = Some(member.path.assigned.member(rank));
+        let leave = LeaveRequest { member: id, ..LeaveRequest::default() };
         member.rank.client.leave(leave).await.expect("left");
     });
     assert_eq!(warnings(&daemon), "");
@@ -458,9 +458,8 @@ impl Member {
 
     /// Leaves in good order.
     pub async fn leave(&mut self) {
-        let &Assigned { job, epoch, control_secret, .. } = &self.path.assigned;
-        let rank = self.number;
-        let leave = LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
+        let member = Some(self.path.assigned.member(self.number));
+        let leave = LeaveRequest { member, ..LeaveRequest::default() };
         self.rank.client.leave(leave).await.expect("left");
     }
 }

@@ -46,6 +46,29 @@ static int average_gradients(const switchml_communicator *communicator, float *g
     return EXIT_SUCCESS;
 }
 
+/* The same in two steps, as training does whose optimizer runs on a part of the weights on each
+ * rank: this rank's part of the sums, and then everybody's. */
+static int sum_by_parts(const switchml_communicator *communicator, int32_t *counts)
+{
+    uint32_t rank = switchml_rank(communicator), ranks = switchml_world_size(communicator);
+    for (int32_t i = 0; i < COUNTS; i++)
+        counts[i] = i;
+    if (switchml_reduce_scatter(communicator, counts, COUNTS, SWITCHML_I32, SWITCHML_SUM) !=
+        SWITCHML_OK)
+        return failed("reduce_scatter");
+    for (uint32_t i = COUNTS * rank / ranks; i < COUNTS * (rank + 1) / ranks; i++)
+        counts[i] += 1;
+    if (switchml_all_gather(communicator, counts, COUNTS, SWITCHML_I32) != SWITCHML_OK)
+        return failed("all_gather");
+    for (int32_t i = 0; i < COUNTS; i++) {
+        if (counts[i] != i * (int32_t)ranks + 1) {
+            fprintf(stderr, "count %" PRId32 " is %" PRId32 " by parts\n", i, counts[i]);
+            return EXIT_FAILURE;
+        }
+    }
+    return EXIT_SUCCESS;
+}
+
 /* Two calls in flight: sums of whole numbers, and the last rank's number. */
 static int two_at_once(const switchml_communicator *communicator, int32_t *counts)
 {
@@ -95,6 +118,8 @@ int main(int argc, char **argv)
         result = average_gradients(communicator, gradients);
     if (result == EXIT_SUCCESS)
         result = two_at_once(communicator, counts);
+    if (result == EXIT_SUCCESS)
+        result = sum_by_parts(communicator, counts);
     if (result == EXIT_SUCCESS && switchml_barrier(communicator) != SWITCHML_OK)
         result = failed("barrier");
     if (switchml_close(communicator) != SWITCHML_OK && result == EXIT_SUCCESS)

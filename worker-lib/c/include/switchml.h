@@ -66,7 +66,8 @@ typedef struct switchml_request switchml_request;
  * How to connect. What is zero or null comes from the environment as torchrun sets it:
  * SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
  * MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
- * SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN.
+ * SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host
+ * add up before they send, unless SWITCHML_LOCAL_SUMS is 0.
  */
 typedef struct switchml_settings {
   /**
@@ -269,6 +270,32 @@ enum switchml_status switchml_broadcast(const struct switchml_communicator *comm
                                         uint32_t root);
 
 /**
+ * Replaces this rank's part of count elements at data by its reduction over all ranks; what the
+ * other parts hold then is not specified. Rank r's part of n elements is n * r / world_size up to
+ * n * (r + 1) / world_size, both rounded down. Blocks until it is here.
+ *
+ * # Safety
+ * As switchml_all_reduce.
+ */
+enum switchml_status switchml_reduce_scatter(const struct switchml_communicator *communicator,
+                                             void *data,
+                                             size_t count,
+                                             switchml_dtype dtype,
+                                             switchml_op op);
+
+/**
+ * Replaces each rank's part of count elements at data, as of switchml_reduce_scatter, by what that
+ * rank has there. Blocks until all are here.
+ *
+ * # Safety
+ * As switchml_all_reduce.
+ */
+enum switchml_status switchml_all_gather(const struct switchml_communicator *communicator,
+                                         void *data,
+                                         size_t count,
+                                         switchml_dtype dtype);
+
+/**
  * Blocks until every rank has called it.
  *
  * # Safety
@@ -303,6 +330,31 @@ enum switchml_status switchml_broadcast_start(const struct switchml_communicator
                                               switchml_dtype dtype,
                                               uint32_t root,
                                               struct switchml_request **request);
+
+/**
+ * Starts a reduce-scatter and returns at once, as switchml_all_reduce_start.
+ *
+ * # Safety
+ * As switchml_all_reduce_start.
+ */
+enum switchml_status switchml_reduce_scatter_start(const struct switchml_communicator *communicator,
+                                                   void *data,
+                                                   size_t count,
+                                                   switchml_dtype dtype,
+                                                   switchml_op op,
+                                                   struct switchml_request **request);
+
+/**
+ * Starts an all-gather and returns at once, as switchml_all_reduce_start.
+ *
+ * # Safety
+ * As switchml_all_reduce_start.
+ */
+enum switchml_status switchml_all_gather_start(const struct switchml_communicator *communicator,
+                                               void *data,
+                                               size_t count,
+                                               switchml_dtype dtype,
+                                               struct switchml_request **request);
 
 /**
  * Whether switchml_wait would return at once.

@@ -104,6 +104,27 @@ unsafe impl Tensor for Array {
     }
 }
 
+/// A call on an array's elements, which have a type of Rust's there.
+macro_rules! by_type {
+    ($array:ident, $elements:ident => $call:expr) => {{
+        macro_rules! call {
+            ($type:ty) => {{
+                let $elements = $array.elements::<$type>();
+                $call
+            }};
+        }
+        let answer = match $array.dtype {
+            DType::F32 => call!(f32),
+            DType::F64 => call!(f64),
+            DType::F16 => call!(f16),
+            DType::Bf16 => call!(bf16),
+            DType::I32 => call!(i32),
+            DType::I64 => call!(i64),
+        };
+        Ok(answer?)
+    }};
+}
+
 impl Array {
     /// # Safety
     /// `data` points to `count` elements of `dtype` that nobody else touches until the call is
@@ -129,36 +150,30 @@ impl Array {
         Ok(Self { start, count, dtype })
     }
 
-    /// On the caller's own thread, which is quicker for few elements than a request.
+    /// On the caller's own thread, which is quicker for few elements than a request. So are the
+    /// other calls.
     pub fn all_reduce(
         self,
         communicator: &Communicator,
         op: Reduction,
-    ) -> Result<CallStats, switchml_worker::Error> {
-        match self.dtype {
-            DType::F32 => communicator.all_reduce(self.elements::<f32>(), op),
-            DType::F64 => communicator.all_reduce(self.elements::<f64>(), op),
-            DType::F16 => communicator.all_reduce(self.elements::<f16>(), op),
-            DType::Bf16 => communicator.all_reduce(self.elements::<bf16>(), op),
-            DType::I32 => communicator.all_reduce(self.elements::<i32>(), op),
-            DType::I64 => communicator.all_reduce(self.elements::<i64>(), op),
-        }
+    ) -> Result<CallStats, Error> {
+        by_type!(self, elements => communicator.all_reduce(elements, op))
     }
 
-    /// As [`Array::all_reduce`].
-    pub fn broadcast(
+    pub fn broadcast(self, communicator: &Communicator, root: u32) -> Result<CallStats, Error> {
+        by_type!(self, elements => communicator.broadcast(elements, root))
+    }
+
+    pub fn reduce_scatter(
         self,
         communicator: &Communicator,
-        root: u32,
-    ) -> Result<CallStats, switchml_worker::Error> {
-        match self.dtype {
-            DType::F32 => communicator.broadcast(self.elements::<f32>(), root),
-            DType::F64 => communicator.broadcast(self.elements::<f64>(), root),
-            DType::F16 => communicator.broadcast(self.elements::<f16>(), root),
-            DType::Bf16 => communicator.broadcast(self.elements::<bf16>(), root),
-            DType::I32 => communicator.broadcast(self.elements::<i32>(), root),
-            DType::I64 => communicator.broadcast(self.elements::<i64>(), root),
-        }
+        op: Reduction,
+    ) -> Result<CallStats, Error> {
+        by_type!(self, elements => communicator.reduce_scatter(elements, op))
+    }
+
+    pub fn all_gather(self, communicator: &Communicator) -> Result<CallStats, Error> {
+        by_type!(self, elements => communicator.all_gather(elements))
     }
 
     fn elements<T: Element>(self) -> &'static mut [T] {

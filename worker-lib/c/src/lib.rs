@@ -22,7 +22,8 @@ pub struct Request(Handle<Array>);
 /// How to connect. What is zero or null comes from the environment as torchrun sets it:
 /// SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
 /// MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
-/// SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN.
+/// SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host
+/// add up before they send, unless SWITCHML_LOCAL_SUMS is 0.
 #[repr(C)]
 pub struct Settings {
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
@@ -145,6 +146,50 @@ pub unsafe extern "C" fn switchml_broadcast(
     })
 }
 
+/// Replaces this rank's part of count elements at data by its reduction over all ranks; what the
+/// other parts hold then is not specified. Rank r's part of n elements is n * r / world_size up to
+/// n * (r + 1) / world_size, both rounded down. Blocks until it is here.
+///
+/// # Safety
+/// As switchml_all_reduce.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_reduce_scatter(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    op: Operator,
+) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (communicator, array) =
+            unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        array.reduce_scatter(communicator, arguments::operator(op)?)?;
+        Ok(())
+    })
+}
+
+/// Replaces each rank's part of count elements at data, as of switchml_reduce_scatter, by what that
+/// rank has there. Blocks until all are here.
+///
+/// # Safety
+/// As switchml_all_reduce.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_all_gather(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (communicator, array) =
+            unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        array.all_gather(communicator)?;
+        Ok(())
+    })
+}
+
 /// Blocks until every rank has called it.
 ///
 /// # Safety
@@ -198,6 +243,47 @@ pub unsafe extern "C" fn switchml_broadcast_start(
     unsafe {
         start(communicator, data, count, dtype, request, |communicator, array| {
             Ok(communicator.broadcast_start(array, root)?)
+        })
+    }
+}
+
+/// Starts a reduce-scatter and returns at once, as switchml_all_reduce_start.
+///
+/// # Safety
+/// As switchml_all_reduce_start.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_reduce_scatter_start(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    op: Operator,
+    request: *mut *mut Request,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        start(communicator, data, count, dtype, request, |communicator, array| {
+            Ok(communicator.reduce_scatter_start(array, arguments::operator(op)?)?)
+        })
+    }
+}
+
+/// Starts an all-gather and returns at once, as switchml_all_reduce_start.
+///
+/// # Safety
+/// As switchml_all_reduce_start.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_all_gather_start(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    request: *mut *mut Request,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        start(communicator, data, count, dtype, request, |communicator, array| {
+            Ok(communicator.all_gather_start(array)?)
         })
     }
 }

@@ -17,19 +17,27 @@ use clap::{Parser, Subcommand};
 use switchml_cli::say;
 use switchml_worker::{Error, control};
 
-/// What scripts may rely on.
-const EXIT_CODES: &str = "\
-    Exit codes: 0 all is well; 1 wrong results; 2 bad arguments; 3 the aggregator or ranks cannot \
-    be reached, or the job refuses this rank; 4 a collective failed. A failure is one line on \
-    standard error.";
+/// What scripts may rely on: exit codes, and what they mean.
+const EXIT_CODES: [(&str, &str); 5] = [
+    ("0", "All is well."),
+    ("1", "Results were wrong, or a check failed."),
+    ("2", "Arguments are wrong."),
+    ("3", "The aggregator or ranks cannot be reached, or the job refuses this rank."),
+    ("4", "A collective failed."),
+];
+
+/// The same for `--help`.
+fn exit_codes() -> String {
+    let lines = EXIT_CODES.map(|(code, meaning)| format!("  {code}  {meaning}\n"));
+    format!("Exit codes:\n{}\nA failure is one line on standard error.", lines.concat())
+}
 
 /// All-reduce through an in-network aggregator: a benchmark, and a check of the path
 #[derive(Parser)]
 #[command(
     name = "switchml-worker",
     version = switchml_cli::version!(switchml_protocol::VERSION),
-    after_help = "Exit codes: 0 all is well; 1 wrong results, or a check failed; 2 bad arguments; \
-    3 the aggregator or ranks cannot be reached, or the job refused; 4 a collective failed."
+    after_help = exit_codes()
 )]
 struct Cli {
     #[command(subcommand)]

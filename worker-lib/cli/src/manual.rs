@@ -2,6 +2,8 @@
 
 use switchml_cli::pages::{Manual, Section};
 
+use crate::EXIT_CODES;
+
 /// Of the program and its commands.
 pub const MANUAL: Manual = Manual {
     section: "1",
@@ -26,19 +28,14 @@ const ENVIRONMENT: Section = (
         ("SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA", "What the aggregator is known by, for TLS."),
         ("SWITCHML_TLS_CERT, SWITCHML_TLS_KEY", "What it is shown if it asks for a certificate."),
         ("SWITCHML_TOKEN_FILE, SWITCHML_TOKEN", "A job token, in a file or itself."),
+        (
+            "SWITCHML_LOCAL_SUMS",
+            "0 if this rank is to send apart from the other ranks of its host, to compare.",
+        ),
     ],
 );
 
-const EXIT_STATUS: Section = (
-    "EXIT STATUS",
-    &[
-        ("0", "All is well."),
-        ("1", "Results were wrong, or a check failed."),
-        ("2", "Arguments are wrong."),
-        ("3", "The aggregator or ranks cannot be reached, or the job refuses this rank."),
-        ("4", "A collective failed."),
-    ],
-);
+const EXIT_STATUS: Section = ("EXIT STATUS", &EXIT_CODES);
 
 const EXAMPLES: Section = (
     "EXAMPLES",

@@ -4,7 +4,7 @@
 //! GB/s (1e9) of elements, best of several runs, once with one chunk that stays in the cache and
 //! once streaming through a 16 MiB tensor.
 
-#![expect(clippy::disallowed_types, reason = "measures time")]
+#![expect(clippy::disallowed_methods, reason = "measures time")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,20 +1,23 @@
 //! Measures a worker's data path without its I/O, on one core: `cargo run --release -p
 //! switchml-worker-core --example data_path_speed`.
 //!
-//! One rank reduces 16 MiB of f32 over and over; each batch of packets is turned into its own
+//! One rank reduces 16 MiB of f32 over and over; the packets of each turn are made into their own
 //! results. ns per chunk of each step, best of several runs.
 
-#![expect(clippy::disallowed_types, reason = "measures time")]
+#![expect(clippy::disallowed_methods, reason = "measures time")]
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::EVERYONE;
-use switchml_protocol::header::{HEADER_LEN, Header, Kind};
+use switchml_protocol::header::{Header, Kind};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind as CallKind, Submission};
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
+use switchml_worker_core::packet::len_of;
+use switchml_worker_core::wire::Wire;
 use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
 
@@ -48,11 +51,37 @@ impl Buffer for Elements {
     fn finish(self: Box<Self>, _: CallStats) {}
 }
 
+/// The packets of a turn, in memory that is written over and over.
+#[derive(Default)]
+struct Packets {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl Wire for Packets {
+    type Error = Infallible;
+
+    fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> Result<(), Infallible> {
+        let start = self.ends.last().copied().unwrap_or_default();
+        let end = start + len_of(header);
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        fill(&mut self.bytes[start..end]);
+        self.ends.push(end);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
 /// Time spent in each step.
 #[derive(Default)]
 struct Spent {
-    next: Duration,
-    fill: Duration,
+    send: Duration,
     receive: Duration,
     chunks: u32,
 }
@@ -62,10 +91,9 @@ fn main() {
     let best = runs.min_by_key(Spent::total).unwrap_or_default();
     let each = |spent: Duration| spent.as_nanos() as f64 / f64::from(best.chunks);
     println!(
-        "{} chunks of {LANES} lanes, ns each: next {:.0}, fill {:.0}, receive {:.0}, all {:.0}",
+        "{} chunks of {LANES} lanes, ns each: send {:.0}, receive {:.0}, all {:.0}",
         best.chunks,
-        each(best.next),
-        each(best.fill),
+        each(best.send),
         each(best.receive),
         each(best.total())
     );
@@ -73,7 +101,7 @@ fn main() {
 
 impl Spent {
     fn total(&self) -> Duration {
-        self.next + self.fill + self.receive
+        self.send + self.receive
     }
 }
 
@@ -99,42 +127,29 @@ fn run() -> Spent {
 
     let begin = Instant::now();
     let now = || begin.elapsed().as_nanos() as u64;
-    let packet_len = HEADER_LEN + 4 * usize::from(LANES);
-    let mut packets = vec![0; 2 * BATCH as usize * packet_len];
-    let (mut transmissions, mut spent) = (Vec::new(), Spent::default());
+    let (mut packets, mut spent) = (Packets::default(), Spent::default());
     while !data_path.is_idle() {
         let start = Instant::now();
-        // As in the driver, one look at the clock a turn.
-        let time = now();
-        data_path.begin_turn(time, Others::THERE).expect("all is answered");
-        while transmissions.len() < 2 * BATCH as usize
-            && let Some(transmission) = data_path.next(time)
-        {
-            transmissions.push(transmission);
-        }
-        spent.next += start.elapsed();
+        data_path.turn(now(), Others::THERE, &mut packets).expect("all is answered");
+        spent.send += start.elapsed();
 
-        let start = Instant::now();
-        for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact_mut(packet_len))
-        {
-            data_path.fill(transmission, &mut packet[..transmission.packet_len()]);
-        }
-        spent.fill += start.elapsed();
-
-        for packet in packets.chunks_exact_mut(packet_len).take(transmissions.len()) {
-            let (header, _) = Header::mut_from_prefix(packet).expect("there is room for a header");
+        let Packets { bytes, ends } = &mut packets;
+        let mut start = 0;
+        for end in &*ends {
+            let (header, _) =
+                Header::mut_from_prefix(&mut bytes[start..*end]).expect("room for a header");
             header.kind = Kind::Result as u8;
             header.rank.set(EVERYONE);
+            start = *end;
         }
-        let (start, time) = (Instant::now(), now());
-        for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact(packet_len)) {
-            data_path
-                .receive(time, &packet[..transmission.packet_len()], false)
-                .expect("all is right");
+        let (begin, time, mut start) = (Instant::now(), now(), 0);
+        for end in &*ends {
+            data_path.receive(time, &bytes[start..*end], false).expect("all is right");
+            start = *end;
         }
-        spent.receive += start.elapsed();
-        spent.chunks += transmissions.len() as u32;
-        transmissions.clear();
+        spent.receive += begin.elapsed();
+        spent.chunks += ends.len() as u32;
+        ends.clear();
         data_path.give_back();
     }
     spent

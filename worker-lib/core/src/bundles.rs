@@ -4,9 +4,9 @@
 //! A switch that takes superpackets whole sends the result on when the last rank's has come. Ranks
 //! that cut at different places complete a part of a superpacket at a time, and the rest of it
 //! travels again. So the cuts follow from what all ranks know alike, a chunk's place in its
-//! collective: before the first exponent chunk, before the first data chunk, and after each full
-//! bundle. The window is each rank's own; a smaller one halves bundles, which puts more cuts
-//! between those of the others.
+//! collective (rule 12.9): before the first exponent chunk, before the first data chunk, and after
+//! each full bundle. The window is each rank's own; a smaller one halves bundles, which puts more
+//! cuts between those of the others.
 
 use crate::engine::Chunk;
 

@@ -11,12 +11,12 @@ use crate::numerics::{Codec, DType, NumericsError, Precision, Reduction};
 pub enum Kind {
     /// Every rank gets the reduction over all ranks.
     AllReduce(Reduction),
-    /// Every rank gets the root's elements.
+    /// Every rank gets the root's elements (rule 21.5).
     Broadcast {
         /// The rank whose elements count.
         root: u32,
     },
-    /// Nobody goes on before everybody is here.
+    /// Nobody goes on before everybody is here (rule 21.6).
     Barrier,
     /// Every rank gets the reduction over all ranks of its part of the elements
     /// ([`Call::part_start`]).
@@ -80,8 +80,8 @@ fn number_of(Reduction { op, precision }: Reduction) -> u64 {
     precision + op as u64
 }
 
-/// As people write it: `all_reduce(sum, f32, 1000)`, `broadcast(from 2, f16, 77)`, `barrier()`,
-/// `reduce_scatter(avg, f32, 1000)`, `all_gather(bf16, 400)`.
+/// As people write it (rule 22.12): `all_reduce(sum, f32, 1000)`, `broadcast(from 2, f16, 77)`,
+/// `barrier()`, `reduce_scatter(avg, f32, 1000)`, `all_gather(bf16, 400)`.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, dtype, count } = self;

@@ -69,7 +69,7 @@ impl Collective {
         let elements = Elements::new(submission, rank, ranks, lanes);
         let chunks = elements.chunks();
         let exponents = Exponents::new(codec, chunks, lanes);
-        // Where maxima have to be proven, what waits for the exponents comes no later.
+        // Rule 15.6: where maxima have to be proven, what waits for the exponents comes no later.
         let speculates = checked_maxima && Speculation::is_for(&exponents, lanes);
         // In a call of one window, the round trip that a ROOM costs matters more than bytes. Chunks
         // of a sum that are zero on some ranks have lanes all the same: the way back has them
@@ -119,7 +119,7 @@ impl Collective {
             && self.data.is_numbered()
     }
 
-    /// Whether every element has its result, and every chunk.
+    /// Whether every element has its result, and every chunk (rules 15.6 and 20.7).
     pub fn is_done(&self) -> bool {
         self.data.is_done()
             && self.exponents.are_known()
@@ -153,7 +153,7 @@ impl Collective {
         })
     }
 
-    /// The order of the phases.
+    /// Rule 17.6: the order of the phases.
     fn next_part(&mut self, predictor: &Predictor) -> Poll<Option<Part>> {
         let Self { elements, exponents, speculation, data, witnesses, recorder, .. } = self;
         if let Some(chunk) = exponents.next(elements) {
@@ -177,8 +177,8 @@ impl Collective {
         witnesses.next().map(|chunk| chunk.map(Part::Witness))
     }
 
-    /// For whom a chunk's result is. Those of speculative chunks all ranks need, to tell whether
-    /// they count.
+    /// Rules 12.12 and 17.10: for whom a chunk's result is. Those of speculative chunks all ranks
+    /// need, to tell whether they count.
     fn audience(&self, part: Part) -> Audience {
         match part {
             Part::Data(chunk) | Part::Wide(chunk, _) if self.has_audiences => {
@@ -188,7 +188,7 @@ impl Collective {
         }
     }
 
-    /// Whether this rank's lanes of a chunk, all zero, are left out.
+    /// Rule 12.10: whether this rank's lanes of a chunk, all zero, are left out.
     fn is_left_out(&self, part: Part) -> bool {
         matches!(part, Part::Data(chunk) if self.leaves_out && !self.elements.contribute(chunk))
     }
@@ -200,7 +200,7 @@ impl Collective {
         is_gathered && self.elements.contribute(chunk)
     }
 
-    /// How a chunk's lanes are combined.
+    /// How a chunk's lanes are combined (rules 15.2 and 17.4).
     fn op(&self, part: Part) -> Op {
         match part {
             Part::Exponents(_) => Codec::exponents().wire_op(),

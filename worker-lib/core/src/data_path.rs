@@ -5,18 +5,17 @@
 //! they make up. In a loop, a caller
 //!
 //! 1. takes in calls by [`DataPath::submit`] and every datagram by [`DataPath::receive`],
-//! 2. calls [`DataPath::begin_turn`],
-//! 3. sends what [`DataPath::next_hello`] returns, then what [`DataPath::next`] does, each filled
-//!    in by [`DataPath::fill`], until that is nothing,
-//! 4. calls [`DataPath::give_back`],
-//! 5. waits for a call or a datagram, at most until [`DataPath::deadline`].
+//! 2. sends what is to be sent by [`DataPath::turn`],
+//! 3. calls [`DataPath::give_back`],
+//! 4. waits for a call or a datagram, at most until [`DataPath::deadline`].
 //!
 //! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the
 //! data path is of no more use: dropping it drops the buffers in flight, which their owners hear.
 
 use std::time::Duration;
 
-use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_protocol::audience::Audience;
+use switchml_protocol::header::{HEADER_LEN, Header, flags};
 use switchml_protocol::ranks::Ranks;
 use zerocopy::IntoBytes;
 
@@ -28,6 +27,7 @@ use crate::greeting::Greeting;
 use crate::packet::{write_hello, write_tag};
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
+use crate::wire::{TurnError, Wire};
 
 /// See the [module's documentation](self).
 pub struct DataPath {
@@ -95,11 +95,6 @@ impl DataPath {
         self.greeting = Some(Greeting::new(now, &self.engine.config().identity, secret));
     }
 
-    /// A HELLO to send now, without payload, ahead of what [`Self::next`] has.
-    pub fn next_hello(&mut self, now: u64) -> Option<Header> {
-        self.greeting.as_mut()?.next(now)
-    }
-
     /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
     /// CE mark of ECN.
     ///
@@ -135,30 +130,72 @@ impl DataPath {
         Some((waiting, number, call))
     }
 
-    /// Begins a turn: takes in what the control plane knows of the other ranks, before it may count
-    /// against anybody, and marks what is overdue, to be sent again.
+    /// Takes in what the control plane knows of the other ranks, before it may count against
+    /// anybody, then sends what is overdue and what the window allows: HELLOs first, and
+    /// contributions in superpackets of one op each, because what one superpacket brings is sent on
+    /// to the same ranks (rule 12.12). How many packets.
     ///
     /// # Errors
-    /// As [`Engine::on_timer`].
-    pub fn begin_turn(&mut self, now: u64, others: Others) -> Result<(), Failure> {
+    /// As [`Engine::on_timer`], or the wire's.
+    pub fn turn<W: Wire>(
+        &mut self,
+        now: u64,
+        others: Others,
+        wire: &mut W,
+    ) -> Result<usize, TurnError<W::Error>> {
         self.engine.note_departed(&others.departed);
         self.engine.note_watched(now, others.are_watched);
-        self.engine.on_timer(now)
+        self.engine.on_timer(now).map_err(TurnError::DataPath)?;
+        self.send(now, wire).map_err(TurnError::Wire)
     }
 
-    /// The next packet to send now, if any: what is due again, then new chunks, each bundle once
-    /// there is room for all of it.
-    pub fn next(&mut self, now: u64) -> Option<Transmission> {
+    fn send<W: Wire>(&mut self, now: u64, wire: &mut W) -> Result<usize, W::Error> {
+        let mut packets = 0;
+        while let Some(hello) = self.greeting.as_mut().and_then(|greeting| greeting.next(now)) {
+            let key = &self.engine.config().identity.keys.own;
+            wire.put(&hello, |packet| write_hello(key, &hello, packet))?;
+            packets += 1;
+        }
+        let (mut op, mut held) = (None, Vec::new());
+        while let Some(transmission) = self.next(now) {
+            packets += 1;
+            if goes_behind(&transmission.header) {
+                held.push(transmission);
+            } else {
+                self.put(&transmission, &mut op, wire)?;
+            }
+        }
+        for transmission in &held {
+            self.put(transmission, &mut op, wire)?;
+        }
+        wire.flush()?;
+        Ok(packets)
+    }
+
+    /// Has a packet join the superpacket, if that is of the same `op`.
+    fn put<W: Wire>(
+        &self,
+        transmission: &Transmission,
+        op: &mut Option<u8>,
+        wire: &mut W,
+    ) -> Result<(), W::Error> {
+        let own = transmission.header.op;
+        if op.replace(own).is_some_and(|op| op != own) {
+            wire.flush()?;
+        }
+        wire.put(&transmission.header, |packet| self.fill(transmission, packet))
+    }
+
+    /// The next contribution to send now, if any: what is due again, then new chunks, each bundle
+    /// once there is room for all of it.
+    fn next(&mut self, now: u64) -> Option<Transmission> {
         let due = self.engine.next_resend(now).or_else(|| self.next_new(now));
         // Of what may wait, some may go at once.
         due.or_else(|| self.engine.next_resend(now))
     }
 
-    /// Writes a transmission's packet, of [`Transmission::packet_len`] bytes.
-    ///
-    /// # Panics
-    /// When `packet` is of another length.
-    pub fn fill(&self, transmission: &Transmission, packet: &mut [u8]) {
+    /// Writes a contribution's packet.
+    fn fill(&self, transmission: &Transmission, packet: &mut [u8]) {
         let Transmission { mut header, chunk } = *transmission;
         let (head, rest) = packet.split_at_mut(HEADER_LEN);
         let payload = &mut rest[..4 * usize::from(header.payload_lanes())];
@@ -168,12 +205,7 @@ impl DataPath {
         write_tag(&self.engine.config().identity.keys.own, &header, packet);
     }
 
-    /// Writes a HELLO of [`Self::next_hello`], of [`len_of`](crate::packet::len_of) bytes.
-    pub fn fill_hello(&self, hello: &Header, packet: &mut [u8]) {
-        write_hello(&self.engine.config().identity.keys.own, hello, packet);
-    }
-
-    /// When [`Self::begin_turn`] is to be called, if nothing comes before; `None` while nothing is
+    /// When [`Self::turn`] is to be called, if nothing comes before; `None` while nothing is
     /// outstanding.
     pub fn deadline(&self) -> Option<u64> {
         let greeting = self.greeting.as_ref().filter(|_| !self.is_idle()).map(Greeting::due);
@@ -232,4 +264,11 @@ impl DataPath {
         self.bundles.advance();
         Some(self.engine.send(now, chunk))
     }
+}
+
+/// Whether a packet leaves behind those of its turn without lanes: in an all-gather these should be
+/// there before the lanes of other ranks, which then complete the round.
+fn goes_behind(header: &Header) -> bool {
+    let has_lanes = header.flags & flags::EMPTY == 0;
+    has_lanes && matches!(Audience::of(header.op), Audience::AllBut(_))
 }

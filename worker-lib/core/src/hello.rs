@@ -9,8 +9,8 @@ use zerocopy::FromBytes;
 use crate::engine::Identity;
 use crate::packet::{has_right_tag, write_hello};
 
-/// Waits for an answer at a size that may be too large for the path. Two losses in a row are rare,
-/// and cost only a smaller chunk.
+/// Waits for an answer at a size that may be too large for the path (rule 11.5). Two losses in a
+/// row are rare, and cost only a smaller chunk.
 const TRIES: [Duration; 4] = [
     Duration::from_millis(20),
     Duration::from_millis(50),
@@ -63,7 +63,7 @@ pub struct OpenPath {
 pub enum PathFailure {
     /// Not even an empty HELLO came back.
     Closed,
-    /// An empty HELLO came back, but not one of a single block.
+    /// An empty HELLO came back, but not one of a single block (rule 11.6).
     TooSmall,
 }
 
@@ -246,7 +246,7 @@ impl Hello {
         write_hello(&self.identity.keys.own, hello, packet);
     }
 
-    /// Takes in a packet that came from the aggregator's address.
+    /// Takes in a packet that came from the aggregator's address (rule 11.3).
     pub fn receive(&mut self, now: u64, packet: &[u8]) {
         let Ok((answer, _)) = Header::ref_from_prefix(packet) else { return };
         // Rule 28.5.
@@ -299,6 +299,7 @@ impl Hello {
         self.until = None;
     }
 
+    /// Rule 11.2.
     fn header(&self, number: u32) -> Header {
         Header {
             version: VERSION,

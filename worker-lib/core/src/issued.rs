@@ -19,7 +19,7 @@ pub struct Issued {
 
 impl Issued {
     /// The number of a new call. Its parts must be handed to the drivers before another call is
-    /// issued: all ranks' have the same calls in the same order.
+    /// issued: all ranks' have the same calls in the same order (rule 12.3).
     pub fn issue(&mut self, call: Call) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -27,7 +27,7 @@ impl Issued {
         number
     }
 
-    /// A call is done.
+    /// Rule 14.6: a call is done.
     ///
     /// One without elements is done without a packet, so other ranks may have made another call in
     /// its place. It stays open until a later one with elements is done: the aggregator adds that

@@ -11,7 +11,8 @@
 //! | [`hello`] | how large a packet the path carries |
 //! | [`call`], [`buffer`] | what a call is; its elements |
 //! | [`shards`] | which part of a call each of several data threads runs |
-//! | [`data_path`] | a rank's data path, made of the next five |
+//! | [`data_path`] | a rank's data path, made of the next five: the turn of the loop that drives it |
+//! | [`wire`] | what the packets of a turn leave by |
 //! | `phases` | a call's exponents, speculative data, data and witnesses |
 //! | `collective`, `schedule` | one call's phases in order; several calls in flight |
 //! | [`engine`] | which chunk goes when, in which slot and round |
@@ -45,6 +46,7 @@ pub mod session;
 pub mod shards;
 pub mod spin;
 pub mod stats;
+pub mod wire;
 
 pub use numerics::{DType, Element, Precision, ReduceOp, Reduction};
 pub use spin::WaitStats;

@@ -1,4 +1,5 @@
-//! Local sums: ranks of one host add up in memory that they share, and send one packet for all.
+//! Local sums (rule 12.11): ranks of one host add up in memory that they share, and send one packet
+//! for all.
 //!
 //! To the root that packet is a combiner's: a partial sum (section 27 of `docs/protocol.md`). As in
 //! a combiner all state is soft. What is sent again goes to the root as it is, so nobody waits for

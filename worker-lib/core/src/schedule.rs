@@ -11,7 +11,8 @@ use crate::engine::{Chunk, Completed, Failure, Part};
 use crate::phases::predictor::Predictor;
 use crate::stats::CallStats;
 
-/// Collectives in flight. The chunks of one get their numbers after those of the one before.
+/// Collectives in flight. The chunks of one get their numbers after those of the one before (rule
+/// 17.7).
 pub(crate) struct Schedule {
     terms: Terms,
     /// Collectives before the first in `collectives`.

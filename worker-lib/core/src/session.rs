@@ -42,7 +42,8 @@ pub const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Longest wait for a goodbye to be heard.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// Longest attempt to find an aggregator again whose data plane has most likely ended with it.
+/// Rule 23.7: longest attempt to find an aggregator again whose data plane has most likely ended
+/// with it.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// Pauses between attempts to find the aggregator again: doubled from the first up to the last, so
 /// that an aggregator that was restarted hears of all its ranks within a second or two.
@@ -118,8 +119,8 @@ impl Missing {
         self.now = ranks;
     }
 
-    /// Whom to name. Ranks that joined and left are not to blame while others never came: they
-    /// may have waited for the same ones, and for as long.
+    /// Whom to name (rule 22.1). Ranks that joined and left are not to blame while others never
+    /// came: they may have waited for the same ones, and for as long.
     fn ranks(&self) -> &[u16] {
         match &self.always {
             Some(always) if !always.is_empty() => always,
@@ -298,6 +299,7 @@ impl Session {
         }
     }
 
+    /// The stream says something: `Aborted` and `Left` in any state (rule 22.7).
     fn hear(&mut self, now: u64, news: News) {
         match (news, &mut self.state) {
             // It does not matter any more.
@@ -342,7 +344,7 @@ impl Session {
         }
     }
 
-    /// All ranks are ready, this one for chunks of `own` lanes.
+    /// All ranks are ready, this one for chunks of `own` lanes (rule 22.5).
     fn start(&mut self, lanes: u16, own: u16) {
         if lanes == 0 || lanes > own || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
             let what = format!("chunks of {lanes} lanes to a rank that is ready for {own}");
@@ -352,7 +354,7 @@ impl Session {
         self.actions.push_back(Action::Start { lanes });
     }
 
-    /// The data path has failed. Some failures the aggregator can explain.
+    /// The data path has failed. Some failures the aggregator can explain (rule 14.7).
     fn ask_why(&mut self, now: u64, failure: Failure, call: Option<u64>) {
         // Of several the first counts: the others are its consequences.
         if !matches!(self.state, State::Running) {

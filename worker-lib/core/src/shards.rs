@@ -13,8 +13,8 @@ use crate::packet::{LARGEST_DATAGRAM, packet_len};
 /// So no part is a small float sum, whose chunks go ahead of their exponents.
 const LEAST_BUNDLES: usize = 4;
 
-/// Lengths in bytes of the parts of a call of `bytes` bytes, in order: one for each of the first
-/// shards, up to all `shards`.
+/// Rules 16.2 and 16.3: lengths in bytes of the parts of a call of `bytes` bytes, in order, one for
+/// each of the first shards, up to all `shards`.
 pub fn cut(bytes: usize, codec: Codec, lanes: u16, shards: usize) -> Vec<usize> {
     let bundle = chunks_per_bundle(lanes.into()) * codec.bytes_per_chunk(lanes.into());
     let bundles = bytes.div_ceil(bundle);

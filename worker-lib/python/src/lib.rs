@@ -14,7 +14,7 @@ use own::Own;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use switchml_worker::control::{ClientTls, Token};
-use switchml_worker::{CallStats, Communicator, DType, Error, Handle, ReduceOp, Reduction, Tensor};
+use switchml_worker::{CallStats, Communicator, DType, Error, Handle, Reduction, Tensor};
 
 /// How long a wait keeps Python from running handlers of signals, such as that of Ctrl-C.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -179,6 +179,7 @@ impl PyCommunicator {
     }
 
     /// Starts a reduce-scatter in place, as `all_reduce_start`.
+    #[expect(clippy::too_many_arguments, reason = "private to the package")]
     fn reduce_scatter_start(
         &self,
         py: Python<'_>,
@@ -186,11 +187,12 @@ impl PyCommunicator {
         count: usize,
         dtype: &str,
         op: &str,
+        precision: &str,
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
         let inner = self.inner(py)?;
         let start = || {
-            let reduction = Reduction::from(op.parse::<ReduceOp>()?);
+            let reduction = Reduction::new(op.parse()?, precision.parse()?);
             let tensor = Borrowed::new(address, count, dtype, owner)?;
             inner.reduce_scatter_start(tensor, reduction)
         };

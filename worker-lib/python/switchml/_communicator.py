@@ -41,6 +41,8 @@ class Communicator:
     SWITCHML_TLS_CERT, SWITCHML_TLS_KEY). One that asks for job tokens takes that in a file
     (`token_file`, SWITCHML_TOKEN_FILE) or in SWITCHML_TOKEN.
 
+    Ranks of one host add up before they send, unless SWITCHML_LOCAL_SUMS is 0.
+
     Times are in seconds. A call fails when the aggregator has not answered for `deadline` (5). It
     also fails when it has waited for connected ranks for `timeout` (1800), and then names them.
     Ranks have `join_timeout` (60) to join. `is_wanted`, if given, is asked ten times a second
@@ -153,18 +155,24 @@ class Communicator:
         address, count, dtype, owner = _memory.of(tensor)
         return Handle(self._native.broadcast_start(address, count, dtype, root, owner))
 
-    def reduce_scatter(self, tensor: Any, op: str = "sum") -> dict[str, Any]:
+    def reduce_scatter(
+        self, tensor: Any, op: str = "sum", precision: str | int = "exact"
+    ) -> dict[str, Any]:
         """Replaces this rank's part of the tensor by its reduction over all ranks.
 
         Rank r's part of n elements is n * r // world_size up to n * (r + 1) // world_size. What the
-        other parts hold then is not specified. Returns the call's statistics.
+        other parts hold then is not specified. `op` and `precision` are as of `all_reduce`. Returns
+        the call's statistics.
         """
-        return self.reduce_scatter_start(tensor, op).wait()
+        return self.reduce_scatter_start(tensor, op, precision).wait()
 
-    def reduce_scatter_start(self, tensor: Any, op: str = "sum") -> Handle:
+    def reduce_scatter_start(
+        self, tensor: Any, op: str = "sum", precision: str | int = "exact"
+    ) -> Handle:
         """Starts a reduce-scatter and returns at once."""
         address, count, dtype, owner = _memory.of(tensor)
-        return Handle(self._native.reduce_scatter_start(address, count, dtype, op, owner))
+        native = self._native.reduce_scatter_start
+        return Handle(native(address, count, dtype, op, str(precision), owner))
 
     def all_gather(self, tensor: Any) -> dict[str, Any]:
         """Replaces each rank's part of the tensor, as of `reduce_scatter`, by that rank's.

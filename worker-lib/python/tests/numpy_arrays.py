@@ -20,6 +20,14 @@ with Communicator() as communicator:
     array = np.full(5, rank, np.int32)
     communicator.broadcast(array, ranks - 1)
     assert (array == ranks - 1).all()
+    # Its part alone, in few bits, within what those of all ranks may be off.
+    for precision, bound in (("exact", 0.0), (16, 2.0**-9), (8, 0.2)):
+        values = np.arange(1000, dtype=np.float32) / 1000 + rank
+        sums = np.arange(1000) / 1000 * ranks + sum(range(ranks))
+        told = communicator.reduce_scatter(values, "sum", precision)
+        part = slice(1000 * rank // ranks, 1000 * (rank + 1) // ranks)
+        error = np.abs(values[part] - sums[part]).max()
+        assert error <= ranks * (bound + 2.0**-20), (precision, error)
     communicator.barrier()
     for wrong, kind in (
         (np.zeros(3, np.int8), TypeError),

@@ -81,9 +81,9 @@ impl Membership {
         Ok((membership, assigned))
     }
 
-    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator, and whether it
-    /// needs its own copies of results, and waits
-    /// until every rank has told its own. Returns the smallest: the lanes of the job's full chunk.
+    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator (rule 22.4),
+    /// and whether it needs its own copies of results, and waits until every rank has told its own.
+    /// Returns the smallest: the lanes of the job's full chunk (rule 22.5).
     ///
     /// # Errors
     ///
@@ -152,14 +152,15 @@ impl Membership {
         self.board.ended()
     }
 
-    /// Leaves the job in good order. Returns when the aggregator has heard it, after a second at
-    /// the latest.
+    /// Leaves the job in good order (rule 22.8). Returns when the aggregator has heard it, after a
+    /// second at the latest.
     pub fn leave(mut self) {
         self.end(Goodbye::default());
     }
 
-    /// Leaves the job as failed: the other ranks are told why, and fail. `ranks` are those that the
-    /// error blames; where there are none, this rank is. Returns as [`Membership::leave`] does.
+    /// Leaves the job as failed (rule 22.9): the other ranks are told why, and fail. `ranks` are
+    /// those that the error blames; where there are none, this rank is. Returns as
+    /// [`Membership::leave`] does.
     pub fn fail(mut self, error: &str, ranks: Vec<u16>) {
         self.end(Goodbye { error: error.to_owned(), ranks });
     }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
-use switchml_control::{self as control, JoinEvent, join_event::Event};
+use switchml_control::{self as control, JoinEvent, MemberId, join_event::Event};
 use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::engine::Keys;
 use switchml_worker_core::session::{Answer, MadeCall, News};
@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use super::connection::failure_of;
 
-/// What a job gives to a rank. The same for all ranks, except the secrets.
+/// What a job gives to a rank (rule 22.2). The same for all ranks, except the secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Number of the job, for the header.
@@ -43,6 +43,12 @@ pub struct Assigned {
 }
 
 impl Assigned {
+    /// How rank `rank`, which this was sent to, refers to itself.
+    pub(crate) fn member(&self, rank: u32) -> MemberId {
+        let Self { job, epoch, control_secret: secret, .. } = *self;
+        MemberId { job: job.into(), epoch, rank, secret }
+    }
+
     /// Fails with the field that makes no sense, and what is in it; never with the rest, which has
     /// secrets.
     pub(super) fn from_message(message: &control::Assigned) -> Result<Self, String> {

@@ -1,5 +1,5 @@
-//! What the aggregator's operator is to know of a rank while its job runs: nothing waits for these
-//! reports, and nothing depends on them, so the session does not know of them.
+//! What the aggregator's operator is to know of a rank while its job runs (rule 22.15): nothing
+//! waits for these reports, and nothing depends on them, so the session does not know of them.
 
 use std::time::{Duration, Instant};
 

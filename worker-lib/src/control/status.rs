@@ -66,12 +66,7 @@ pub fn examine(
 ) -> Result<ExamineReply, Error> {
     let access = aggregator.into();
     let addresses = resolve(&access.address)?;
-    let request = ExamineRequest {
-        job: assigned.job.into(),
-        epoch: assigned.epoch,
-        rank,
-        control_secret: assigned.control_secret,
-    };
+    let request = ExamineRequest { member: Some(assigned.member(rank)) };
     connection::runtime()?.block_on(async {
         let to = connection::connect(&access, &addresses, timeout).await?;
         let mut client = AggregatorClient::new(to.1.channel.clone());

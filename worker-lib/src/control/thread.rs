@@ -160,13 +160,8 @@ impl ControlThread {
         };
         let Some(connection) = &self.connection else { return };
         let Some(round_trips) = self.joining.board.take_round_trips() else { return };
-        let report = ReportRoundTripsRequest {
-            job: assigned.job.into(),
-            epoch: assigned.epoch,
-            rank: self.joining.request.rank,
-            control_secret: assigned.control_secret,
-            round_trips: Some(round_trips),
-        };
+        let member = Some(assigned.member(self.joining.request.rank));
+        let report = ReportRoundTripsRequest { member, round_trips: Some(round_trips) };
         self.reports.send(connection.channel.clone(), report);
     }
 
@@ -200,12 +195,9 @@ impl ControlThread {
     /// A request's way to its answer. Only a session without a connection has nobody to ask.
     fn send(&self, request: Request) -> Option<UnderWay> {
         let mut client = AggregatorClient::new(self.connection.as_ref()?.channel.clone());
-        let rank = self.joining.request.rank;
-        let (job, epoch, control_secret) = match &self.assigned {
-            Some(assigned) => (assigned.job.into(), assigned.epoch, assigned.control_secret),
-            // Nothing but Join is sent before.
-            None => (0, 0, 0),
-        };
+        // Nothing but Join is sent before.
+        let member =
+            self.assigned.as_ref().map(|assigned| assigned.member(self.joining.request.rank));
         Some(match request {
             Request::Join => {
                 let request = self.joining.request.clone();
@@ -213,44 +205,38 @@ impl ControlThread {
             }
             Request::Resume => {
                 let via = Vec::new();
-                let request = ResumeRequest { job, epoch, rank, control_secret, via };
+                let request = ResumeRequest { member, via };
                 Box::pin(async move { opened(client.resume(request).await) })
             }
             Request::Ready { lanes, needs_copies } => {
                 let lanes = lanes.into();
-                let request =
-                    ReadyRequest { job, epoch, rank, lanes, control_secret, needs_copies };
+                let request = ReadyRequest { member, lanes, needs_copies };
                 Box::pin(async move { done(client.ready(request).await) })
             }
-            Request::Unready => Box::pin(async move {
-                Outcome::Answered(match client.list_jobs(ListJobsRequest {}).await {
-                    Ok(list) => Answer::Unready(messages::unready(list.into_inner().jobs, job)),
-                    Err(status) => refusal(&status),
+            Request::Unready => {
+                let job = member.unwrap_or_default().job;
+                Box::pin(async move {
+                    Outcome::Answered(match client.list_jobs(ListJobsRequest {}).await {
+                        Ok(list) => Answer::Unready(messages::unready(list.into_inner().jobs, job)),
+                        Err(status) => refusal(&status),
+                    })
                 })
-            }),
+            }
             Request::ReportCalls { last, named } => {
                 let calls = self.calls_in_flight(last);
                 let named = named.into_iter().flatten().map(u32::from).collect();
-                let request = ReportCallsRequest { job, epoch, rank, calls, named, control_secret };
+                let request = ReportCallsRequest { member, calls, named };
                 Box::pin(async move { done(client.report_calls(request).await) })
             }
             Request::ReportNoMulticast => {
-                let request = ReportNoMulticastRequest { job, epoch, rank, control_secret };
+                let request = ReportNoMulticastRequest { member };
                 Box::pin(async move { done(client.report_no_multicast(request).await) })
             }
             Request::Leave(Goodbye { error, ranks }) => {
                 let ranks = ranks.into_iter().map(u32::from).collect();
                 let round_trips = self.joining.board.take_round_trips();
-                let request = LeaveRequest {
-                    job,
-                    epoch,
-                    rank,
-                    error,
-                    ranks,
-                    control_secret,
-                    round_trips,
-                    ..LeaveRequest::default()
-                };
+                let request =
+                    LeaveRequest { member, error, ranks, round_trips, ..LeaveRequest::default() };
                 Box::pin(async move { done(client.leave(request).await) })
             }
         })

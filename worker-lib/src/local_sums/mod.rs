@@ -109,7 +109,7 @@ impl LocalSums {
     }
 
     /// Has the packet with this header, written by `fill`, wait for those of the other ranks. If it
-    /// cannot, it joins the batch as it is.
+    /// cannot, it joins the batch as it is (rule 12.11).
     ///
     /// # Errors
     /// As [`Transport::packet`].

@@ -1,9 +1,9 @@
-//! UDP sockets: contributions and unicast replies on one, results for all on another that has
-//! joined the job's group.
+//! UDP sockets (rule 11.1): contributions and unicast replies on one, results for all on another
+//! that has joined the job's group.
 //!
 //! A batch is one run of packets of the same size (the last may be shorter), sent by one system
-//! call as a GSO superpacket; received packets come several a call, and merged by GRO where the
-//! path allows.
+//! call as a GSO superpacket (rule 6.1); received packets come several a call, and merged by GRO
+//! where the path allows.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSliceMut};

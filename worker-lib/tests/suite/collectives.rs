@@ -389,6 +389,8 @@ fn parts_of_reduce_scatters_and_all_gathers() {
     with_ranks(&daemon, "parts", 3, |communicator| {
         let rank = communicator.rank() as usize;
         let parts = [0..33_333, 33_333..66_666, 66_666..COUNT];
+        assert_eq!([0, 1, 2].map(|rank| communicator.part(rank, COUNT)), parts);
+        assert_eq!([3, u32::MAX].map(|rank| communicator.part(rank, COUNT).len()), [0, 0]);
         let mine = || (0..COUNT).map(|i| (i * (rank + 1)) as i32);
         let mut sums: Vec<i32> = mine().collect();
         communicator.reduce_scatter(&mut sums, ReduceOp::Sum).unwrap();

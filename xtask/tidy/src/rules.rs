@@ -1,5 +1,5 @@
 //! Every rule of the protocol that code or prose cites by its number is in `docs/protocol.md`,
-//! where it begins with that number in bold.
+//! where it begins with that number in bold; and code cites every rule, where it is kept.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use regex::Regex;
 use super::{Finding, has_extension};
 
 const SPECIFICATION: &str = "docs/protocol.md";
-const CITING: [&str; 8] = ["rs", "p4", "py", "md", "c", "h", "proto", "cpp"];
+const CODE: [&str; 7] = ["rs", "p4", "py", "c", "h", "proto", "cpp"];
 
 /// The number that a rule begins with.
 static DEFINITION: LazyLock<Regex> = LazyLock::new(|| {
@@ -40,18 +40,75 @@ pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let text = fs::read_to_string(root.join(SPECIFICATION))
         .with_context(|| format!("cannot read {SPECIFICATION}"))?;
     let rules = defined(&text);
-    let mut findings = Vec::new();
-    for path in files.iter().filter(|path| has_extension(path, &CITING)) {
+    let (mut findings, mut in_code) = (Vec::new(), BTreeSet::new());
+    for path in files {
+        let is_code = has_extension(path, &CODE);
+        if !is_code && !has_extension(path, &["md"]) {
+            continue;
+        }
         let text = fs::read_to_string(root.join(path))
             .with_context(|| format!("cannot read {}", path.display()))?;
         findings.extend(unknown(path, &text, &rules));
+        if is_code {
+            in_code.extend(cited(&text));
+        }
     }
+    findings.extend(uncited(&text, &in_code));
     Ok(findings)
 }
 
 fn defined(specification: &str) -> BTreeSet<&str> {
     let numbers = DEFINITION.captures_iter(specification);
     numbers.filter_map(|found| Some(found.get(1)?.as_str())).collect()
+}
+
+/// The rules that a text cites, with all of a range.
+fn cited(text: &str) -> Vec<String> {
+    let mut rules = Vec::new();
+    for list in CITATION.captures_iter(text).filter_map(|found| found.get(1)) {
+        let mut last: Option<regex::Match<'_>> = None;
+        for number in NUMBER.find_iter(list.as_str()) {
+            let between = last.map_or("", |last| &list.as_str()[last.end()..number.start()]);
+            if between.contains(['-', '–']) || between.contains("to") {
+                rules.extend(
+                    last.into_iter().flat_map(|last| range(last.as_str(), number.as_str())),
+                );
+            }
+            rules.push(number.as_str().to_owned());
+            last = Some(number);
+        }
+    }
+    rules
+}
+
+/// The rules of a section from one up to another.
+fn range(from: &str, to: &str) -> Vec<String> {
+    let (Some((section, first)), Some((other, last))) = (from.split_once('.'), to.split_once('.'))
+    else {
+        return Vec::new();
+    };
+    let numbers = first.parse::<u32>().ok().zip(last.parse::<u32>().ok());
+    let numbers = numbers.filter(|_| section == other);
+    numbers
+        .into_iter()
+        .flat_map(|(first, last)| first..=last)
+        .map(|n| format!("{section}.{n}"))
+        .collect()
+}
+
+fn uncited(specification: &str, in_code: &BTreeSet<String>) -> Vec<Finding> {
+    let definitions = DEFINITION.captures_iter(specification).filter_map(|found| found.get(1));
+    definitions
+        .filter(|number| !in_code.contains(number.as_str()))
+        .map(|number| Finding {
+            path: SPECIFICATION.into(),
+            line: specification[..number.start()].matches('\n').count() + 1,
+            text: format!(
+                "rule {} is cited by no code; cite it in a comment where it is kept",
+                number.as_str()
+            ),
+        })
+        .collect()
 }
 
 fn unknown(path: &Path, text: &str, rules: &BTreeSet<&str>) -> Vec<Finding> {
@@ -96,5 +153,17 @@ mod tests {
         let wrong = "x\n/// R% 1.3, or r%s 1.1, 1.4\n/// and 2.1-2.11; so r%\n/// 7.7 says\n";
         let expected = [(2, "1.3"), (2, "1.4"), (3, "2.1"), (3, "2.11"), (4, "7.7")];
         assert_eq!(findings(wrong), expected.map(|(line, text)| (line, text.to_owned())));
+    }
+
+    #[test]
+    fn code_cites_all_rules() {
+        let specification = "**1.1** A.\n\n**1.2** B.\n**1.3** C.\n**2.1** D.\n**2.2** E.\n";
+        let code = "// R% 1.1; as by r%s 1.2 and 2.1.\n".replace('%', "ule");
+        let lines = |code: &str| {
+            let found = uncited(specification, &cited(code).into_iter().collect());
+            found.into_iter().map(|finding| finding.line).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&code), [4, 6]);
+        assert_eq!(lines(&"// r%s 1.1 to 1.3, 2.1-2.2".replace('%', "ule")), [] as [usize; 0]);
     }
 }

@@ -41,9 +41,9 @@ impl JobTable {
             && job.shards.iter().all(|n| free.contains(n))
     }
 
-    /// Numbers for a job whose ranks all have use for so many data threads: the lowest, and for
-    /// threads beyond the first the highest. Those have half of all numbers at most, so that jobs
-    /// find one whatever the others took.
+    /// Numbers for the shards (rule 16.1) of a job whose ranks all have use for so many data
+    /// threads: the lowest, and for threads beyond the first the highest. Those have half of all
+    /// numbers at most, so that jobs find one whatever the others took.
     fn numbers(&self, wanted: u32) -> Option<Vec<u16>> {
         let first = self.free_numbers().next().filter(|number| *number < self.limits.max_jobs)?;
         let further: usize = self.jobs.values().map(|job| job.shards.len() - 1).sum();
@@ -54,7 +54,7 @@ impl JobTable {
         Some(std::iter::once(first).chain(others).take(shards).collect())
     }
 
-    /// All ranks of the job are there: they are assigned, or all refused.
+    /// All ranks of the job are there: they are assigned (rule 22.2), or all refused.
     pub(super) fn assign(&mut self, name: &str) -> Vec<Effect> {
         let Some(mut job) = self.waiting.remove(name) else { return Vec::new() };
         let members = job.members.iter_mut().flatten();
@@ -136,7 +136,7 @@ pub(super) struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    /// What this one is told.
+    /// What this one is told (rule 22.2).
     pub fn of(&self, job: &Job, member: &Member) -> control::Assigned {
         let Self { limits, fanout, specs } = self;
         let shard = |spec: &JobSpec| {

@@ -17,8 +17,8 @@ use super::{Effect, JobKey, JobTable, MemberId, StreamId, info, one_line, warn};
 const MAX_SAVED_REASON_LEN: usize = 2000;
 
 impl JobTable {
-    /// A rank says goodbye, in good order or with an error, which blames these ranks, or no other
-    /// if there are none.
+    /// A rank says goodbye, in good order (rule 22.8) or with an error (rule 22.9), which blames
+    /// these ranks, or no other if there are none.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl JobTable {
         Ok(effects)
     }
 
-    /// A rank's stream has ended, after its connection gave no sign of life for so long. Nothing
-    /// follows if the rank had left before.
+    /// Rule 23.1: a rank's stream has ended, after its connection gave no sign of life for so long.
+    /// Nothing follows if the rank had left before.
     pub fn disconnect(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
         let what = &how_lost(silence);
         match self.streams.remove(&stream) {

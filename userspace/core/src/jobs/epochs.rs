@@ -1,4 +1,4 @@
-//! Which epoch comes next: never one twice, and none can be guessed from another.
+//! Which epoch comes next: never one twice, and none can be guessed from another (rule 10.1).
 
 use std::hash::Hasher;
 

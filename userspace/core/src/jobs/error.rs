@@ -178,7 +178,7 @@ pub enum JoinError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
     /// Job, epoch, rank and secret are not those of a member, or not any more. Which of them is
-    /// wrong is not said: strangers could find out one after the other.
+    /// wrong is not said (rule 22.6): strangers could find out one after the other.
     #[error(
         "rank {rank} with that epoch and secret is not in job {job}; its session has ended, join \
          again"

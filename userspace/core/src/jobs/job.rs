@@ -195,7 +195,7 @@ impl Job {
     }
 
     /// Whether it does now. Ranks of a job that has not started need the daemon, and fail without
-    /// it.
+    /// it (rule 23.2).
     pub(super) fn is_durable(&self) -> bool {
         self.may_be_saved() && matches!(self.state, State::Started { .. } | State::Aborted { .. })
     }
@@ -213,7 +213,7 @@ impl Job {
             .map(move |shard| (*shard, u32::from(*shard) * slots..(u32::from(*shard) + 1) * slots))
     }
 
-    /// Whether that is a rank of this epoch that is there, with its own secret.
+    /// Rule 22.6: whether that is a rank of this epoch that is there, with its own secret.
     pub(super) fn has_member(&self, id: MemberId) -> bool {
         let mut present = self.present();
         self.epoch == id.epoch
@@ -328,7 +328,8 @@ impl Job {
         streams.map(move |stream| Effect::Tell(stream, event.clone()))
     }
 
-    /// What a rank that comes back has missed, or may have; nothing in a job that has not started.
+    /// Rule 23.3: what a rank that comes back has missed, or may have; nothing in a job that has
+    /// not started.
     pub(super) fn news(&self) -> Vec<Event> {
         match &self.state {
             State::Waiting | State::Assigned => Vec::new(),

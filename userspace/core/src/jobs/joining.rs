@@ -42,7 +42,7 @@ pub struct Joiner {
 }
 
 impl JobTable {
-    /// A rank joins. Its stream is returned; the effects may tell it something at once.
+    /// Rule 22.1: a rank joins. Its stream is returned; the effects may tell it something at once.
     ///
     /// # Errors
     ///

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use switchml_control::{self as control, rank_list};
 
-/// How long to gather after the first report. All other ranks are asked for theirs, so it is only a
-/// rank that cannot answer that takes so long.
+/// Rule 22.10: how long to gather after the first report. All other ranks are asked for theirs, so
+/// it is only a rank that cannot answer that takes so long.
 pub const GATHERING: Duration = Duration::from_millis(500);
 
 /// What the ranks of a job have reported.

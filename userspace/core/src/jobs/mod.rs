@@ -70,6 +70,7 @@ pub use rack::Origin;
 pub(crate) use rack::in_words;
 use recent_aborts::RecentAborts;
 use round_trips::RoundTrips;
+pub use switchml_control::MemberId;
 pub use tally::Tally;
 pub use threads::Threads;
 
@@ -141,19 +142,6 @@ pub enum Level {
     Warn,
     /// The daemon itself could not do something.
     Error,
-}
-
-/// How a member refers to itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemberId {
-    /// Number of the job.
-    pub job: u32,
-    /// Epoch of the job.
-    pub epoch: u32,
-    /// The rank.
-    pub rank: u32,
-    /// What the rank alone was given, to prove that it is this member.
-    pub secret: u64,
 }
 
 /// Which job.

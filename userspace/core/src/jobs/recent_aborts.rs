@@ -8,7 +8,7 @@ use switchml_control as control;
 use super::MemberId;
 use super::job::{Job, State};
 
-/// Most aborts that are remembered, the latest: a few kilobytes each.
+/// Most aborts that are remembered, the latest (rule 23.6): a few kilobytes each.
 pub(super) const MOST: usize = 256;
 
 /// See the [module's documentation](self).

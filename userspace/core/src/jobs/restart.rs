@@ -48,9 +48,9 @@ impl JobTable {
         effects
     }
 
-    /// A rank of a job that has started comes back, by this way. Its stream is returned, in place
-    /// of an earlier one; the effects tell it how the job is. One that was taken for dead hears
-    /// why, and that is all.
+    /// Rule 23.3: a rank of a job that has started comes back, by this way. Its stream is returned,
+    /// in place of an earlier one; the effects tell it how the job is. One that was taken for dead
+    /// hears why, and that is all (rule 23.6).
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl JobTable {
         Ok((stream, effects))
     }
 
-    /// Ranks that are awaited still have had their time: they are taken for dead.
+    /// Rule 23.4: ranks that are awaited still have had their time, and are taken for dead.
     pub fn expire(&mut self) -> Vec<Effect> {
         let numbers: Vec<_> = self.jobs.keys().copied().collect();
         let mut effects = Vec::new();

@@ -1,4 +1,4 @@
-//! What ranks report of their round trips, added up over all jobs.
+//! What ranks report of their round trips (rule 22.15), added up over all jobs.
 //!
 //! Not by job or rank: whoever joins would choose how many metrics there are.
 

@@ -14,9 +14,9 @@ use super::{Effect, JobTable, MemberId, info, warn};
 use crate::limits::{Fanout, Limits};
 
 impl JobTable {
-    /// A rank's paths are open for packets of `lanes`, and the job's group reaches it, unless it
-    /// `needs_copies`; `bindings` are where the data plane has
-    /// heard it, one for each shard in which it has.
+    /// Rules 22.4 and 22.5: a rank's paths are open for packets of `lanes`, and the job's group
+    /// reaches it, unless it `needs_copies`; `bindings` are where the data plane has heard it, one
+    /// for each shard in which it has.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ pub struct Threads {
     pub host: String,
 }
 
-/// The number that suits all ranks: the smallest share, rounded down to a power of two so that
-/// slots are cut into equal parts.
+/// Rule 22.3: the number that suits all ranks. It is the smallest share, rounded down to a power of
+/// two so that slots are cut into equal parts.
 pub(super) fn common(ranks: &[Threads]) -> u32 {
     let mut sharers = HashMap::<&str, u32>::new();
     for rank in ranks.iter().filter(|rank| !rank.host.is_empty()) {

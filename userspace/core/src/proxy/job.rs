@@ -110,9 +110,7 @@ impl Proxy {
         }
         let fanout = self.fanout(number);
         let Some(below) = self.streams.get_mut(&stream) else { return effects };
-        let secret = assigned.control_secret;
-        below.member =
-            Some(MemberId { job: number.into(), epoch: assigned.epoch, rank: below.rank, secret });
+        below.member = Some(assigned.member(below.rank));
         let (joins, is_combiner) = (below.joins(), below.combiner.is_some());
         let way = match fanout {
             _ if is_combiner => Way::Combiner,
@@ -121,8 +119,12 @@ impl Proxy {
         };
         let Some(job) = self.jobs.get_mut(&number) else { return effects };
         let member = job.ranks.entry(rank);
-        let member =
-            member.or_insert(Member { secret, way, is_served: false, stream: Some(stream) });
+        let member = member.or_insert(Member {
+            secret: assigned.control_secret,
+            way,
+            is_served: false,
+            stream: Some(stream),
+        });
         if let Some(earlier) = member.stream.replace(stream).filter(|earlier| *earlier != stream) {
             // The rank has found that broken before this daemon has.
             self.streams.remove(&earlier);

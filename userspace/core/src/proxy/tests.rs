@@ -2,7 +2,10 @@
 
 use std::net::Ipv4Addr;
 
-use switchml_control::{Aborted, Assigned, Combiner, JoinRequest, ResumeRequest, Shard, Started};
+use switchml_control::{
+    Aborted, Assigned, Combiner, Copies, JobStatus, JoinRequest, MemberStatus, ResumeRequest,
+    Shard, Started,
+};
 use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
 
@@ -168,6 +171,26 @@ fn what_is_assigned_opens_the_job_and_is_other_below() {
     assert_eq!(proxy.report_no_multicast(stranger), Err(Refused::NoMember(2)));
 }
 
+/// The root knows of ranks below only that the combiner serves them.
+#[test]
+fn its_status_says_who_gets_copies_below() {
+    let (mut proxy, _) = running(false);
+    proxy.report_no_multicast(id(3)).expect("a member");
+    let member = |rank, ready| MemberStatus { rank, ready, ..MemberStatus::default() };
+    let told = |job: u32, members: [MemberStatus; 3]| {
+        let members = members.to_vec();
+        let mut jobs = [JobStatus { job, shards: vec![job], members, ..JobStatus::default() }];
+        proxy.describe(&mut jobs);
+        let [JobStatus { members, .. }] = jobs;
+        members.iter().map(|member| member.copies() == Copies::Forced).collect::<Vec<_>>()
+    };
+    let ready = [1, 2, 3].map(|rank| member(rank, true));
+    assert_eq!(told(7, ready.clone()), [false, false, true]);
+    assert_eq!(told(8, ready), [false; 3], "a job of ranks elsewhere");
+    // A rank that is not ready gets nothing yet.
+    assert_eq!(told(7, [1, 2, 3].map(|rank| member(rank, false))), [false; 3]);
+}
+
 /// Rule 27.18.
 #[test]
 fn the_parent_hears_how_a_rank_was_lost() {
@@ -179,7 +202,7 @@ fn the_parent_hears_how_a_rank_was_lost() {
     };
     assert_eq!((*stream, line), (two, &format!("job 7: rank 2 {lost}")));
     assert_eq!((request.lost.as_str(), request.lost_combiner.as_str()), (lost, ""));
-    assert_eq!((request.rank, request.control_secret), (2, 1002));
+    assert_eq!(request.member, Some(id(2)));
     // Whoever says goodbye is not lost; with the last one the job is gone.
     proxy.leave(id(3));
     assert_eq!(
@@ -229,7 +252,7 @@ fn a_parent_that_is_gone_is_named_or_awaited() {
     let forget = Timer::Forget(7, EPOCH);
     assert_eq!(effects[1..], [Effect::Schedule(Duration::from_secs(10), forget)]);
     // A rank tries in vain to come back, which keeps the job; then none does.
-    let resume = ResumeRequest { job: 7, epoch: EPOCH, rank: 2, ..ResumeRequest::default() };
+    let resume = ResumeRequest { member: Some(id(2)), via: Vec::new() };
     let (again, _) = proxy.resume(resume, ENDS).expect("asked");
     assert_eq!(proxy.disconnect(again, CLOSED), [Effect::HangUp(again)]);
     let once_more = [Effect::Schedule(Duration::from_secs(10), forget)];
@@ -241,7 +264,7 @@ fn a_parent_that_is_gone_is_named_or_awaited() {
 #[test]
 fn ranks_that_come_back_bring_their_job_and_are_served_once_they_are_bound() {
     let mut proxy = proxy();
-    let resume = |rank| ResumeRequest { job: 7, epoch: EPOCH, rank, ..ResumeRequest::default() };
+    let resume = |rank| ResumeRequest { member: Some(id(rank)), via: Vec::new() };
     let (two, _) = proxy.resume(resume(2), ENDS).expect("asked");
     let (three, _) = proxy.resume(resume(3), ENDS).expect("asked");
     let effects = proxy.hear(two, Event::Assigned(assigned(2, false)));

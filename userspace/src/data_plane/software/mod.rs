@@ -199,7 +199,7 @@ impl Shared {
     }
 }
 
-/// Where the datagrams of a buffer come from.
+/// Where the datagrams of a buffer come from, as far as a socket tells (rule 24.2).
 fn origin(meta: &RecvMeta) -> Origin {
     let binding = Binding {
         ifindex: 0,

@@ -163,15 +163,8 @@ impl Rank {
     }
 
     pub async fn ready(&mut self, assigned: &Assigned, lanes: u32) -> Result<(), tonic::Status> {
-        let &Assigned { job, epoch, control_secret, .. } = assigned;
-        let request = ReadyRequest {
-            job,
-            epoch,
-            rank: self.rank,
-            lanes,
-            control_secret,
-            needs_copies: false,
-        };
+        let member = Some(assigned.member(self.rank));
+        let request = ReadyRequest { member, lanes, needs_copies: false };
         self.client.ready(request).await.map(drop)
     }
 }

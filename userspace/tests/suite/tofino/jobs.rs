@@ -55,15 +55,8 @@ async fn become_ready(switch: &Switch, rank: &mut Rank, assigned: &Assigned) {
 
 async fn become_ready_at(switch: &Switch, rank: &mut Rank, assigned: &Assigned, binding: Binding) {
     learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, binding);
-    let &Assigned { job, epoch, control_secret, .. } = assigned;
-    let request = ReadyRequest {
-        job,
-        epoch,
-        rank: rank.rank,
-        lanes: 64,
-        control_secret,
-        needs_copies: false,
-    };
+    let member = Some(assigned.member(rank.rank));
+    let request = ReadyRequest { member, lanes: 64, needs_copies: false };
     let known = async {
         while rank.client.ready(request).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -241,8 +234,8 @@ async fn a_job_from_join_to_leave() {
     assert_what_rank_1_has(&switch, told, first);
 
     for (rank, assigned) in (0..).zip(&assigned) {
-        let &Assigned { job, epoch, control_secret, .. } = assigned;
-        let request = LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
+        let member = Some(assigned.member(rank));
+        let request = LeaveRequest { member, ..LeaveRequest::default() };
         ranks[rank as usize].client.leave(request).await.expect("left");
     }
     until_gone(&daemon, 0).await;

@@ -30,7 +30,7 @@ use value::Value;
 
 /// Measures all-reduces, checks every element, and prints nccl-tests' table on rank 0
 #[derive(clap::Args)]
-#[command(after_help = super::EXIT_CODES)]
+#[command(after_help = super::exit_codes())]
 pub struct Bench {
     #[command(flatten)]
     job: Job,

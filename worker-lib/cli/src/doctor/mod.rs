@@ -47,7 +47,7 @@ const ROUNDS: usize = 21;
 
 /// Checks the way to the aggregator and back, and says what is wrong with it
 #[derive(clap::Args)]
-#[command(after_help = super::EXIT_CODES)]
+#[command(after_help = super::exit_codes())]
 pub struct Doctor {
     #[command(flatten)]
     aggregator: Aggregator,

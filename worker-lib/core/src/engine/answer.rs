@@ -180,7 +180,7 @@ impl<'a> Answer<'a> {
         self.payload
     }
 
-    /// Checks the check word.
+    /// Checks the check word, which must be there (rule 2.7).
     fn check(&self, contributions: u32) -> Result<(), Ignored> {
         let expected = self.header.check_of(lane_sum(self.payload), contributions);
         let is_right =

@@ -19,7 +19,7 @@ impl Departed {
         }
     }
 
-    /// Fails when `seen`, what a PENDING says, lacks one of them.
+    /// Rule 14.9: fails when `seen`, what a PENDING says, lacks one of them.
     ///
     /// A rank leaves after its last result, so the aggregator has all its contributions before
     /// anyone hears that it left. But a PENDING may have been on its way for longer: it counts if

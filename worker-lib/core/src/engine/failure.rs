@@ -25,7 +25,8 @@ pub enum Failure {
         dissenter: u16,
         /// [`Chunk::collective`](super::Chunk::collective) of this rank's chunk that was refused.
         collective: u64,
-        /// Whether the data plane verifies what it adds, and so refuses no damaged packet.
+        /// Whether the data plane verifies what it adds, and so refuses no damaged packet (rule
+        /// 14.8).
         is_certain: bool,
     },
     /// The aggregator holds another round: one side has lost its state.

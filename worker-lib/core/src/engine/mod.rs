@@ -7,7 +7,7 @@
 //!
 //! The session's chunks are numbered c = 0, 1, 2, … across collectives; chunk c uses slot c mod S
 //! in round c div S. A chunk may go out once the result of chunk c - S is here, and while fewer
-//! than the window are outstanding. In a loop, a caller
+//! than the window are outstanding (rules 12.1 and 12.2). In a loop, a caller
 //!
 //! 1. passes every datagram to [`Engine::receive`] and uses the result it may return,
 //! 2. calls [`Engine::on_timer`],
@@ -246,14 +246,15 @@ impl Engine {
         self.room() > 0
     }
 
-    /// How many new chunks with lanes may go out now: as many as both the window and the slots have
-    /// room for.
+    /// Rule 12.2: how many new chunks with lanes may go out now, as many as both the window and the
+    /// slots have room for.
     pub fn room(&self) -> u32 {
         self.window.size().saturating_sub(self.table.in_full()).min(self.table.room())
     }
 
-    /// How many without lanes may: as many as the slots have room for. They cost a path next to
-    /// nothing, and should be there before another rank's lanes, which then complete the round.
+    /// Rule 12.10: how many without lanes may, as many as the slots have room for. They cost a path
+    /// next to nothing, and should be there before another rank's lanes, which then complete the
+    /// round.
     pub fn room_for_empty(&self) -> u32 {
         self.table.room()
     }
@@ -343,7 +344,7 @@ impl Engine {
     /// and has no effect.
     ///
     /// # Errors
-    /// What a REJECT says. The session is over then.
+    /// What a REJECT says. The session is over then (rule 13.2).
     pub fn receive<'a>(
         &mut self,
         now: u64,
@@ -495,7 +496,7 @@ impl Engine {
         let Some(oldest) = self.table.oldest().copied() else {
             return Ok(());
         };
-        // So late is only a rank that stood still itself.
+        // Rule 14.4: so late is only a rank that stood still itself.
         if now.saturating_sub(self.timer_at()) > self.config.deadline / 2 {
             self.resumed_at = now;
         }
@@ -527,14 +528,14 @@ impl Engine {
         self.config.capabilities.contains(Capabilities::CHECKED_MAXIMA)
     }
 
-    /// When the aggregator has given no answer for too long.
+    /// Rule 14.1: when the aggregator has given no answer for too long.
     fn end_of_silence(&self, oldest: &Outstanding) -> u64 {
         let heard_at = self.progress_at.max(self.resumed_at).max(oldest.answered_at);
         heard_at.saturating_add(self.config.deadline)
     }
 
-    /// When other ranks have been waited for too long, if they are what is waited for. While nobody
-    /// watches them, they may be dead.
+    /// Rules 14.2 and 14.3: when other ranks have been waited for too long, if they are what is
+    /// waited for. While nobody watches them, they may be dead.
     fn end_of_wait(&self, oldest: &Outstanding) -> Option<u64> {
         oldest.pending.then(|| match self.unwatched_since {
             None => self.progress_at.saturating_add(self.config.timeout),
@@ -683,7 +684,7 @@ impl Engine {
         }
     }
 
-    /// The lanes of the chunk in this slot, which were left out, are to be sent.
+    /// The lanes of the chunk in this slot, which were left out, are to be sent (rule 12.10).
     fn make_room(&mut self, now: u64, slot: u16) {
         self.timer_from = now;
         let Some(entry) = self.table.get_mut(slot) else { return };
@@ -694,7 +695,7 @@ impl Engine {
         entry.lost = true;
     }
 
-    /// Marks the chunks that were overtaken by more than the reordering window.
+    /// Rule 12.7: marks the chunks that were overtaken by more than the reordering window.
     fn mark_overtaken(&mut self, now: u64) {
         self.reordering_until = None;
         let (evidence, doubtful) = (self.evidence, self.doubtful);
@@ -738,7 +739,7 @@ impl Engine {
     }
 
     /// The retransmission timer has expired: marks the oldest chunk, or more of them each time in a
-    /// row.
+    /// row; that one alone while it waits for a peer (rule 12.6).
     fn mark_overdue(&mut self, oldest: &Outstanding) {
         let waiting = oldest.pending;
         let most = if waiting { 1 } else { 1 << (self.expiries - 1).min(5) };
@@ -798,6 +799,7 @@ impl Engine {
     }
 }
 
+/// Rule 12.4.
 fn transmission(identity: &Identity, entry: &Outstanding, flags: u8) -> Transmission {
     let chunk = entry.chunk;
     let header = Header {

@@ -65,7 +65,8 @@ pub(super) struct Table {
     unsent: VecDeque<u64>,
 }
 
-/// A chunk's number, and where that puts it. Counted on: dividing takes longer than the rest.
+/// A chunk's number, and where that puts it (rule 12.1). Counted on: dividing takes longer than the
+/// rest.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     number: u64,

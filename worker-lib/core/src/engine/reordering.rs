@@ -1,5 +1,5 @@
 //! How much later than expected a result may come before its chunk counts as lost: RACK's
-//! reordering window (RFC 8985, 6.2), which grows where resends turn out to be needless.
+//! reordering window (RFC 8985, 6.2; rule 12.7), which grows where resends turn out to be needless.
 //!
 //! Ranks' superpackets of the same chunks are served by several processors of a switch at once, so
 //! each of them may complete a part of the chunks, and their results overtake each other by as long

@@ -66,9 +66,9 @@ impl Rtt {
         self.smoothed.map_or(0, |_| self.minimum)
     }
 
-    /// Timeout with so many packets under way, after `expiries` expiries in a row without progress,
-    /// in ns: SRTT + 4 RTTVAR within the limits, and the packets' time on a slow link, doubled each
-    /// time.
+    /// Rule 12.5: the timeout with so many packets under way, after `expiries` expiries in a row
+    /// without progress, in ns: SRTT + 4 RTTVAR within the limits, and the packets' time on a slow
+    /// link, doubled each time.
     pub fn timeout(&self, outstanding: u32, expiries: u32) -> u64 {
         let base = self.smoothed.map_or(self.limits.initial, |smoothed| {
             let queue =

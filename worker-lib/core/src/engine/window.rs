@@ -1,5 +1,5 @@
 //! How many chunks may be outstanding: slow start, then additive increase and multiplicative
-//! decrease (RFC 5681).
+//! decrease (RFC 5681, rule 12.8).
 //!
 //! It grows only while that helps. Of a window, the share that is under way for as long as an idle
 //! path takes is on the path; the rest waits somewhere: in the queue of a link, for the processor

@@ -57,7 +57,7 @@ pub const SMALL_COUNT: usize = 1024;
 
 impl Codec {
     /// The codec of a reduction of `count` elements of `dtype` over `ranks` ranks: those of the
-    /// whole call, whichever part of it is encoded.
+    /// whole call, whichever part of it is encoded (rules 17.3 and 17.4).
     ///
     /// # Errors
     /// When `ranks` is not 1 to 1024, for MAX and MIN of f64 and i64, for AVG of integers, and for
@@ -150,7 +150,7 @@ impl Codec {
         Self(Method::Bytes)
     }
 
-    /// How the aggregator combines the lanes.
+    /// How the aggregator combines the lanes (rule 17.4).
     pub const fn wire_op(self) -> Op {
         match self.0 {
             Method::FixedF32(_)
@@ -188,8 +188,8 @@ impl Codec {
         }
     }
 
-    /// What becomes of a chunk with these exponents of all ranks: that of the largest magnitude,
-    /// and, where there is a wide form, that of the smallest above zero.
+    /// Rules 18.3 and 18.4: what becomes of a chunk with these exponents of all ranks, that of the
+    /// largest magnitude, and, where there is a wide form, that of the smallest above zero.
     pub fn way(self, largest: i32, least: i32) -> Way {
         let too_wide = match self.0 {
             Method::TripleF32(by) => by.is_too_wide::<F32>(largest, least),
@@ -224,8 +224,8 @@ impl Codec {
         }
     }
 
-    /// The least whole number of lanes that carries a whole number of elements, and the bytes of
-    /// these.
+    /// Rule 17.3: the least whole number of lanes that carries a whole number of elements, and the
+    /// bytes of these.
     const fn unit(self) -> (usize, usize) {
         match self.0 {
             Method::Bytes => (1, 4),
@@ -262,7 +262,7 @@ impl Codec {
         bytes.div_ceil(unit) * lanes
     }
 
-    /// Lanes of the packet for `bytes` bytes of elements: rounded up to whole blocks of 32.
+    /// Rule 17.5: lanes of the packet for `bytes` bytes of elements, in whole blocks of 32.
     pub const fn lanes_for(self, bytes: usize) -> usize {
         self.used_lanes(bytes).next_multiple_of(LANES_PER_BLOCK)
     }
@@ -318,8 +318,8 @@ impl Codec {
         residual_of(&self.0, elements, exponent, residual);
     }
 
-    /// Writes the result of a chunk that is never sent (see [`super::exponent::is_marker`]): NaN
-    /// for [`super::exponent::NON_FINITE`], otherwise +0.0.
+    /// Rule 18.3: writes the result of a chunk that is never sent (see
+    /// [`super::exponent::is_marker`]): NaN for [`super::exponent::NON_FINITE`], otherwise +0.0.
     pub fn fill_skipped(self, exponent: i32, elements: &mut [u8]) {
         if exponent != NON_FINITE {
             elements.fill(0);

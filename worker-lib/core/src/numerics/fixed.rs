@@ -38,7 +38,8 @@ impl Fixed {
     }
 }
 
-/// One lane per element: round(x * 2^places), ties to even, at most 2^(31-L) - 1 in magnitude.
+/// Rule 19.1, one lane per element: round(x * 2^places), ties to even, at most 2^(31-L) - 1 in
+/// magnitude.
 #[inline(always)]
 pub(super) fn encode<F: OneLane>(
     fixed: Fixed,
@@ -81,7 +82,7 @@ pub(super) fn rounded(x: f64) -> f64 {
     (x + SHIFT) - SHIFT
 }
 
-/// sum * 2^-places / divisor, rounded once to the element's format.
+/// Rule 19.3: sum * 2^-places / divisor, rounded once to the element's format.
 #[inline(always)]
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let factor = power_of_two(-fixed.places(exponent)) / f64::from(fixed.divisor);
@@ -106,9 +107,9 @@ pub(super) fn decode_f32(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut 
     }
 }
 
-/// Two lanes per element: v = round(x * 2^places), at most 2^(63-2L) - 1 in magnitude, as hi *
-/// 2^(32-L) + lo, hi first. hi is signed and at least -2^(31-L), lo is unsigned and below 2^(32-L),
-/// so neither lane's sum over N <= 2^L ranks overflows.
+/// Rules 19.1 and 19.2, two lanes per element: v = round(x * 2^places), at most 2^(63-2L) - 1 in
+/// magnitude, as hi * 2^(32-L) + lo, hi first. hi is signed and at least -2^(31-L), lo is unsigned
+/// and below 2^(32-L), so neither lane's sum over N <= 2^L ranks overflows.
 #[inline(always)]
 pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
     // Exact, or too small to count.
@@ -135,9 +136,9 @@ pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut
     sum
 }
 
-/// (hi * 2^(32-L) + lo) rounded to f64, divided by the divisor, times 2^-places. That last product
-/// is exact for a sum, also for a subnormal one, whose addends are all multiples of the smallest
-/// f64.
+/// Rule 19.4: (hi * 2^(32-L) + lo) rounded to f64, divided by the divisor, times 2^-places. That
+/// last product is exact for a sum, also for a subnormal one, whose addends are all multiples of
+/// the smallest f64.
 #[inline(always)]
 pub(super) fn decode_wide(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let [scale, rest] = halves(-fixed.wide_places(exponent));

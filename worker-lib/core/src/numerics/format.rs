@@ -21,8 +21,8 @@ pub(super) trait Format {
     /// The bits without the sign.
     fn magnitude(raw: Self::Raw) -> Self::Raw;
 
-    /// E with 2^E <= x < 2^(E+1), where x is the number of that magnitude; a marker for 0,
-    /// infinities and NaN.
+    /// Rule 18.1: E with 2^E <= x < 2^(E+1), where x is the number of that magnitude; a marker for
+    /// 0, infinities and NaN.
     #[inline(always)]
     fn exponent(magnitude: Self::Raw) -> i32 {
         let bits: u64 = magnitude.into();
@@ -63,14 +63,15 @@ pub(super) trait OneLane: Format {
     /// The number, exactly. Infinities and NaN give some number (such chunks are never encoded).
     fn widen(raw: Self::Raw) -> f64;
 
-    /// `value` rounded once to the nearest number of the format, ties to even, subnormals included;
-    /// infinite beyond the largest. `value` is not NaN.
+    /// Rule 19.6: `value` rounded once to the nearest number of the format, ties to even,
+    /// subnormals included; infinite beyond the largest. `value` is not NaN.
     fn narrow(value: f64) -> Self::Raw;
 
-    /// The number's place in the order -inf < … < -0 < +0 < … < +inf; `i32::MAX` for every NaN.
+    /// Rule 21.2: the number's place in the order -inf < … < -0 < +0 < … < +inf; `i32::MAX` for
+    /// every NaN.
     fn order(raw: Self::Raw) -> i32;
 
-    /// The number at a place in that order; the canonical NaN for `i32::MAX`.
+    /// The number at a place in that order; the canonical NaN for `i32::MAX` (rule 21.4).
     fn at(place: i32) -> Self::Raw;
 
     /// The element with these bits, of which there are no more than the format has.

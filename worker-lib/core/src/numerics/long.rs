@@ -1,4 +1,4 @@
-//! Integers of 64 bits in three lanes an element, for sums modulo 2^64.
+//! Integers of 64 bits in three lanes an element, for sums modulo 2^64 (rule 21.1).
 
 use super::bytes::elements;
 

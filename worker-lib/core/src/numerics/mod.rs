@@ -6,8 +6,8 @@
 //!
 //! # What a result is
 //!
-//! Every result is **bit-identical on every rank, whatever the order of arrival**: what is summed
-//! are integers.
+//! Every result is **bit-identical on every rank, whatever the order of arrival** (rule 17.1): what
+//! is summed are integers.
 //!
 //! Below, N is the number of ranks, L = ceil(log2 N), and M is the largest magnitude in the
 //! element's chunk (one packet's worth of consecutive elements) over all ranks. E is M's binary

@@ -9,8 +9,8 @@ fn invert_if<const MIN: bool>(lane: i32) -> i32 {
     if MIN { !lane } else { lane }
 }
 
-/// One lane per float: its place in the order of floats, inverted for MIN; NaN above all either
-/// way.
+/// Rules 21.2 and 21.3, one lane per float: its place in the order of floats, inverted for MIN; NaN
+/// above all either way.
 #[inline(always)]
 pub(super) fn encode_ordered<F: OneLane, const MIN: bool>(src: &[u8], payload: &mut [u8]) -> u32 {
     let used = src.len() / size_of::<F::Raw>();
@@ -22,7 +22,7 @@ pub(super) fn encode_ordered<F: OneLane, const MIN: bool>(src: &[u8], payload: &
     write_lanes(payload, used, lanes)
 }
 
-/// The inverse of [`encode_ordered`].
+/// The inverse of [`encode_ordered`] (rule 21.4).
 #[inline(always)]
 pub(super) fn decode_ordered<F: OneLane, const MIN: bool>(payload: &[u8], dst: &mut [u8]) {
     let values = read_lanes(payload).map(|lane| {
@@ -32,7 +32,7 @@ pub(super) fn decode_ordered<F: OneLane, const MIN: bool>(payload: &[u8], dst: &
     fill(dst, values);
 }
 
-/// One lane per integer, inverted for MIN.
+/// One lane per integer, inverted for MIN (rule 21.1).
 #[inline(always)]
 pub(super) fn encode_integers<const MIN: bool>(src: &[u8], payload: &mut [u8]) -> u32 {
     write_lanes(payload, src.len() / 4, elements::<i32>(src).map(|x| invert_if::<MIN>(x) as u32))
@@ -44,7 +44,7 @@ pub(super) fn decode_integers<const MIN: bool>(payload: &[u8], dst: &mut [u8]) {
     fill(dst, read_lanes(payload).map(|lane| invert_if::<MIN>(lane as i32)));
 }
 
-/// The bytes as they are, zeros behind them.
+/// The bytes as they are, zeros behind them (rule 21.5).
 #[inline(always)]
 pub(super) fn encode_bytes(src: &[u8], payload: &mut [u8]) -> u32 {
     let (front, padding) = payload.split_at_mut(src.len());

@@ -16,7 +16,7 @@ impl Fixed {
         94 - exponent.clamp(F32::MIN_EXPONENT, F32::BIAS) - 3 * self.growth
     }
 
-    /// Whether elements may lose bits in three lanes: whether the last place of one with the
+    /// Rule 18.4: whether elements may lose bits in three lanes, as the last place of one with the
     /// exponent `least` is less than 2^-places of the chunk's exponent `largest`.
     pub(super) fn is_too_wide<F: Format>(self, largest: i32, least: i32) -> bool {
         // Subnormal numbers have the last place of the smallest normal one.
@@ -31,8 +31,8 @@ impl Fixed {
     }
 }
 
-/// Three lanes per element: round(x * 2^places), ties to even, as three digits of 32 - L bits, the
-/// first one signed.
+/// Rules 19.1 and 19.2, three lanes per element: round(x * 2^places), ties to even, as three digits
+/// of 32 - L bits, the first one signed.
 #[inline(always)]
 pub(super) fn encode<F: OneLane>(
     fixed: Fixed,
@@ -73,7 +73,7 @@ pub(super) fn encode<F: OneLane>(
     sum
 }
 
-/// sum * 2^-places / divisor, an exact number, rounded once to the element's format.
+/// Rule 19.5: sum * 2^-places / divisor, an exact number, rounded once to the element's format.
 #[inline(always)]
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let (digit, divisor) = (power_of_two(fixed.digit_bits()), f64::from(fixed.divisor));
@@ -98,12 +98,13 @@ fn added(a: i32, b: u32, c: u32, digit: f64) -> f64 {
     to_odd(sum, rest)
 }
 
-/// `dividend` / `divisor`, rounded to odd. A divisor of 7 bits at most.
+/// `dividend` / `divisor`, rounded to odd, where that matters: for a divisor of up to 11 bits.
 #[inline(always)]
 fn divided(dividend: f64, divisor: f64) -> f64 {
     let quotient = dividend / divisor;
-    // In two parts whose products with the divisor are exact, and so is what is left of the
-    // dividend.
+    // In two parts whose products with the divisor are exact if the divisor has 8 bits at most. If
+    // it has more, a product of more than 53 bits is rounded. Then the quotient has more than 42
+    // bits, so it is on no boundary of a narrower format, and nothing hangs on its last bit.
     let front = f64::from_bits(quotient.to_bits() & !0xFF);
     let remainder = dividend - front * divisor - (quotient - front) * divisor;
     to_odd(quotient, remainder)
@@ -126,4 +127,38 @@ fn to_odd(nearest: f64, rest: f64) -> f64 {
     let is_too_far = (rest < 0.0 && nearest > 0.0) || (rest > 0.0 && nearest < 0.0);
     let truncated = nearest.to_bits() - u64::from(is_too_far);
     f64::from_bits(truncated | u64::from(rest != 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::divided;
+
+    /// The f32 nearest to a quotient, by integers: 50 bits of it, and whether anything is behind.
+    fn nearest_quotient(dividend: u64, divisor: u64) -> f32 {
+        let bits = |number: u64| 64 - number.leading_zeros() as i32;
+        let shift = 50 + bits(divisor) - bits(dividend);
+        let (dividend, divisor) = (u128::from(dividend), u128::from(divisor));
+        let (up, down) = (dividend << shift.max(0), divisor << (-shift).max(0));
+        let odd = (up / down) as u64 | u64::from(up % down != 0);
+        (odd as f64 * 2f64.powi(-shift)) as f32
+    }
+
+    proptest! {
+        /// For as many ranks as there may be, also beside where f32 rounds the other way.
+        #[test]
+        fn quotients_are_rounded_once(
+            any in 1u64..1 << 53,
+            upper in 1u64 << 23..1 << 24,
+            beside in -2i64..=2,
+            divisor in 1u64..=1024,
+        ) {
+            let tie = (2 * upper + 1) * divisor;
+            for dividend in [any, tie.saturating_add_signed(beside)] {
+                let found = divided(dividend as f64, divisor as f64) as f32;
+                prop_assert_eq!(found, nearest_quotient(dividend, divisor));
+            }
+        }
+    }
 }

@@ -24,8 +24,8 @@ pub(super) const fn lanes<F: OneLane>(fixed: Fixed) -> usize {
     1 + digits::<F>(fixed)
 }
 
-/// An element's lanes: what it is if it is not finite, then its integer as digits of 32 - L bits,
-/// the highest first and signed.
+/// Rule 19.7: an element's lanes. First what it is if it is not finite, then its integer as digits
+/// of 32 - L bits, the highest first and signed.
 pub(super) fn encode<F: OneLane>(fixed: Fixed, src: &[u8], payload: &mut [u8]) -> u32 {
     let (size, digit_bits) = (4 * lanes::<F>(fixed), 32 - fixed.growth as u32);
     let mut sum = 0u32;
@@ -48,7 +48,8 @@ pub(super) fn encode<F: OneLane>(fixed: Fixed, src: &[u8], payload: &mut [u8]) -
     sum
 }
 
-/// The sum's integer times the smallest number, divided, rounded once; or what is not finite.
+/// Rule 19.8: the sum's integer times the smallest number, divided, rounded once; or what is not
+/// finite.
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], dst: &mut [u8]) {
     let (size, digit_bits) = (4 * lanes::<F>(fixed), 32 - fixed.growth as u32);
     for (dst, lanes) in dst.chunks_exact_mut(size_of::<F::Raw>()).zip(payload.chunks_exact(size)) {

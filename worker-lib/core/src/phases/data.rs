@@ -35,8 +35,8 @@ impl Data {
         self.left == 0
     }
 
-    /// The next chunk to send; pending until its exponent is known. On the way, fills in the
-    /// results of chunks that are never sent.
+    /// The next chunk to send; pending until its exponent is known (rule 18.5). On the way, fills
+    /// in the results of chunks that are never sent.
     pub fn next(
         &mut self,
         elements: &mut Elements,

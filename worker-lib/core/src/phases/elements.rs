@@ -1,4 +1,4 @@
-//! A call's elements on this rank, cut into data chunks.
+//! A call's elements on this rank, cut into data chunks (rule 17.2).
 
 use std::ops::Range;
 
@@ -130,8 +130,8 @@ impl Elements {
         }
     }
 
-    /// Whether this rank's elements of a data chunk count: in a broadcast, the root's do, in an
-    /// all-gather, each rank's own.
+    /// Whether this rank's elements of a data chunk count: in a broadcast, the root's do (rule
+    /// 21.5), in an all-gather, each rank's own (rule 17.8).
     pub fn contribute(&self, chunk: usize) -> bool {
         match self.kind {
             Kind::AllReduce(_) | Kind::ReduceScatter(_) | Kind::Barrier => true,

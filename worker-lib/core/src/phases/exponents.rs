@@ -1,4 +1,4 @@
-//! Exponents: the first phase of a float sum.
+//! Exponents: the first phase of a float sum (rule 18.2).
 //!
 //! Its chunks bring the largest exponent over all ranks of each data chunk, one lane per data
 //! chunk. Where there is a wide form, each data chunk has one lane more, with the inverted bits of

@@ -1,8 +1,8 @@
 //! Where a call's data chunks lie in its elements, and whose part they are.
 //!
 //! Of a reduce-scatter and an all-gather each rank has a part, and the chunks of one part go to, or
-//! come from, one rank's link. So the order goes from part to part after each bundle, and all links
-//! are in use all the time.
+//! come from, one rank's link. So the order goes from part to part after each bundle (rule 17.9),
+//! and all links are in use all the time.
 
 use std::ops::Range;
 

@@ -7,7 +7,7 @@ use super::speculation::{Speculation, bits};
 use crate::call::Call;
 use crate::numerics::exponent::{self, NON_FINITE, ZERO};
 
-/// Different calls that are remembered: with their exponents, a megabyte.
+/// Rule 20.9: different calls that are remembered. With their exponents, a megabyte.
 const MOST_CALLS: usize = 4096;
 
 /// What the last call of a kind tells of the next.
@@ -28,7 +28,8 @@ pub(crate) struct Predictor {
 
 impl Predictor {
     /// What is sent speculatively in a call with these exponents of this rank's data chunks: chunks
-    /// that are the same on all ranks, with exponents that, as a rule, are so too.
+    /// that are the same on all ranks (rule 20.8), with exponents that mostly are so too (rule
+    /// 20.10).
     pub fn predict(&self, call: &Call, own: &[i32]) -> Speculation {
         let Some(past) = self.calls.get(call) else {
             return Speculation::new(own.to_vec(), bits(own.iter().map(|_| true)));
@@ -40,7 +41,7 @@ impl Predictor {
     }
 
     /// Takes note of a call's `exponents` over all ranks, and of which of them all ranks have
-    /// `predicted`, a bitmap.
+    /// `predicted`, a bitmap (rules 20.8 and 20.9).
     pub fn learn(&mut self, call: &Call, exponents: &[i32], predicted: u64) {
         if self.calls.len() >= MOST_CALLS && !self.calls.contains_key(call) {
             self.calls.clear();

@@ -45,7 +45,8 @@ pub(crate) struct Speculation {
 }
 
 impl Speculation {
-    /// Whether a call with these exponents is small enough, with packets of so many lanes.
+    /// Rule 20.1: whether a call with these exponents is small enough, with packets of so many
+    /// lanes.
     pub fn is_for(exponents: &Exponents, lanes: usize) -> bool {
         (1..=MOST_CHUNKS).contains(&exponents.values().len()) && words(exponents) <= lanes
     }
@@ -77,7 +78,8 @@ impl Speculation {
         self.left == 0
     }
 
-    /// Whether the result of data chunk `chunk`, which is sent, counts. Known with the exponents.
+    /// Rule 20.6: whether the result of data chunk `chunk`, which is sent, counts. Known with the
+    /// exponents.
     pub fn counts(&self, chunk: usize) -> bool {
         holds(self.sent & self.right, chunk)
     }
@@ -87,7 +89,7 @@ impl Speculation {
         self.predicted[chunk]
     }
 
-    /// The next data chunk to send.
+    /// The next data chunk to send (rule 20.3).
     pub fn next(&mut self) -> Option<usize> {
         let chunk = (self.passed..self.predicted.len()).find(|&chunk| holds(self.sent, chunk));
         self.passed = chunk.map_or(self.predicted.len(), |chunk| chunk + 1);
@@ -111,14 +113,16 @@ impl Speculation {
         }
     }
 
-    /// Lanes of the exponent chunk, before data chunks of which the first has so many lanes.
+    /// Rule 20.4: lanes of the exponent chunk, before data chunks of which the first has so many
+    /// lanes.
     pub fn exponent_lanes(&self, exponents: &Exponents, first: usize) -> usize {
         let needed = words(exponents).next_multiple_of(LANES_PER_BLOCK);
         // As long as the chunks that follow at once: packets of one length leave together.
         if self.sent == 0 { needed } else { needed.max(first) }
     }
 
-    /// Writes the exponent chunk of a rank with its `own` exponents; the wrapping sum of its lanes.
+    /// Rule 20.2: writes the exponent chunk of a rank with its `own` exponents; the wrapping sum of
+    /// its lanes.
     pub fn encode_exponents(&self, own: &Exponents, payload: &mut [u8]) -> u32 {
         let mut lanes = [ZERO; MOST_WORDS * MOST_CHUNKS];
         let lanes = &mut lanes[..words(own)];
@@ -136,7 +140,7 @@ impl Speculation {
     }
 
     /// Takes in the exponent chunk's result: the exponents of all ranks, which predictions were
-    /// right, and of the results that are here already those that count.
+    /// right (rule 20.5), and of the results that are here already those that count.
     pub fn decode_exponents(
         &mut self,
         payload: &[u8],

@@ -1,4 +1,4 @@
-//! Witnesses: they prove maxima that came without a check word.
+//! Witnesses (rule 15.2): they prove maxima that came without a check word.
 //!
 //! A data plane that cannot sum a maximum's lanes hands it out unguarded: anything may have
 //! happened to a contribution, to the slot, or to the RESULT. It is the maximum nevertheless if it
@@ -61,7 +61,7 @@ impl Witnesses {
     }
 
     /// Takes in the payload `maximum` that came for a chunk to which this rank contributed the
-    /// payload `own`. False if it cannot be the maximum.
+    /// payload `own`. False if it cannot be the maximum (rule 15.1).
     pub fn accept(&mut self, chunk: usize, own: &[u8], maximum: &[u8]) -> bool {
         self.held[chunk] = Witness::new(own, maximum);
         self.held[chunk].is_some()
@@ -108,8 +108,8 @@ impl Witness {
         lane_sum(payload)
     }
 
-    /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum that this rank
-    /// got.
+    /// Rule 15.5: whether the sum of the witnesses of all `ranks` ranks bears out the maximum that
+    /// this rank got.
     fn is_borne_out(&self, sum: &[u8], ranks: u32) -> bool {
         let (front, rest) = sum.split_at(DIGEST);
         let alike = [(self.digest >> 32) as i32, self.digest as i32]
@@ -122,6 +122,7 @@ fn lanes(payload: &[u8]) -> impl Iterator<Item = i32> {
     payload.as_chunks::<4>().0.iter().map(|lane| i32::from_be_bytes(*lane))
 }
 
+/// Rule 15.4.
 fn digest(payload: &[u8]) -> u64 {
     hash::fold(payload.as_chunks::<8>().0.iter().map(|lanes| u64::from_be_bytes(*lanes)))
 }

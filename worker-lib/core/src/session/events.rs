@@ -182,7 +182,7 @@ pub enum Ending {
     },
     /// The connection broke.
     Lost(String),
-    /// The connection broke, and what answers now does not know the job.
+    /// The connection broke, and what answers now does not know the job (rule 23.5).
     Forgotten(String),
     /// The aggregator sent what makes no sense.
     Nonsense(String),

@@ -4,7 +4,7 @@
 //! The aggregator here is one that verifies nothing, in memory; time is virtual, and packets arrive
 //! at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Keys, Limits};
+use switchml_worker_core::wire::TurnError;
 use switchml_worker_core::{CallStats, DType, ReduceOp, Reduction};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -292,6 +293,17 @@ impl Rank {
         self.failure.is_some() || self.data_path.is_idle()
     }
 
+    /// What it sends.
+    fn turn(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        if let Err(TurnError::DataPath(failure)) =
+            self.data_path.turn(now, Others::THERE, &mut packets)
+        {
+            self.note(Err(failure));
+        }
+        packets
+    }
+
     /// Notes a failure, the first.
     fn note(&mut self, outcome: Result<(), Failure>) {
         self.failure = self.failure.or(outcome.err());
@@ -316,11 +328,7 @@ fn run(
         assert!(now < 20 * DEADLINE.as_nanos() as u64, "the call does not end");
         let mut answers = Vec::new();
         for (number, rank) in (0..).zip(&mut ranks).filter(|(_, rank)| !rank.is_over()) {
-            let outcome = rank.data_path.begin_turn(now, Others::THERE);
-            rank.note(outcome);
-            while let Some(transmission) = rank.data_path.next(now) {
-                let mut packet = vec![0xEE; transmission.packet_len()];
-                rank.data_path.fill(&transmission, &mut packet);
+            for mut packet in rank.turn(now) {
                 damage.strike(0, number, Place::Contribution, &mut packet);
                 let answer = aggregator.serve(&packet, &mut damage);
                 answers
@@ -457,6 +465,7 @@ fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, 
             (0..call.count).flat_map(|index| element(rank, index).to_ne_bytes()).collect();
         Rank::with(config, call, 2, elements)
     });
+    let mut sent = [VecDeque::new(), VecDeque::new()];
     let mut results = 0;
     for event in &vector.events {
         let Event::Step(step) = event else { continue };
@@ -467,12 +476,13 @@ fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, 
             continue;
         }
         let rank = usize::from(step.port - 1);
-        let transmission = ranks[rank].data_path.next(0).expect("a packet");
-        let fingerprint = transmission.header.fingerprint;
-        let mut packet = vec![0xEE; transmission.packet_len()];
-        ranks[rank].data_path.fill(&transmission, &mut packet);
+        if sent[rank].is_empty() {
+            sent[rank].extend(ranks[rank].turn(0));
+        }
+        let packet = sent[rank].pop_front().expect("a packet");
+        let Header { fingerprint, aux, .. } = *Header::ref_from_prefix(&packet).unwrap().0;
         let mut expected = of_session(&step.frame, fingerprint, 1);
-        Header::mut_from_prefix(&mut expected).unwrap().0.aux = transmission.header.aux;
+        Header::mut_from_prefix(&mut expected).unwrap().0.aux = aux;
         assert_eq!(packet, expected, "{}", step.title);
         if let Some(answer) = answer {
             let result = of_session(answer.frame(), fingerprint, 2);

@@ -1,6 +1,7 @@
 //! What ranks send is what docs/protocol.md says that they do: the two calls there, byte by byte.
 //! The bytes come from a generator that shares no code.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use switchml_protocol::header::{Header, Kind as Packet};
 use switchml_rack::vectors::{Event, Vector};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
-use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
@@ -42,6 +43,8 @@ impl Buffer for Tensor {
 
 struct Rank {
     data_path: DataPath,
+    /// Packets of its last turn that are not taken yet.
+    sent: VecDeque<Vec<u8>>,
     /// Of the two calls.
     results: [Arc<Mutex<Vec<u8>>>; 2],
 }
@@ -63,14 +66,17 @@ impl Rank {
                 (call.codec(2).unwrap(), Box::new(Tensor(elements, Arc::clone(result))));
             data_path.submit(Submission { number, call, codec, first: 0, buffer });
         }
-        Self { data_path, results }
+        Self { data_path, sent: VecDeque::new(), results }
     }
 
-    fn next(&mut self) -> Vec<u8> {
-        let transmission = self.data_path.next(0).expect("a packet");
-        let mut packet = vec![0xEE; transmission.packet_len()];
-        self.data_path.fill(&transmission, &mut packet);
-        packet
+    /// The next packet that it sends.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        if self.sent.is_empty() {
+            let mut packets = Vec::new();
+            self.data_path.turn(0, Others::THERE, &mut packets).unwrap();
+            self.sent.extend(packets);
+        }
+        self.sent.pop_front()
     }
 }
 
@@ -88,7 +94,7 @@ fn packets_are_those_of_the_specification() {
             continue;
         }
         let rank = &mut ranks[usize::from(header.rank.get())];
-        let packet = rank.next();
+        let packet = rank.next().expect("a packet");
         // It is the sender's own.
         header.aux = Header::ref_from_prefix(&packet).unwrap().0.aux;
         assert_eq!(packet, expected, "{}", step.title);
@@ -100,7 +106,7 @@ fn packets_are_those_of_the_specification() {
     }
     assert_eq!(results, 5, "the integers, exponents, two data chunks ahead, one of them once more");
     for rank in &mut ranks {
-        assert!(rank.data_path.next(0).is_none(), "there is more than the page has");
+        assert!(rank.next().is_none(), "there is more than the page has");
         rank.data_path.give_back();
         assert!(rank.data_path.is_idle());
         let [integers, floats] =

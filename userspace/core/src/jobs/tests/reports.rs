@@ -156,8 +156,8 @@ fn when_one_side_reports_the_data_plane_names_the_other() {
     assert_eq!(aborted.reason, format!("ranks 1 and 2 made different calls{SAME_CALLS}"));
 }
 
-/// A data plane that adds before it verifies refuses a packet whose fingerprint was damaged, or the
-/// others' if it was the first: it is no call that differs.
+/// Rule 22.11: a data plane that adds before it verifies refuses a packet whose fingerprint was
+/// damaged, or the others' if it was the first. It is no call that differs.
 #[test]
 fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
     let damaged = |reports: &[Option<&[(u64, &str)]>], call: &str| {
@@ -198,6 +198,7 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
     assert_eq!(aborted.ranks, [1]);
 }
 
+/// Rule 22.11, where reports are missing.
 #[test]
 fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
     let refused = || {

@@ -41,11 +41,7 @@
 //!
 //! `SWITCHML_MODEL=large` searches larger bounds too.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "SWITCHML_MODEL, and how long a search takes"
-)]
+#![expect(clippy::disallowed_methods, reason = "SWITCHML_MODEL, and how long a search takes")]
 
 mod aggregator;
 mod cells;
