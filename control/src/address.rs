@@ -50,7 +50,7 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
     }
     if given.matches(':').count() > 1 {
         // With a zone it can be no other.
-        let why = if given.contains('%') { LINK_LOCAL } else { "it is no IPv6 address" };
+        let why = if given.contains('%') { LINK_LOCAL } else { "it is not an IPv6 address" };
         return Err(wrong(why.to_owned()));
     }
     let (host, port) = match given.split_once(':') {
@@ -61,7 +61,7 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
         },
     };
     if host.is_empty() {
-        return Err(wrong("there is no host in it".to_owned()));
+        return Err(wrong("it has no host".to_owned()));
     }
     let unknown = |why: String| AddressError::UnknownHost { host: host.to_owned(), why };
     let found = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
@@ -73,7 +73,7 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
 }
 
 fn no_port(port: &str) -> String {
-    format!("{port:?} is no port, 1 to 65535 are")
+    format!("{port:?} is not a port from 1 to 65535")
 }
 
 /// The host in such an address: a name, or an IP address without brackets.

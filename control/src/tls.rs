@@ -54,20 +54,21 @@ pub struct WrongSetting {
 pub enum TlsError {
     /// It does not answer by TLS.
     #[error(
-        "it speaks no TLS; start it with --tls-cert and --tls-key, or leave out what asks for TLS \
-         here"
+        "it does not use TLS; start it with --tls-cert and --tls-key, or leave out the TLS \
+         settings here"
     )]
     Plain,
     /// It answers by TLS alone.
     #[error(
-        "it speaks TLS alone; give the fingerprint of its certificate (tls-fingerprint), or the \
+        "it accepts TLS only; give the fingerprint of its certificate (tls-fingerprint), or the \
          file of its CA (tls-ca)"
     )]
     Required,
     /// Its certificate is another one.
     #[error(
         "its certificate has the fingerprint {seen}, but {given} was given; if its operator has \
-         changed the certificate, give the new fingerprint, otherwise somebody answers in its place"
+         changed the certificate, give the new fingerprint; otherwise somebody else answers in its \
+         place"
     )]
     Fingerprint {
         /// What was given.
@@ -85,7 +86,7 @@ pub enum TlsError {
         days: u64,
     },
     /// Its certificate is too new.
-    #[error("its certificate is not valid yet; look at the clocks of both hosts")]
+    #[error("its certificate is not valid yet; check the clocks of both hosts")]
     NotYetValid,
     /// Its certificate is signed by somebody else.
     #[error(
@@ -109,7 +110,8 @@ pub enum TlsError {
     },
     /// Its certificate, or what it does with its key, has a wrong signature.
     #[error(
-        "a signature of its certificate or with its key is wrong: somebody answers in its place"
+        "a signature of its certificate or with its key is wrong: somebody else answers in its \
+         place"
     )]
     Forged,
     /// It wants to know who asks.
@@ -253,15 +255,15 @@ impl ClientTls {
             given.parse::<Fingerprint>()?;
         }
         if self.fingerprint.is_some() && self.ca.is_some() {
-            return wrong("TLS CA", "given besides a fingerprint", "give one of them");
+            return wrong("TLS CA", "given together with a fingerprint", "give one of them");
         }
         match (&self.cert, &self.key) {
-            (Some(_), None) => wrong("TLS key", "not set", "give it besides the certificate"),
-            (None, Some(_)) => wrong("TLS certificate", "not set", "give it besides the key"),
+            (Some(_), None) => wrong("TLS key", "not set", "give it with the certificate"),
+            (None, Some(_)) => wrong("TLS certificate", "not set", "give it with the key"),
             (Some(_), _) if !self.is_used() => wrong(
                 "TLS certificate",
                 "given alone",
-                "give the fingerprint of the aggregator's certificate or its CA besides",
+                "give the fingerprint of the aggregator's certificate or its CA, too",
             ),
             _ => Ok(()),
         }
@@ -380,7 +382,7 @@ pub fn roots(file: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
     for certificate in certificates(file, pem)? {
         roots.add(certificate).map_err(|error| TlsError::File {
             file: file.to_owned(),
-            why: format!("has a certificate that is of no use as a CA: {error}"),
+            why: format!("has a certificate that cannot be used as a CA: {error}"),
         })?;
     }
     Ok(roots)
@@ -433,7 +435,7 @@ fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 fn in_pem<T: PemObject>(file: &Path, pem: &[u8], kind: &str) -> Result<Vec<T>, TlsError> {
     let wrong = |why| TlsError::File { file: file.to_owned(), why };
     let found: Result<Vec<_>, _> = T::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| wrong(format!("is no PEM: {error}")))?;
+    let found = found.map_err(|error| wrong(format!("is not in PEM: {error}")))?;
     if found.is_empty() {
         return Err(wrong(format!("has no {kind} in PEM")));
     }
@@ -534,20 +536,20 @@ mod tests {
         for (settings, expected) in [
             (
                 ClientTls { fingerprint: fingerprint.clone(), ca: file(), ..none.clone() },
-                "TLS CA is given besides a fingerprint; give one of them",
+                "TLS CA is given together with a fingerprint; give one of them",
             ),
             (
                 ClientTls { ca: file(), cert: file(), ..none.clone() },
-                "TLS key is not set; give it besides the certificate",
+                "TLS key is not set; give it with the certificate",
             ),
             (
                 ClientTls { ca: file(), key: file(), ..none.clone() },
-                "TLS certificate is not set; give it besides the key",
+                "TLS certificate is not set; give it with the key",
             ),
             (
                 ClientTls { cert: file(), key: file(), ..none.clone() },
                 "TLS certificate is given alone; give the fingerprint of the aggregator's \
-                 certificate or its CA besides",
+                 certificate or its CA, too",
             ),
         ] {
             assert_eq!(settings.check().unwrap_err().to_string(), expected);

@@ -107,7 +107,7 @@ outcomes! {
     BadKind = "bad_kind" => Drop,
     /// Unknown operator, or a maximum of a contribution without payload.
     BadOp = "bad_op" => Drop,
-    /// Lane count that is no multiple of 32 up to 768.
+    /// Lane count that is not a multiple of 32 up to 768.
     BadLanes = "bad_lanes" => Drop,
     /// Payload not as long as the lane count says.
     BadLength = "bad_length" => Drop,

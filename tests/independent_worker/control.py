@@ -91,7 +91,8 @@ class Control:
 
     def ready(self, lanes: int) -> int:
         """The lanes of a full chunk."""
-        self.stub.Ready(messages.ReadyRequest(member=self.member, lanes=lanes), timeout=self.patience)
+        request = messages.ReadyRequest(member=self.member, lanes=lanes)
+        self.stub.Ready(request, timeout=self.patience)
         return int(self.wait_for("started").lanes)
 
     def report_call(self, number: int, call: str, named: list[int]) -> str:
@@ -108,5 +109,6 @@ class Control:
         return "not aborted"
 
     def leave(self, error: str = "") -> None:
-        self.stub.Leave(messages.LeaveRequest(member=self.member, error=error), timeout=self.patience)
+        request = messages.LeaveRequest(member=self.member, error=error)
+        self.stub.Leave(request, timeout=self.patience)
         self.channel.close()

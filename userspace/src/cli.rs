@@ -17,6 +17,7 @@ use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
+use switchml_userspace::data_plane::xdp::Mode;
 use switchml_userspace_core::jobs::{MAX_TENANT_LEN, Quotas};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
@@ -79,7 +80,7 @@ pub enum Command {
         #[command(flatten)]
         tls: TlsOptions,
     },
-    /// Removes the data plane that an aggregator has left which was killed; its jobs end.
+    /// Removes the data plane that a killed aggregator has left; its jobs end.
     Detach {
         /// Where it was kept.
         #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
@@ -90,7 +91,7 @@ pub enum Command {
         /// File with the key, of at least 32 bytes.
         #[arg(long, value_name = "FILE")]
         token_key: PathBuf,
-        /// Whose it is: ranks of different tenants are never in the same job.
+        /// Tenant that it is for: ranks of different tenants are never in the same job.
         #[arg(long, value_name = "NAME", value_parser = tenant_name)]
         tenant: String,
         /// Names of jobs that it is for; * is any text, ? any one character.
@@ -107,7 +108,7 @@ pub enum Command {
         folder: PathBuf,
     },
     #[cfg(feature = "p4")]
-    /// Gives a Tofino switch the P4 program, in place of what it runs.
+    /// Loads the P4 program onto a Tofino switch, in place of what it runs.
     Deploy {
         /// Its BFRT server.
         #[arg(long, value_name = "ADDRESS:PORT")]
@@ -120,7 +121,7 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// TOML file with options, such as `iface = ["eth1", "eth2"]`; those given here go before it.
+    /// TOML file with options, such as `iface = ["eth1", "eth2"]`; options given here override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Look through the options and the files that they name, say what is wrong with them, and end:
@@ -134,7 +135,7 @@ pub struct Options {
     /// `--mode` and `--pin-dir`.
     #[arg(long = "iface", value_name = "NAME")]
     pub interfaces: Vec<String>,
-    /// Where at the interfaces frames are taken.
+    /// Where on the interfaces frames are taken.
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     pub mode: Mode,
     /// How results reach the ranks of a job. For `--data-plane xdp`.
@@ -148,9 +149,9 @@ pub struct Options {
     /// is fixed.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
-    /// Address of the data plane, if it is not the one by which workers reach the control plane: of
-    /// IPv6, all jobs are over IPv6. A P4 switch must have another one, of IPv4: it takes what
-    /// others send from it for forged.
+    /// Address of the data plane, if it is not the one at which workers reach the control plane;
+    /// with an IPv6 address, all jobs use IPv6. A P4 switch needs one of its own, of IPv4: it takes
+    /// packets that others send from that address as forged.
     #[arg(long, value_name = "ADDRESS",
           required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
     pub data_address: Option<IpAddr>,
@@ -200,14 +201,14 @@ pub struct Options {
 #[derive(Debug, Args)]
 pub struct SecurityOptions {
     /// Certificate of the control plane, in PEM, with those between it and its CA: all connections
-    /// are by TLS then, browsers' too. Read again when it changes, as are the other files.
+    /// use TLS then, those of browsers too. Read again when it changes, as are the other files.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Its private key, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Make a certificate that signs itself, and print the fingerprint by which workers know it:
-    /// kept in the files of --tls-cert and --tls-key, where that is not done yet; without them it
+    /// kept in the files of --tls-cert and --tls-key, unless they exist already; without them it
     /// ends with this process.
     #[arg(long)]
     pub tls_self_signed: bool,
@@ -224,17 +225,18 @@ pub struct SecurityOptions {
     #[arg(long = "token-key", value_name = "FILE", conflicts_with = "parent")]
     pub token_keys: Vec<PathBuf>,
     /// What the jobs of a tenant of job tokens may have together, [TENANT:]jobs=N,ranks=N,slots=N,
-    /// joins=N: jobs, ranks and slots at once, joins in a minute. Without a tenant's name it is for
-    /// each of them, and for what a named one's does not say. What is left out is not bounded.
+    /// joins=N: jobs, ranks and slots at once, joins in a minute. Without a tenant's name it
+    /// applies to each tenant, and to what a named tenant's own quota leaves out. What no quota
+    /// gives is not limited.
     #[arg(long = "tenant-quota", value_name = "LIMITS", requires = "token_keys",
           value_parser = quota::parse)]
     pub tenant_quotas: Vec<quota::TenantQuota>,
-    /// Give packets tags, by which those of a job's own ranks and of this aggregator are told from
-    /// forged ones. Their keys come by the control plane, so that has to be by TLS. For
-    /// `--data-plane xdp` and `software`; combiners have no keys.
+    /// Give packets tags, which tell those of a job's own ranks and of this aggregator from forged
+    /// ones. Their keys are sent over the control plane, so that has to use TLS. For `--data-plane
+    /// xdp` and `software`; combiners have no keys.
     #[arg(long, conflicts_with = "parent")]
     pub packet_tags: bool,
-    /// SHA-256 fingerprint of the parent's certificate, sha256:…: the connections to it are by TLS
+    /// SHA-256 fingerprint of the parent's certificate, sha256:…: the connections to it use TLS
     /// then, and show it the certificate of --tls-cert if it asks.
     #[arg(long, value_name = "FINGERPRINT", requires = "parent", conflicts_with = "parent_tls_ca")]
     pub parent_tls_fingerprint: Option<String>,
@@ -283,25 +285,14 @@ pub enum DataPlaneKind {
     Bmv2,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Where the interface does best; the log says what that is, and why.
-    Auto,
-    /// XDP in the driver, frame by frame: for NICs.
-    Native,
-    /// tc ingress, GSO and GRO superpackets whole: for veth, virtio and what has no XDP.
-    Bundle,
-}
-
 /// Where something listens: not at port 0.
 fn listener(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|error: AddrParseError| error.to_string())?;
     match address.port() {
-        0 => {
-            Err("nothing listens at port 0, 1 to 65535 are allowed; give that of the aggregator's \
-                  --control"
-                .to_owned())
-        }
+        0 => Err(
+            "nothing listens at port 0; give the port of the aggregator's --control, 1 to 65535"
+                .to_owned(),
+        ),
         _ => Ok(address),
     }
 }
@@ -325,7 +316,7 @@ fn tenant_name(given: &str) -> Result<String, String> {
 
 fn lifetime(given: &str) -> Result<Duration, String> {
     humantime::parse_duration(given)
-        .map_err(|_| format!("{given:?} is no time: 30m, 24h and 7d are"))
+        .map_err(|_| format!("{given:?} is not a time; use 30m, 24h or 7d"))
 }
 
 /// The arguments, and as what each was given. Ends the process as [`switchml_cli::parse`] does.
@@ -430,7 +421,7 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
     if tls_client_ca.is_some() && tls_cert.is_none() && !tls_self_signed {
         return Err(refused(
             "--tls-client-ca has no effect without TLS; give --tls-cert and --tls-key, or \
-             --tls-self-signed, besides"
+             --tls-self-signed, too"
                 .to_owned(),
         ));
     }
@@ -439,7 +430,7 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
         && let Some(address @ IpAddr::V6(_)) = options.data_address
     {
         return Err(refused(format!(
-            "--data-address {address}: an IPv4 address is allowed with --data-plane {}; a P4 \
+            "--data-address {address}: it must be an IPv4 address with --data-plane {}; a P4 \
              program passes all IPv6 on",
             name(kind)
         )));

@@ -156,7 +156,8 @@ impl Control {
             let why = unavailable(&error, "--control");
             anyhow!("cannot serve the control plane at TCP {}: {why}", options.control)
         })?;
-        let address = listener.local_addr().context("cannot tell the control plane's address")?;
+        let address =
+            listener.local_addr().context("cannot find out the control plane's address")?;
         let guard = guard(&options.security)?;
         if let Some(tls) = &guard.tls {
             match options.security.tls_self_signed {
@@ -232,7 +233,7 @@ fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
 fn read_token_keys(options: &SecurityOptions) -> Result<Option<TokenKeys>, KeyError> {
     let keys = TokenKeys::read(&options.token_keys)?;
     if let Some(keys) = &keys {
-        info!("job tokens are taken that are signed with {}", keys.ids().join(", "));
+        info!("job tokens signed with {} are accepted", keys.ids().join(", "));
     }
     Ok(keys)
 }
@@ -240,16 +241,16 @@ fn read_token_keys(options: &SecurityOptions) -> Result<Option<TokenKeys>, KeyEr
 /// A control plane that trusts everybody is at a public address.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the control plane at {control} can be reached by the public address {public}, and would \
-     believe everybody; give --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a \
-     private address with --control"
+    "the control plane at {control} can be reached at the public address {public}, and would trust \
+     everybody; give --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a private \
+     address with --control"
 )]
 pub struct Exposed {
     control: SocketAddr,
     public: IpAddr,
 }
 
-/// Makes sure that a control plane that believes everybody is not at a public address; warns if
+/// Makes sure that a control plane that trusts everybody is not at a public address; warns if
 /// others than this host reach it.
 fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
     if guard.tls.is_some() {
@@ -258,19 +259,19 @@ fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
     match exposure::of(control)? {
         Exposure::Host => {}
         _ if !guard.is_open() => warn!(
-            "job tokens travel in the clear to {control}, and whoever reads one can use it; for \
+            "job tokens travel in the clear to {control}, and anyone who reads one can use it; for \
              TLS give --tls-cert and --tls-key, or --tls-self-signed"
         ),
         // Hosts often have one, of IPv6 above all; no connection to it is let in.
         Exposure::Public(public) if control.ip().is_unspecified() => warn!(
-            "the control plane believes everybody who reaches {control} by a private address, and \
-             lets nobody in by a public one, such as {public}; for TLS give --tls-cert and \
+            "the control plane trusts everybody who reaches {control} at a private address, and \
+             refuses everybody at a public one, such as {public}; for TLS give --tls-cert and \
              --tls-key, or --tls-self-signed"
         ),
         Exposure::Public(public) => return Err(Exposed { control, public }.into()),
         Exposure::Private => warn!(
-            "the control plane believes everybody who reaches {control}; for TLS give --tls-cert \
-             and --tls-key, or --tls-self-signed"
+            "the control plane trusts everybody who reaches {control}; for TLS give --tls-cert and \
+             --tls-key, or --tls-self-signed"
         ),
     }
     Ok(())

@@ -36,7 +36,7 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// Whether it believes everybody.
+    /// Whether it trusts everybody.
     pub fn is_open(&self) -> bool {
         self.tls.is_none() && self.tokens.is_none()
     }

@@ -36,8 +36,8 @@ const SWEEP: Duration = Duration::from_secs(60);
 pub enum TooMuch {
     /// It has as many connections as it may.
     #[error(
-        "it has {0} connections already, the most for one address; end some, or raise the limit of \
-         open files (ulimit -n), of which a host may have half, up to {MOST_CONNECTIONS}"
+        "it has {0} connections already, the most for one address; close some, or raise the limit \
+         of open files (ulimit -n), of which a host may have half, up to {MOST_CONNECTIONS}"
     )]
     Connections(u64),
     /// It has opened as many connections as it may.
@@ -48,8 +48,8 @@ pub enum TooMuch {
     Opened,
     /// It has asked as often as it may.
     #[error(
-        "{MOST_REQUESTS} requests of nobody's ranks came from this address within a minute, the \
-         most for one; try again in a minute"
+        "{MOST_REQUESTS} requests that belong to no rank came from this address within a minute, \
+         the most for one; try again in a minute"
     )]
     Requests,
     /// It has joined as often as it may.

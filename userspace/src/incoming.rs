@@ -75,7 +75,7 @@ pub fn incoming(
                 Err(error) => {
                     if complaints.pass(Instant::now()).is_some() {
                         warn!(
-                            "cannot let anybody join: {error}; raise the limit of open files \
+                            "cannot accept connections: {error}; raise the limit of open files \
                              (ulimit -n)"
                         );
                     }
@@ -108,7 +108,7 @@ async fn open(
     let local = stream.local_addr()?.ip().to_canonical();
     if guard.is_open() && !exposure::is_private(local) {
         let why =
-            format!("without TLS or job tokens nobody is let in by the public address {local}");
+            format!("without TLS or job tokens, the public address {local} accepts no connections");
         guard.refusals.refuse(Reason::PublicAddress, peer, "a connection", why);
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -165,7 +165,7 @@ async fn secure(
 /// What a failed handshake is, in words.
 fn judge(error: &TlsError) -> (Reason, String) {
     match error {
-        TlsError::InvalidMessage(_) => (Reason::NoTls, "it speaks no TLS".to_owned()),
+        TlsError::InvalidMessage(_) => (Reason::NoTls, "it does not use TLS".to_owned()),
         TlsError::NoCertificatesPresented => {
             (Reason::NoClientCertificate, "it has no client certificate".to_owned())
         }
@@ -183,10 +183,10 @@ fn judge(error: &TlsError) -> (Reason, String) {
                 .to_owned(),
         ),
         TlsError::InvalidCertificate(why) => {
-            (Reason::WrongClientCertificate, format!("its client certificate is no good: {why}"))
+            (Reason::WrongClientCertificate, format!("its client certificate is not valid: {why}"))
         }
         TlsError::AlertReceived(alert) => {
-            (Reason::Handshake, format!("it does not take this certificate ({alert:?})"))
+            (Reason::Handshake, format!("it does not accept this certificate ({alert:?})"))
         }
         error => (Reason::Handshake, format!("TLS failed: {error}")),
     }

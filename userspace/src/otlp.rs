@@ -61,7 +61,10 @@ pub fn address(given: &str) -> Result<Uri, String> {
     let uri: Option<Uri> = given.parse().ok();
     let uri = uri.filter(|uri| uri.scheme_str() == Some("http") && uri.host().is_some());
     uri.ok_or_else(|| {
-        format!("{given:?} is no address of a collector: http://127.0.0.1:4317 is; without TLS")
+        format!(
+            "{given:?} is not the address of a collector; use one like http://127.0.0.1:4317, \
+             without TLS"
+        )
     })
 }
 
@@ -76,7 +79,10 @@ mod tests {
         }
         for bad in ["", "127.0.0.1:4317", "https://127.0.0.1:4317", "/traces", "http://"] {
             let why = address(bad).expect_err(bad);
-            assert!(why.starts_with(&format!("{bad:?} is no address of a collector")), "{why}");
+            assert!(
+                why.starts_with(&format!("{bad:?} is not the address of a collector")),
+                "{why}"
+            );
         }
     }
 }

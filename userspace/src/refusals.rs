@@ -63,24 +63,27 @@ const REASONS: [(&str, &str); 21] = [
     ("no_tls", "connections without TLS"),
     ("tls_handshake", "connections whose TLS handshake failed"),
     ("no_client_certificate", "connections without a client certificate"),
-    ("wrong_client_certificate", "connections whose certificate is not valid, or of another CA"),
+    ("wrong_client_certificate", "connections whose certificate is not valid, or from another CA"),
     ("public_address", "connections to a public address, without TLS"),
     ("no_token", "joins without a job token"),
     ("forged_token", "joins with a job token that is not signed with this aggregator's key"),
     ("expired_token", "joins with a job token that has expired"),
     ("token_of_other_jobs", "joins with a job token for jobs of other names"),
-    ("other_tenant", "joins of a job that another tenant has begun"),
+    ("other_tenant", "joins of a job that another tenant has started"),
     ("over_quota", "joins beyond the quota of their tenant"),
     ("taken_rank", "joins as a rank that is there already"),
     ("wrong_join", "joins with names, numbers or addresses that no job has, or not this one"),
-    ("too_many_waiting", "joins that would begin a job while too many wait for ranks"),
+    ("too_many_waiting", "joins that would start a job while too many wait for ranks"),
     ("no_member", "requests without the secret of a member"),
     ("too_long", "requests with a message that is too long"),
     ("too_many_connections", "connections beyond those that one address may have"),
     ("too_many_joins", "joins beyond those that one address may make in a minute"),
-    ("too_many_requests", "connections that were closed because one address asked too much"),
-    ("too_many_resets", "connections that were closed because requests were taken back too often"),
-    ("silent", "connections that were closed because their client did not say what it must"),
+    (
+        "too_many_requests",
+        "connections that were closed because one address sent too many requests",
+    ),
+    ("too_many_resets", "connections that were closed because requests were cancelled too often"),
+    ("silent", "connections that were closed because their client did not send what it had to"),
 ];
 
 /// Counts of what was refused since the daemon was started.
@@ -96,7 +99,7 @@ impl Refusals {
         self.count(reason);
         let mut lines = self.lines[reason as usize].lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(times) = lines.pass(Instant::now()) {
-            warn!("{what} from {peer} refused: {why} ({times} refused since this was last said)");
+            warn!("{what} from {peer} refused: {why} ({times} refused since this was last logged)");
         }
     }
 

@@ -160,7 +160,7 @@ async fn ask<T>(
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
         Err(anyhow!(
             "{address} takes connections, but did not answer for {} s; if that is an aggregator, \
-             it hangs: start it anew",
+             it hangs: restart it",
             PATIENCE.as_secs()
         ))
     })

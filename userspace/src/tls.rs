@@ -69,7 +69,7 @@ impl Source {
             (is_there, _) => {
                 let (there, missing) = if is_there { (&cert, &key) } else { (&key, &cert) };
                 let why =
-                    format!("is there without {}; remove it, or bring that", missing.display());
+                    format!("exists without {}; remove it, or add that file", missing.display());
                 return Err(failed(there, why));
             }
         }

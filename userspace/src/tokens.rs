@@ -60,8 +60,8 @@ pub enum KeyError {
     },
     /// It is too short.
     #[error(
-        "token key {file} has {len} bytes; at least {LEAST_KEY} are allowed: make one with \
-         `openssl rand -hex 32`"
+        "token key {file} has {len} bytes; at least {LEAST_KEY} are needed; make one with `openssl \
+         rand -hex 32`"
     )]
     Short {
         /// The file.
@@ -76,12 +76,12 @@ pub enum KeyError {
 pub enum TokenError {
     /// It has no token.
     #[error(
-        "this aggregator asks for a job token; give the file of one (token-file, \
+        "this aggregator requires a job token; give the file of one (token-file, \
          SWITCHML_TOKEN_FILE), which its operator makes with `switchml-aggregator token`"
     )]
     Missing,
     /// The token is signed with none of the keys, or changed, or none at all.
-    #[error("the job token is not one of this aggregator's; ask its operator for another")]
+    #[error("the job token is not from this aggregator; ask its operator for another")]
     Forged,
     /// The token says that it is signed with another key.
     #[error(
@@ -107,8 +107,8 @@ pub enum TokenError {
     },
     /// It is for other jobs.
     #[error(
-        "the job token is for jobs of the name {jobs:?}, not for {job:?}; give the job such a \
-         name, or ask the aggregator's operator for another token"
+        "the job token is for jobs named {jobs:?}, not {job:?}; give the job such a name, or ask \
+         the aggregator's operator for another token"
     )]
     OtherJobs {
         /// The names that it is for.

@@ -35,7 +35,7 @@ pub async fn run(of: &Aggregator) -> anyhow::Result<()> {
         result = follow(of, &mut screen, &mut terminal) => result,
         _ = terminate.recv() => Ok(()),
     };
-    ratatui::try_restore().context("cannot put the terminal right")?;
+    ratatui::try_restore().context("cannot restore the terminal")?;
     result
 }
 

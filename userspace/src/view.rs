@@ -329,7 +329,7 @@ fn faults(port: &Port) -> Vec<String> {
     if port.drops_answers {
         faults.push(
             "what XDP sends there is dropped; `ethtool -K <other end> gro on` at its other end \
-             mends that"
+             fixes that"
                 .to_owned(),
         );
     }

@@ -454,7 +454,7 @@ fn variable(name: &'static str, value: Result<String, VarError>) -> Result<Optio
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
         Err(VarError::NotPresent) => Ok(None),
         Err(VarError::NotUnicode(value)) => {
-            Err(Error::Setting { name, given: format!("{value:?}"), allowed: "UTF-8 is allowed" })
+            Err(Error::Setting { name, given: format!("{value:?}"), allowed: "it must be UTF-8" })
         }
     }
 }
@@ -485,7 +485,7 @@ fn number(name: &'static str, value: Option<String>) -> Result<Option<u32>, Erro
     let wrong = |given: &str| Error::Setting {
         name,
         given: format!("{given:?}"),
-        allowed: "a number from 0 is allowed",
+        allowed: "it must be a whole number, 0 or more",
     };
     value.map(|value| value.parse().map_err(|_| wrong(&value))).transpose()
 }
@@ -588,7 +588,7 @@ mod tests {
             let error = with(&[("WORLD_SIZE", value)]).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("WORLD_SIZE is {value:?}; a number from 0 is allowed")
+                format!("WORLD_SIZE is {value:?}; it must be a whole number, 0 or more")
             );
         }
     }
@@ -616,9 +616,9 @@ mod tests {
             (complete().data_threads(9), "data threads is 9; 1 to 8 are allowed"),
             (
                 complete().deadline(Duration::from_millis(99)),
-                "deadline is 0.099 s; 0.1 s or more is allowed",
+                "deadline is 0.099 s; it must be 0.1 s or more",
             ),
-            (complete().timeout(Duration::ZERO), "timeout is 0 s; 0.1 s or more is allowed"),
+            (complete().timeout(Duration::ZERO), "timeout is 0 s; it must be 0.1 s or more"),
         ] {
             assert_eq!(builder.connect().err().unwrap().to_string(), expected);
         }

@@ -92,12 +92,13 @@ impl Info {
         match self.multicast {
             Some(group) => format!("by multicast to {group}"),
             None if self.aggregator.is_ipv6() => {
-                "by copies of this rank's own: over IPv6 there is no multicast".to_owned()
+                "by copies for this rank alone: there is no multicast over IPv6".to_owned()
             }
             None if self.capabilities.contains(Capabilities::GROUP_HELLOS) => {
-                "by copies of this rank's own: multicast does not reach it".to_owned()
+                "by copies for this rank alone: multicast does not reach it".to_owned()
             }
-            None => "by copies of this rank's own: the aggregator sends all results so".to_owned(),
+            None => "by copies for this rank alone: the aggregator sends all results this way"
+                .to_owned(),
         }
     }
 

@@ -54,8 +54,8 @@ pub enum Error {
     /// No packet comes back from the aggregator, which is on this rank's own host.
     #[error(
         "the data path to {aggregator} is closed: this rank runs on the aggregator's own host, so \
-         its packets do not come in by the ports that the data plane serves; start \
-         switchml-aggregator with --iface lo besides, or run this rank on another host"
+         its packets do not come in through the ports that the data plane serves; start \
+         switchml-aggregator with --iface lo as well, or run this rank on another host"
     )]
     OwnHost {
         /// The aggregator's data plane.
@@ -63,8 +63,8 @@ pub enum Error {
     },
     /// Packets pass, but not even the smallest chunk does.
     #[error(
-        "path MTU to {aggregator} too small: packets of {passed} bytes pass, those of {needed} do \
-         not; raise the MTU on the way to at least {needed}"
+        "the path MTU to {aggregator} is too small: packets of {passed} bytes pass, those of \
+         {needed} do not; raise the MTU on the way to at least {needed}"
     )]
     PathMtu {
         /// The aggregator's data plane.
@@ -77,8 +77,8 @@ pub enum Error {
     /// Packets that passed when the job started do not any more.
     #[error(
         "the path MTU to {aggregator} has become smaller: packets that passed when the job started \
-         are too long for a link on the way now; raise that link's MTU, or start the job again, \
-         which finds the size that passes"
+         are too long for a link on the way now; raise that link's MTU, or restart the job, which \
+         finds the size that passes"
     )]
     PathShrank {
         /// The aggregator's data plane.
@@ -132,7 +132,7 @@ pub enum Error {
     /// A maximum that the aggregator gave was none, or not the same for all ranks.
     #[error(
         "the aggregator at {aggregator} gave a maximum that no rank sent, or not the same one to \
-         all: a packet was damaged on its way, or in it; start the job anew"
+         all: a packet was damaged on its way, or in it; restart the job"
     )]
     WrongMaximum {
         /// The aggregator's data plane.
@@ -154,8 +154,8 @@ pub enum Error {
     /// A packet was refused as one of another call, by a data plane that does not verify maxima.
     /// The control plane did not say in time what every rank called.
     #[error(
-        "the aggregator at {aggregator} refused a packet as one of another call: ranks made \
-         different calls, or a packet was damaged; start the job anew"
+        "the aggregator at {aggregator} refused a packet as part of another call: ranks made \
+         different calls, or a packet was damaged; restart the job"
     )]
     Refused {
         /// The aggregator's data plane.
@@ -164,7 +164,7 @@ pub enum Error {
     /// This rank and the aggregator do not agree on where they are.
     #[error(
         "this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its \
-         state; start the job anew"
+         state; restart the job"
     )]
     OutOfStep {
         /// The round that this rank sent.
@@ -198,7 +198,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The ranks at fault, as far as they are known: missing, gone, or of another mind than the
+    /// The ranks at fault, as far as they are known: missing, gone, or those that disagree with the
     /// rest.
     pub fn ranks(&self) -> Vec<u16> {
         match self {

@@ -18,5 +18,5 @@ pub(crate) fn check_wait(name: &'static str, time: Duration) -> Result<(), Error
         return Ok(());
     }
     let given = format!("{} s", time.as_secs_f64());
-    Err(Error::Setting { name, given, allowed: "0.1 s or more is allowed" })
+    Err(Error::Setting { name, given, allowed: "it must be 0.1 s or more" })
 }

@@ -41,15 +41,15 @@ impl fmt::Display for Unheard {
         match self.gets_copies {
             true => write!(
                 f,
-                "results of group {group}, UDP port {port}, come no longer by multicast; this rank \
+                "results of group {group}, UDP port {port}, no longer come by multicast; this rank \
                  asks the aggregator for copies of its own instead, in all calls from now on"
             ),
             false => write!(
                 f,
                 "no result comes by multicast; this rank has to ask for a copy of each, after a \
-                 timeout, so all ranks' calls take many times as long. Have the network bring \
+                 timeout, so all ranks' calls take many times as long. Make the network deliver \
                  group {group}, UDP port {port}, to this host: a switch that snoops IGMP needs a \
-                 querier, a firewall a rule"
+                 querier, a firewall needs a rule"
             ),
         }
     }

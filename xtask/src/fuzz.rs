@@ -229,8 +229,7 @@ impl Running {
             say!("test fuzz::{name} ... FAILED ({status}): {}", reason(&log));
             if let Some(input) = artifact(&log) {
                 say!(
-                    "again: cargo xtask fuzz {name} --input {input}; commit that file with the \
-                     repair"
+                    "again: cargo xtask fuzz {name} --input {input}; commit that file with the fix"
                 );
             }
             say!("its output: {}", self.log.display());

@@ -81,7 +81,7 @@ counted! {
         Missing = "error: ranks that did not contribute, named",
         Silent = "error: the aggregator does not answer",
         Damaged = "error: results come damaged again and again",
-        WrongMaximum = "error: a maximum that is none, or not the same for all",
+        WrongMaximum = "error: a maximum that no rank sent, or not the same for all",
         Departed = "error: ranks that have left, named",
         MismatchData = "error: different calls, two ranks named by the data plane alone",
         Mismatch = "error: different calls, with what each rank called",

@@ -126,7 +126,7 @@ fn seeds_that_have_failed() {
     for line in lines {
         let (trees, seed) = line.strip_prefix("trees ").map_or((false, line), |seed| (true, seed));
         let seed = seed.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        let seed = seed.unwrap_or_else(|| panic!("{line:?} in regressions.txt is no seed"));
+        let seed = seed.unwrap_or_else(|| panic!("{line:?} in regressions.txt is not a seed"));
         assert_kept(&campaign::run(&Limits { first: seed, seeds: 1, trees, time: Duration::MAX }));
     }
 }

@@ -251,13 +251,13 @@ fn bytes(line: &Line<'_>, rest: &mut Lines<'_>) -> Result<Vec<u8>, ParseError> {
         for digit in line.text.chars().filter(|character| *character != ' ') {
             let value = digit
                 .to_digit(16)
-                .ok_or_else(|| line.error(format!("{digit:?} is no hexadecimal digit")))?;
+                .ok_or_else(|| line.error(format!("{digit:?} is not a hexadecimal digit")))?;
             digits.push(value as u8);
         }
     }
     if digits.is_empty() || digits.len() % 2 == 1 {
         return Err(
-            line.error(format!("{} hexadecimal digits follow, which is no frame", digits.len()))
+            line.error(format!("{} hexadecimal digits follow, which is not a frame", digits.len()))
         );
     }
     Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
@@ -320,7 +320,7 @@ impl<'a> Words<'a> {
 
     fn address<T: FromStr>(&mut self) -> Result<T, ParseError> {
         let word = self.word("an address and port")?;
-        word.parse().map_err(|_| self.line.error(format!("{word} is no address and port")))
+        word.parse().map_err(|_| self.line.error(format!("{word} is not an address and port")))
     }
 
     fn group(&mut self) -> Result<Option<SocketAddrV4>, ParseError> {
@@ -334,7 +334,7 @@ impl<'a> Words<'a> {
         }
         let word = self.word("a key")?;
         let key = u128::from_str_radix(word, 16).ok().filter(|_| word.len() == 32);
-        let key = key.ok_or_else(|| self.line.error(format!("{word} is no key of 16 bytes")))?;
+        let key = key.ok_or_else(|| self.line.error(format!("{word} is not a key of 16 bytes")))?;
         Ok(Some(key.to_be_bytes()))
     }
 
@@ -343,7 +343,7 @@ impl<'a> Words<'a> {
         let parts: Option<Vec<u8>> =
             word.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
         let mac = parts.and_then(|parts| parts.try_into().ok());
-        mac.ok_or_else(|| self.line.error(format!("{word} is no MAC")))
+        mac.ok_or_else(|| self.line.error(format!("{word} is not a MAC")))
     }
 
     fn end(&mut self) -> Result<(), ParseError> {

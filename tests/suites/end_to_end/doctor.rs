@@ -204,7 +204,7 @@ fn a_port_filtered_on_the_way_out_of_this_host(mode: Mode) {
     let (host, command) = said.blames("filtered port: UDP to port 48864 is dropped by this host's");
     assert_eq!(host, HERE);
     assert_eq!(command, "iptables -I OUTPUT -p udp --dport 48864 -j ACCEPT", "nothing is seen");
-    assert!(said.text.contains("its rules are for root to see"), "{}", said.text);
+    assert!(said.text.contains("only root can see its rules"), "{}", said.text);
     let said = privileged_doctor(&cluster, 0);
     let (_, command) = said.blames("this host's firewall on its way out");
     shell(worker, command);
@@ -450,7 +450,8 @@ fn an_aggregator_that_is_not_on_that_port(mode: Mode) {
     doctor(&cluster, 1).is_content();
     let said = doctor(&cluster, 0);
     let (host, command) = said.blames(
-        "aggregator not on that port: packets from here come to its host by p0, and it serves p1",
+        "aggregator not on that port: packets from here reach its host through p0, and it serves \
+         p1",
     );
     assert_eq!((host, command), (THERE, "switchml-aggregator --iface p1 --iface p0"));
     let cluster = start_as(cluster, command);
@@ -528,7 +529,8 @@ fn an_asymmetric_route(mode: Mode) {
     shell(worker, "sysctl -w net.ipv4.conf.eth1.rp_filter=1");
     let said = doctor(&cluster, 0);
     let (host, command) = said.blames(
-        "asymmetric route: packets to 10.88.0.254 leave by eth0, the answers come in by eth1",
+        "asymmetric route: packets to 10.88.0.254 leave through eth0, the answers come in through \
+         eth1",
     );
     assert_eq!((host, command), (HERE, "sysctl -w net.ipv4.conf.eth1.rp_filter=2"));
     shell(worker, command);

@@ -99,7 +99,7 @@ fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
         assert_eq!(status.code(), Some(COLLECTIVE_FAILED), "{line}");
         assert!(
             line.contains("did not answer the aggregator for")
-                && line.contains("was taken for dead"),
+                && line.contains("is considered dead"),
             "{line}"
         );
     }

@@ -82,9 +82,9 @@ fn a_rank_on_the_aggregators_own_host_is_told_so(mode: Mode) {
     assert_eq!(status.code(), Some(3));
     let text = doctor.stdout();
     let expected = "the data path to 10.88.0.254:48864 is closed: this rank runs on the \
-                    aggregator's own host, so its packets do not come in by the ports that the \
-                    data plane serves; start switchml-aggregator with --iface lo besides, or run \
-                    this rank on another host";
+                    aggregator's own host, so its packets do not come in through the ports that \
+                    the data plane serves; start switchml-aggregator with --iface lo as well, or \
+                    run this rank on another host";
     assert!(text.lines().last().unwrap().ends_with(expected), "{text}");
     cluster.stop();
 }

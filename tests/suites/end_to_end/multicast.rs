@@ -105,7 +105,7 @@ fn a_rank_that_gets_no_multicast_gets_copies(mode: Mode) {
     }
     let (code, text) = doctor(&cluster, CUT_OFF);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("copies of this rank's own: multicast does not reach it"), "{text}");
+    assert!(text.contains("copies for this rank alone: multicast does not reach it"), "{text}");
     let (completed, asked) = (cluster.counter("completed"), asked_again(&cluster));
     assert!(asked * 20 < completed, "{asked} of {completed} results were asked for again");
     let of_jobs = lines_of_copies(&mut cluster);
@@ -149,7 +149,7 @@ fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
     let said = ranks[CUT_OFF].stderr();
     let said: Vec<_> = said.lines().filter(|line| line.contains("multicast")).collect();
     let line = "switchml: rank 1 of job \"train\": results of group 239.255.0.0, UDP port 48866, \
-                come no longer by multicast; this rank asks the aggregator for copies";
+                no longer come by multicast; this rank asks the aggregator for copies";
     assert!(said.len() == 1 && said[0].starts_with(line), "{said:?}");
     let [line] = &lines_of_copies(&mut cluster)[..] else { panic!("one line") };
     assert!(line.contains("rank 1 (10.88.0.2) gets no results by multicast any more"), "{line}");
@@ -196,7 +196,7 @@ fn status_says_how_results_reach_which_rank_and_why(mode: Mode) {
         results
     });
     let by_group = "by multicast to 239.255.0.0:48866";
-    let by_copies = "by copies of this rank's own: multicast does not reach it";
+    let by_copies = "by copies for this rank alone: multicast does not reach it";
     assert_eq!(results, [by_group, by_copies, by_group]);
     cluster.stop();
 
@@ -234,7 +234,7 @@ fn a_rank_that_gets_no_multicast_says_so_once(mode: Mode) {
             let begin = "switchml: rank 1 of job \"train\": no result comes by multicast; this \
                          rank has to ask for a copy of each";
             assert!(said.starts_with(begin) && said.lines().count() == 1, "{said}");
-            assert!(said.contains("Have the network bring group 239."), "{said}");
+            assert!(said.contains("Make the network deliver group 239."), "{said}");
         } else {
             assert_eq!(said, "", "rank {rank}");
         }

@@ -162,9 +162,9 @@ fn one_port_whose_other_end_has_no_gro(mode: Mode) {
     let Err(error) = Aggregator::in_rack(&binaries, &rack.unwrap()) else {
         panic!("it started");
     };
-    let line = "interface \"nic0\" would drop every answer without a word: its other end takes no \
-                frames from XDP; attach an XDP program there that passes them, or, while it is up, \
-                turn GRO off and on again there";
+    let line = "interface \"nic0\" would silently drop every answer: its other end takes no frames \
+                from XDP; attach an XDP program there that passes them, or, while it is up, turn \
+                GRO off and on again there";
     assert!(error.to_string().contains(line), "{error}");
 }
 

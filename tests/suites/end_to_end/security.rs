@@ -137,8 +137,8 @@ fn a_tree_by_mutual_tls() {
     // The root asks for tokens, whoever brings the rank.
     let without = settings(0);
     let error = racks.workers()[0].run(move || without.connect().err().unwrap().to_string());
-    assert!(error.starts_with("this aggregator asks for a job token; "), "{error}");
-    root.wait_for_line("refused: this aggregator asks for a job token", PATIENCE).unwrap();
+    assert!(error.starts_with("this aggregator requires a job token; "), "{error}");
+    root.wait_for_line("refused: this aggregator requires a job token", PATIENCE).unwrap();
 
     // Past its combiner a rank, which has no certificate, does not get in.
     let access = Access { address: ROOT.to_owned(), tls: pinned(&of_root), token: None };
@@ -206,20 +206,20 @@ fn the_internet_is_not_believed() {
     let mut early = start("[::]:0", &[]);
     let line = early.wait_for_line("ready: control", PATIENCE).unwrap();
     let port = line.split(',').next().unwrap().rsplit_once(':').unwrap().1.to_owned();
-    let warnings = early.stderr().matches("the control plane believes everybody").count();
+    let warnings = early.stderr().matches("the control plane trusts everybody").count();
     assert_eq!(warnings, 1, "{}", early.stderr());
     add();
     ask(host, &port, ClientTls::default()).expect_err("not let in");
-    early.wait_for_line("nobody is let in by the public address 8.8.8.8", PATIENCE).unwrap();
+    early.wait_for_line("the public address 8.8.8.8 accepts no connections", PATIENCE).unwrap();
     let private = format!("10.88.0.254:{port}");
     assert!(refused(host, &["--connect", &private], "to a public address, without TLS") >= 1);
 
     let mut refused = start("8.8.8.8:0", &[]);
     assert_eq!(refused.wait(PATIENCE).unwrap().code(), Some(2));
     let line = refused.stderr();
-    let expected = "can be reached by the public address 8.8.8.8, and would believe everybody; \
-                    give --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a \
-                    private address with --control\n";
+    let expected = "can be reached at the public address 8.8.8.8, and would trust everybody; give \
+                    --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a private \
+                    address with --control\n";
     assert!(line.ends_with(expected) && line.lines().count() == 1, "{line}");
     // Many hosts have a public address. One that listens at all of them starts, and lets nobody in
     // by that one.
@@ -227,10 +227,10 @@ fn the_internet_is_not_believed() {
         let mut late = start(control, &[]);
         let line = late.wait_for_line("ready: control", PATIENCE).unwrap();
         let port = line.split(',').next().unwrap().rsplit_once(':').unwrap().1;
-        let warning = "lets nobody in by a public one, such as 8.8.8.8; ";
+        let warning = "refuses everybody at a public one, such as 8.8.8.8; ";
         assert_eq!(late.stderr().matches(warning).count(), 1, "{}", late.stderr());
         ask(host, port, ClientTls::default()).expect_err("not let in");
-        late.wait_for_line("nobody is let in by the public address 8.8.8.8", PATIENCE).unwrap();
+        late.wait_for_line("the public address 8.8.8.8 accepts no connections", PATIENCE).unwrap();
     }
     let key = token_key();
     let mut guarded = start("8.8.8.8:0", &["--token-key", key.to_str().unwrap()]);
@@ -246,5 +246,5 @@ fn the_internet_is_not_believed() {
     let line = open.wait_for_line("ready: control", PATIENCE).unwrap();
     let port = line.split(',').next().unwrap().rsplit_once(':').unwrap().1;
     assert_eq!(ask(host, port, pinned(&own)), Ok(()));
-    assert!(!open.stderr().contains("believes everybody"), "{}", open.stderr());
+    assert!(!open.stderr().contains("trusts everybody"), "{}", open.stderr());
 }

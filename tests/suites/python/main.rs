@@ -758,10 +758,10 @@ fn without_an_aggregator_it_says_so_or_falls_back(torch: Torch) {
             assert_eq!(printed.lines().count(), 1, "{printed}");
         }
     };
-    let given = format!("SWITCHML_AGGREGATOR is '{nowhere}'; host and host:port are allowed");
+    let given = format!("SWITCHML_AGGREGATOR is '{nowhere}'; give host or host:port");
     refused(&nowhere, &[("SWITCHML_AGGREGATOR", &nowhere)], &given);
     // Where nothing is given, the host is tried that torchrun names.
-    let nothing = "SWITCHML_AGGREGATOR is not set, so that MASTER_ADDR's host was tried; \
+    let nothing = "SWITCHML_AGGREGATOR is not set, so MASTER_ADDR's host was tried; \
         set it to the aggregator's host or host:port, or SWITCHML_FALLBACK=gloo";
     refused(&Rack::worker_address(0).to_string(), &[("SWITCHML_AGGREGATOR", "")], nothing);
     // One of them alone cannot reach it.

@@ -77,7 +77,7 @@ fn file_page(command: &Command, manual: &Manual, sections: &[Section]) -> io::Re
         roman(", in TOML. Each key is the name of an option of "),
         bold(name),
         roman(format!(
-            "({}). Options on the command line go before those in the file. A key that is unknown, \
+            "({}). Options on the command line override those in the file. A key that is unknown, \
              or a value that the option does not take, is an error.",
             manual.section
         )),

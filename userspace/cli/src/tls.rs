@@ -7,12 +7,12 @@ use clap::Args;
 /// How an aggregator that speaks TLS is known, and what is shown to it.
 #[derive(Args, Clone, Debug)]
 pub struct TlsOptions {
-    /// SHA-256 fingerprint of the aggregator's certificate, sha256:…: connections are by TLS then
+    /// SHA-256 fingerprint of the aggregator's certificate, sha256:…: connections use TLS then
     /// [env: SWITCHML_TLS_FINGERPRINT]
     #[arg(long, value_name = "FINGERPRINT", conflicts_with = "tls_ca")]
     pub tls_fingerprint: Option<String>,
-    /// Certificates, in PEM, of the CAs that sign the aggregator's: connections are by TLS then
-    /// [env: SWITCHML_TLS_CA]
+    /// Certificates, in PEM, of the CAs that sign the aggregator's: connections use TLS then [env:
+    /// SWITCHML_TLS_CA]
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
     /// Certificate of this side, in PEM, for an aggregator that asks for one [env:

@@ -76,7 +76,7 @@ pub enum Refused {
     Circle(String),
     /// An address that means something on one link alone.
     #[error(
-        "contributions do not travel to {0}, an address of a single link; connect to another \
+        "contributions cannot be sent to {0}, which is a link-local address; connect to another \
          address of the combiner, or start it with --data-address"
     )]
     LinkLocal(IpAddr),

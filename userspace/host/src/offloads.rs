@@ -128,7 +128,7 @@ fn ask(
     attributes: impl IntoIterator<Item = Nlattr<Features, Buffer>>,
 ) -> Result<Vec<Genlmsghdr<Command, Features>>, NetlinkError> {
     let answers = netlink::generic("ethtool", command, attributes)?;
-    answers.ok_or_else(|| failed("it does not tell of offloads (Linux 5.7 does)"))
+    answers.ok_or_else(|| failed("it does not report offloads (Linux 5.7 does)"))
 }
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ impl ServesJobs for P4DataPlane {
             !job.secrets.contains_key(&rank) && job.secrets.len() >= usize::from(MAX_RANKS)
         };
         if self.shared.state().jobs.get(&job).is_some_and(is_full) {
-            let why = format!("there is room for {MAX_RANKS} ranks below it");
+            let why = format!("there is room for only {MAX_RANKS} ranks below it");
             return Err(refused(job, "extend")(SwitchError(why)));
         }
         self.change(job, "extend", |job| {
@@ -348,8 +348,10 @@ fn below(
                 ..OpenJob::new(spec.clone())
             });
         }
-        Some(_) => format!("there is room for jobs below {JOB_NUMBERS}, of {MAX_SLOTS} slots"),
-        None => format!("there is room for {MAX_JOBS} jobs"),
+        Some(_) => {
+            format!("there is room only for jobs below {JOB_NUMBERS}, of up to {MAX_SLOTS} slots")
+        }
+        None => format!("there is room for only {MAX_JOBS} jobs"),
     };
     Err(SwitchError(why))
 }

@@ -13,7 +13,7 @@ pub const MANUAL: Manual = Manual {
             "EXAMPLES",
             &[
                 ("iface = [\"eth1\", \"eth2\"]", "Serve workers that are behind these ports."),
-                ("control = \"10.0.0.254:48865\"", "Be reached by this address alone."),
+                ("control = \"10.0.0.254:48865\"", "Listen on this address only."),
                 (
                     "tenant-quota = [\"jobs=8\", \"vision:jobs=16\"]",
                     "Eight jobs for each tenant, sixteen for one of them.",
@@ -78,8 +78,8 @@ const ENVIRONMENT: Section = (
         ("RUST_LOG", "How much is logged: error, warn, info (the default), debug or trace."),
         (
             "SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT, SWITCHML_TLS_KEY",
-            "What status, jobs and top know a daemon by, and what they show it, unless options \
-             say so.",
+            "How status, jobs and top know a daemon, and what they show it, unless options say \
+             otherwise.",
         ),
     ],
 );
@@ -93,7 +93,7 @@ const EXAMPLES: Section = (
         ),
         (
             "switchml-aggregator --data-plane software --control 127.0.0.1:48865",
-            "Serves this host alone, without any privilege.",
+            "Serves this host only, without any privilege.",
         ),
         (
             "switchml-aggregator --iface eth0 --iface eth1 --parent 10.0.0.254",

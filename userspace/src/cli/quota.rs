@@ -15,7 +15,12 @@ pub struct TenantQuota {
 /// `jobs=8,ranks=64`, or the same behind a tenant's name and a colon.
 pub fn parse(given: &str) -> Result<TenantQuota, String> {
     let (tenant, limits) = match given.rsplit_once(':') {
-        Some(("", _)) => return Err(format!("{given:?} names no tenant before the colon")),
+        Some(("", _)) => {
+            return Err(format!(
+                "{given:?} has no tenant before the colon; give TENANT:LIMITS, or LIMITS for all \
+                 tenants"
+            ));
+        }
         Some((tenant, limits)) => (Some(tenant.to_owned()), limits),
         None => (None, given),
     };
@@ -23,8 +28,8 @@ pub fn parse(given: &str) -> Result<TenantQuota, String> {
     for limit in limits.split(',') {
         let wrong = || {
             format!(
-                "{limit:?} is no limit; give jobs=N, ranks=N, slots=N and joins=N (in a minute), \
-                 with commas between them, N from 0 to {}",
+                "{limit:?} is not a limit; give jobs=N, ranks=N, slots=N and joins=N (in a \
+                 minute), with commas between them, N from 0 to {}",
                 u32::MAX
             )
         };
@@ -38,7 +43,7 @@ pub fn parse(given: &str) -> Result<TenantQuota, String> {
         };
         let number = number.parse().map_err(|_| wrong())?;
         if place.replace(number).is_some() {
-            return Err(format!("{name} is there twice; give it once"));
+            return Err(format!("{name} is given twice; give it once"));
         }
     }
     Ok(TenantQuota { tenant, quota })
@@ -83,8 +88,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_one_line() {
-        let allowed = "is no limit; give jobs=N, ranks=N, slots=N and joins=N (in a minute), with \
-                       commas between them, N from 0 to 4294967295";
+        let allowed = "is not a limit; give jobs=N, ranks=N, slots=N and joins=N (in a minute), \
+                       with commas between them, N from 0 to 4294967295";
         for (given, wrong) in [
             ("", "\"\""),
             ("jobs", "\"jobs\""),
@@ -97,8 +102,9 @@ mod tests {
         ] {
             assert_eq!(parse(given), Err(format!("{wrong} {allowed}")));
         }
-        assert_eq!(parse("jobs=1,jobs=2"), Err("jobs is there twice; give it once".to_owned()));
-        let nobody = "\":jobs=1\" names no tenant before the colon";
+        assert_eq!(parse("jobs=1,jobs=2"), Err("jobs is given twice; give it once".to_owned()));
+        let nobody = "\":jobs=1\" has no tenant before the colon; give TENANT:LIMITS, or LIMITS \
+                      for all tenants";
         assert_eq!(parse(":jobs=1"), Err(nobody.to_owned()));
         let twice = [parse("a:jobs=1").unwrap(), parse("a:ranks=1").unwrap()];
         let line = "--tenant-quota of tenant \"a\" is given twice; give all limits in one";

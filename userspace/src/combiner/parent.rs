@@ -91,8 +91,8 @@ pub enum ParentError {
     },
     /// Its data plane takes no partial sums.
     #[error(
-        "the aggregator at {parent} takes no partial sums: its data plane is {data_plane}; start \
-         that with --data-plane xdp or software, or connect ranks to it directly"
+        "the aggregator at {parent} does not accept partial sums: its data plane is {data_plane}; \
+         start it with --data-plane xdp or software, or connect ranks to it directly"
     )]
     NoPartialSums {
         /// The parent.

@@ -26,7 +26,7 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
     if options.data_plane == DataPlaneKind::Xdp {
         xdp::check_interfaces(&options.interfaces)?;
     }
-    say!("the options are right");
+    say!("the options are valid");
     Ok(())
 }
 

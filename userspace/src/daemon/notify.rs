@@ -35,6 +35,6 @@ pub async fn watchdog(check: impl Fn()) -> Infallible {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        warn!("cannot tell the service manager: {error}");
+        warn!("cannot notify the service manager: {error}");
     }
 }

@@ -53,7 +53,7 @@ impl Reloads {
         }
         let stay = self.unchanged(&matches);
         if !stay.is_empty() {
-            warn!("until a restart these options stay as they were: {}", stay.join(", "));
+            warn!("these options only change with a restart: {}", stay.join(", "));
         }
         Ok(())
     }

@@ -60,8 +60,8 @@ pub async fn start_unless(
         }
     }
     bail!(
-        "the data plane did not stop to start within {} s; what is left of it, the next start or \
-         `switchml-aggregator detach` removes",
+        "the start of the data plane did not stop within {} s; the next start, or \
+         `switchml-aggregator detach`, removes what is left of it",
         HALT_TIMEOUT.as_secs()
     )
 }
@@ -93,11 +93,6 @@ fn start_data_plane(
 ) -> anyhow::Result<Arc<dyn DataPlane>> {
     match options.data_plane {
         DataPlaneKind::Xdp => {
-            let mode = match options.mode {
-                cli::Mode::Auto => xdp::Mode::Auto,
-                cli::Mode::Native => xdp::Mode::Native,
-                cli::Mode::Bundle => xdp::Mode::Bundle,
-            };
             let fanout = match options.fanout {
                 cli::Fanout::Auto => Fanout::Auto,
                 cli::Fanout::Multicast => Fanout::Multicast,
@@ -105,7 +100,7 @@ fn start_data_plane(
             };
             let config = xdp::Config {
                 interfaces: options.interfaces.clone(),
-                mode,
+                mode: options.mode,
                 address: options.data_address,
                 port: options.data_port,
                 slots: options.slots,

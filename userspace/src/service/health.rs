@@ -47,6 +47,6 @@ impl<A: Aggregator> Health for Probes<A> {
         &self,
         _request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        Err(Status::unimplemented("ask again and again with Check"))
+        Err(Status::unimplemented("call Check repeatedly instead"))
     }
 }

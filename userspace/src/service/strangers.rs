@@ -113,7 +113,8 @@ fn ask(guard: &Guard, peer: &Peer, from: IpAddr) -> Result<(), TooMuch> {
 /// A request of `peer`'s was taken back. Who does that too often has its connection closed.
 pub(crate) fn taken_back(guard: &Guard, peer: &Peer, from: IpAddr) {
     if !guard.hosts.reset(from, Instant::now()) && peer.hang_up() {
-        let why = format!("more than {MOST_RESETS} requests were taken back there within a minute");
+        let why =
+            format!("more than {MOST_RESETS} requests were cancelled from there within a minute");
         guard.refusals.refuse(Reason::TooManyResets, from, "a connection", why);
     }
 }

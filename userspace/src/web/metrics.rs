@@ -159,7 +159,7 @@ fn add_counts(registry: &mut Registry, view: &View) {
     for count in &view.packets {
         packets.get_or_create(&Outcome { outcome: count.outcome.clone() }).inc_by(count.packets);
     }
-    registry.register("packets", "Packets by what became of them", packets);
+    registry.register("packets", "Packets by what happened to them", packets);
     let refusals = Family::<Reason, Counter>::default();
     for count in &view.refusals {
         refusals.get_or_create(&Reason { reason: count.reason.clone() }).inc_by(count.times);
@@ -175,7 +175,7 @@ fn add_tally(registry: &mut Registry, view: &View) {
     for count in &view.jobs_ended {
         ended.get_or_create(&Ending { ending: count.ending.clone() }).inc_by(count.jobs);
     }
-    registry.register("jobs_ended", "Jobs that have ended, by how", ended);
+    registry.register("jobs_ended", "Jobs that have ended, by how they ended", ended);
 }
 
 fn add_tenants(registry: &mut Registry, view: &View) {

@@ -133,7 +133,7 @@ function security({ tls, client_certificates, tokens, certificate_expires }) {
   // One without an end signs itself, until the year 4096.
   const until = certificate_expires < 4e9 && certificate_expires ? ` until ${day(certificate_expires)}` : "";
   const first = !tls ? "no TLS" : `TLS${until}${client_certificates ? ", client certificates" : ""}`;
-  return tokens ? `${first}, job tokens` : tls ? first : "no TLS, believes everybody";
+  return tokens ? `${first}, job tokens` : tls ? first : "no TLS, trusts everybody";
 }
 
 function facts(status) {
@@ -224,7 +224,7 @@ function member(rank) {
 function showJob(card, job) {
   const part = (selector) => card.querySelector(selector);
   const isAborted = job.state === "aborted";
-  const wrong = isAborted ? job.reason ?? "why is not known" : waits(job);
+  const wrong = isAborted ? job.reason ?? "the reason is not known" : waits(job);
   const state = isAborted ? "aborted" : wrong ? "waiting" : "running";
   card.dataset.state = state;
   const here = job.members.filter((rank) => rank.here).length;
@@ -332,7 +332,8 @@ function showDown(why) {
   if (!before) put(at("host"), location.host);
   put(at("headline"), "No answer");
   const since = before
-    ? ` What follows is of ${before.clock.toLocaleTimeString("en-GB")}, when it last did.` : "";
+    ? ` What follows is from ${before.clock.toLocaleTimeString("en-GB")}, when it last answered.`
+    : "";
   showProblems([`The aggregator does not answer: ${why}.${since}`]);
 }
 

@@ -85,8 +85,8 @@ fn a_simple_switch_that_cannot_be_had_is_named() {
     let output = run(&[&bmv2[..], &["--data-address", "10.88.0.253"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let expected = format!(
-        "switchml-aggregator: simple_switch at {thrift}: Connection refused (os error 111); \
-         start it with --thrift-port {}, or say --bmv2-thrift\n",
+        "switchml-aggregator: simple_switch at {thrift}: Connection refused (os error 111); start \
+         it with --thrift-port {}, or give its port with --bmv2-thrift\n",
         thrift.port()
     );
     assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
@@ -217,7 +217,7 @@ fn tls_files_that_are_of_no_use() {
         (tls(&empty, &key), format!("{empty} has no certificate in PEM")),
         (tls(&cert, &other), format!("{other} is not the key of {cert}; give the two that belong")),
         (with_ca, format!("{empty} has no certificate in PEM")),
-        (half, format!("{key} is there without {missing}; remove it, or bring that")),
+        (half, format!("{key} exists without {missing}; remove it, or add that file")),
     ] {
         let software = ["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"];
         let output = aggregator(&software).args(&options).output().unwrap();
@@ -244,7 +244,7 @@ fn token_keys_and_tokens_that_are_of_no_use() {
     let token = ["token", "--tenant", "a", "--jobs", "*", "--expires", "1h", "--token-key"];
     let serve = ["--data-plane", "software", "--control", "127.0.0.1:0", "--token-key"];
     for (key, expected) in [
-        (short, format!("token key {short} has 31 bytes; at least 32 are allowed: make one with")),
+        (short, format!("token key {short} has 31 bytes; at least 32 are needed; make one with")),
         (missing, format!("token key {missing}: No such file")),
     ] {
         for command in [&token[..], &serve[..]] {
@@ -256,7 +256,7 @@ fn token_keys_and_tokens_that_are_of_no_use() {
     }
     let output = run(&["token", "--expires", "soon"]);
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("\"soon\" is no time: 30m, 24h and 7d are"), "{error}");
+    assert!(error.contains("\"soon\" is not a time; use 30m, 24h or 7d"), "{error}");
     let output = run(&["--parent", "10.0.0.1", "--token-key", short]);
     assert_eq!(output.status.code(), Some(2));
     std::fs::remove_dir_all(&folder).unwrap();
@@ -340,8 +340,8 @@ fn options_are_looked_through_without_a_daemon() {
     );
     let unfit = format!("{right}token-key = '/no/such/key'\n");
     for (text, code, expected) in [
-        (right.as_str(), 0, "the options are right\n"),
-        (&made, 0, "the options are right\n"),
+        (right.as_str(), 0, "the options are valid\n"),
+        (&made, 0, "the options are valid\n"),
         (&unfit, 2, "token key /no/such/key: No such file"),
         ("slots = 15\n", 2, "15 is not in 512..=524288"),
         ("iface = ['lo', 'lo']\n", 2, "interface \"lo\" is given twice"),

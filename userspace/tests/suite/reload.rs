@@ -171,8 +171,7 @@ async fn options_are_read_again_and_no_job_ends() {
 
     config(&other, "slots = 1024\npacket-tags = true\ntls-self-signed = true\n");
     service.reload(
-        "until a restart these options stay as they were: --slots, --tls-self-signed, \
-         --packet-tags",
+        "these options only change with a restart: --slots, --tls-self-signed, --packet-tags",
     );
     let refused = service.join(&one, "third").await.expect_err("another key");
     assert_eq!(refused.code(), Code::Unauthenticated);

@@ -245,7 +245,8 @@ async fn idle_joins_are_refused_beyond_what_a_host_may_begin() {
         idle.push(client.join(request(job)).await.expect("joined"));
     }
     let status = daemon.client().await.join(request(256)).await.expect_err("too many");
-    let start = "256 jobs wait for ranks, 256 of them begun from 127.0.0.1; at most 4096 may";
+    let start = "256 jobs are waiting for ranks, 256 of them started from 127.0.0.1; at most 4096 \
+                 may";
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().starts_with(start), "{}", status.message());
     assert_eq!(refused(&daemon, "too_many_waiting").await, 1);
@@ -319,7 +320,7 @@ async fn members_are_refused_with_a_code() {
     assert_eq!(early.code(), Code::FailedPrecondition);
     assert_eq!(
         early.message(),
-        "rank 0 is ready, but the data plane has had no HELLO of it; wait for HELLO to come back \
+        "rank 0 is ready, but the data plane has had no HELLO from it; wait for HELLO to come back \
          first"
     );
     Path::new(assigned.clone(), 0).hello();
@@ -427,7 +428,7 @@ async fn a_peer_that_falls_silent_is_noticed() {
         .strip_prefix("rank 1 (127.0.0.1) did not answer the aggregator for ")
         .expect("its reason");
     let seconds: u32 = silence
-        .strip_suffix(" s, and was taken for dead")
+        .strip_suffix(" s, and is considered dead")
         .expect("how long")
         .parse()
         .expect("seconds");

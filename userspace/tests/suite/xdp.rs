@@ -213,14 +213,14 @@ fn what_stands_in_its_way_it_says_in_one_line() {
     refuses(
         switch,
         &[],
-        "no interface given; name those that workers are behind with --iface, of lo, br0, p0",
+        "no interface given; use --iface to name those that workers are behind, out of lo, br0, p0",
     );
     refuses(switch, &["--iface", "p0", "--iface", "p0"], "interface \"p0\" is given twice");
     refuses(
         switch,
         &["--iface", "p0", "--iface", "lo"],
-        "native XDP cannot serve ranks on this host by \"lo\"; use --mode bundle, or give such a \
-         rank a network namespace behind a veth, and that veth with --iface in place of lo",
+        "native XDP cannot serve ranks on this host through \"lo\"; use --mode bundle, or give \
+         such a rank a network namespace behind a veth, and that veth with --iface in place of lo",
     );
 
     // A veth whose other end is as the system made it: XDP can send nothing into it.
@@ -231,7 +231,7 @@ fn what_stands_in_its_way_it_says_in_one_line() {
     refuses(
         switch,
         &["--iface", "p0", "--iface", "bare"],
-        "interface \"bare\" would drop every answer",
+        "interface \"bare\" would silently drop every answer",
     );
 
     tool(switch, "ip link add large mtu 9000 type veth peer name larger mtu 9000");
@@ -305,7 +305,7 @@ fn interfaces_over_a_port(mode: Mode) {
         rack.workers().iter().for_each(|worker| drop(tool(worker, "ip neighbour flush all")));
         if mode == Mode::Native {
             let why = if kind == "bond" {
-                "XDP takes the frames of bond \"host0\" for those of its ports"
+                "XDP sees the frames of bond \"host0\" as those of its ports"
             } else {
                 "the driver of interface \"host0\" has no native XDP; use --mode bundle"
             };
@@ -375,7 +375,7 @@ fn a_second_daemon_does_not_push_the_first_one_out(mode: Mode) {
 /// What the daemon warned of, but that a veth's other end hides tags, and that it has no TLS and no
 /// tags.
 fn warnings(daemon: &Process) -> String {
-    let known = ["VLAN", "the control plane believes everybody", "can forge its results"];
+    let known = ["VLAN", "the control plane trusts everybody", "can forge its results"];
     let is_new = |line: &&str| !known.iter().any(|known| line.contains(known));
     let log = daemon.stderr();
     log.lines().filter(|line| line.contains(" WARN ")).filter(is_new).collect()

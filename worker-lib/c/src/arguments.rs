@@ -258,8 +258,8 @@ unsafe fn file(name: *const c_char) -> Option<PathBuf> {
 fn seconds(given: f64) -> Result<Option<Duration>, Invalid> {
     let wrong = |_| {
         Invalid(
-            "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is \
-             the usual one",
+            "deadline, timeout or join_timeout is not a time; it must be 0 seconds or more, and 0 \
+             means the default",
         )
     };
     Ok(Some(Duration::try_from_secs_f64(given).map_err(wrong)?).filter(|time| !time.is_zero()))

@@ -78,9 +78,9 @@ pub extern "C" fn switchml_error_message() -> *const c_char {
     LAST.with_borrow(|last| last.message.as_ptr())
 }
 
-/// How many ranks are at fault for what failed last on this thread: missing, gone, or of another
-/// mind than the rest; 0 if that is not known. Up to capacity of them are written to ranks, which
-/// may be null if capacity is 0.
+/// How many ranks are at fault for what failed last on this thread: missing, gone, or those that
+/// disagree with the rest; 0 if that is not known. Up to capacity of them are written to ranks,
+/// which may be null if capacity is 0.
 ///
 /// # Safety
 /// ranks points to room for capacity numbers.

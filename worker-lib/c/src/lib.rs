@@ -317,7 +317,8 @@ pub unsafe extern "C" fn switchml_wait_for(request: *mut Request, seconds: f64) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn switchml_wait(request: *mut Request) -> Status {
     answer(|| {
-        let request = owned(request, "request is NULL; give one of a start")?;
+        let request =
+            owned(request, "request is NULL; give one from a function that starts a call")?;
         request.0.wait()?;
         Ok(())
     })
@@ -337,7 +338,7 @@ pub unsafe extern "C" fn switchml_close(communicator: *mut Communicator) -> Stat
     })
 }
 
-const NO_COMMUNICATOR: &str = "communicator is NULL; give one of switchml_connect";
+const NO_COMMUNICATOR: &str = "communicator is NULL; give one from switchml_connect";
 
 /// # Safety
 /// `communicator` is NULL or one of `switchml_connect`.

@@ -99,8 +99,8 @@ int main(void)
     settings.rank = 3;
     settings.deadline = -1;
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
-           "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the "
-           "usual one");
+           "deadline, timeout or join_timeout is not a time; it must be 0 seconds or more, and 0 "
+           "means the default");
     settings.deadline = 0;
     settings.job = "\xff";
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
@@ -118,14 +118,15 @@ int main(void)
         wrong = 1;
     }
     expect(switchml_all_reduce(NULL, data, 2, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
-           "communicator is NULL; give one of switchml_connect");
+           "communicator is NULL; give one from switchml_connect");
     expect(switchml_all_reduce_start(NULL, data, 2, SWITCHML_F32, SWITCHML_SUM, NULL),
            SWITCHML_INVALID, "request is NULL; give the address of a pointer");
     expect(switchml_broadcast_start(NULL, data, 2, SWITCHML_F32, 0, &request), SWITCHML_INVALID,
-           "communicator is NULL; give one of switchml_connect");
-    expect(switchml_wait(request), SWITCHML_INVALID, "request is NULL; give one of a start");
+           "communicator is NULL; give one from switchml_connect");
+    expect(switchml_wait(request), SWITCHML_INVALID,
+           "request is NULL; give one from a function that starts a call");
     expect(switchml_close(NULL), SWITCHML_INVALID,
-           "communicator is NULL; give one of switchml_connect");
+           "communicator is NULL; give one from switchml_connect");
 
     settings.aggregator = NULL;
     settings.rank = 0;

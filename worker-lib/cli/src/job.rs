@@ -30,10 +30,10 @@ pub struct Job {
     /// SLURM_STEP_NUM_TASKS]
     #[arg(long, value_name = "N")]
     world_size: Option<u32>,
-    /// A collective fails after so many seconds without an answer from the aggregator
+    /// A collective fails after this many seconds without an answer from the aggregator
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds::parse)]
     deadline: Duration,
-    /// A collective waits for ranks that are late, but connected, for so many seconds
+    /// A collective waits for ranks that are late, but connected, for this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds::parse)]
     timeout: Duration,
     /// Longest wait for the other ranks to join, in seconds
@@ -43,7 +43,7 @@ pub struct Job {
     /// what suits processors and link]
     #[arg(long, value_name = "N")]
     data_threads: Option<u32>,
-    /// Send apart from the other ranks of this host, which otherwise add up first and send one
+    /// Send separately from the other ranks of this host, which otherwise add up first and send one
     /// contribution
     #[arg(long)]
     no_local_sums: bool,
@@ -52,8 +52,8 @@ pub struct Job {
 /// Where the aggregator is.
 #[derive(clap::Args)]
 pub struct Aggregator {
-    /// TOML file with options of this command, such as `aggregator = "10.0.0.254"`; those given
-    /// here go before it, and it goes before the environment
+    /// TOML file with options of this command, such as `aggregator = "10.0.0.254"`; options given
+    /// here override it, and it overrides the environment
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The aggregator's control plane [env: SWITCHML_AGGREGATOR, or MASTER_ADDR]

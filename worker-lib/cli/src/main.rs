@@ -19,7 +19,7 @@ use switchml_worker::{Error, control};
 
 /// What scripts may rely on: exit codes, and what they mean.
 const EXIT_CODES: [(&str, &str); 5] = [
-    ("0", "All is well."),
+    ("0", "Success."),
     ("1", "Results were wrong, or a check failed."),
     ("2", "Arguments are wrong."),
     ("3", "The aggregator or ranks cannot be reached, or the job refuses this rank."),
@@ -139,8 +139,8 @@ mod tests {
             ),
             (
                 &["bench", "-b", "8T"],
-                "invalid value '8T' for '--minbytes <SIZE>': \"8T\" is no size: 8, 64K, 16M and 1G \
-                 are (see --help)",
+                "invalid value '8T' for '--minbytes <SIZE>': \"8T\" is not a size; use 8, 64K, 16M \
+                 or 1G (see --help)",
             ),
             (
                 &["bench", "--op", "prod"],
@@ -154,8 +154,8 @@ mod tests {
             ),
             (
                 &["bench", "--sparsity", "90"],
-                "invalid value '90' for '--sparsity <SHARE>': \"90\" is no share: 0, 0.9 and 1 are \
-                 (see --help)",
+                "invalid value '90' for '--sparsity <SHARE>': \"90\" is not a share; use a number \
+                 from 0 to 1 (see --help)",
             ),
             (
                 &["bench", "-n", "0"],

@@ -25,7 +25,7 @@ const ENVIRONMENT: Section = (
             "Name of the job; else TORCHELASTIC_RUN_ID, or MASTER_ADDR:MASTER_PORT, or the job and \
              step of Slurm.",
         ),
-        ("SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA", "What the aggregator is known by, for TLS."),
+        ("SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA", "How the aggregator is known, for TLS."),
         ("SWITCHML_TLS_CERT, SWITCHML_TLS_KEY", "What it is shown if it asks for a certificate."),
         ("SWITCHML_TOKEN_FILE, SWITCHML_TOKEN", "A job token, in a file or itself."),
         (

@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     let year = Duration::from_secs(365 * 24 * 3600);
     seconds
         .filter(|seconds| !seconds.is_zero() && *seconds < year)
-        .ok_or_else(|| format!("{text:?} is no time in seconds: 5 and 0.5 are"))
+        .ok_or_else(|| format!("{text:?} is not a time in seconds; use 5 or 0.5, for example"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 ///
 /// One line with what was given and what is allowed.
 pub fn parse(text: &str) -> Result<usize, String> {
-    let wrong = || format!("{text:?} is no size: 8, 64K, 16M and 1G are");
+    let wrong = || format!("{text:?} is not a size; use 8, 64K, 16M or 1G");
     let (number, unit) = match text.char_indices().next_back() {
         Some((end, 'k' | 'K')) => (&text[..end], 1u64 << 10),
         Some((end, 'm' | 'M')) => (&text[..end], 1 << 20),

@@ -44,13 +44,13 @@ impl AddAssign<&Self> for WaitStats {
     }
 }
 
-/// For people: `3 of 20 waits asleep; others took the core at 5 of 31 looks`.
+/// For people: `slept in 3 of 20 waits; others took the core in 5 of 31 checks`.
 impl fmt::Display for WaitStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { waits, looks, taken, sleeps } = self;
         write!(
             f,
-            "{sleeps} of {waits} waits asleep; others took the core at {taken} of {looks} looks"
+            "slept in {sleeps} of {waits} waits; others took the core in {taken} of {looks} checks"
         )
     }
 }

@@ -101,7 +101,10 @@ unsafe extern "C" fn connect(
         unsafe { *group = null_mut() };
         let number = |given: c_int| {
             u32::try_from(given).map_err(|_| {
-                Failure::new(INVALID_ARGUMENT, format!("rank {rank} of {ranks} cannot be"))
+                Failure::new(
+                    INVALID_ARGUMENT,
+                    format!("rank {rank} of {ranks} is not possible; give both as 0 or more"),
+                )
             })
         };
         let (rank, ranks) = (number(rank)?, number(ranks)?);
@@ -159,7 +162,7 @@ unsafe extern "C" fn iallreduce(
 ) -> Code {
     guarded(|| {
         let (dtype, op) = elements::reduction(dtype, op).ok_or_else(|| {
-            let why = format!("there is no reduction {op} of type {dtype} (NCCL's numbers)");
+            let why = format!("reduction {op} of type {dtype} (NCCL's numbers) is not supported");
             Failure::new(INVALID_ARGUMENT, why)
         })?;
         // SAFETY: NCCL lends both until the request is done, or the memory deregistered.

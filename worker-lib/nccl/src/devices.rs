@@ -23,7 +23,7 @@ pub fn init(logger: Option<Logger>) -> Result<(), Failure> {
     if found.is_empty() {
         let filter = filter.unwrap_or_default();
         let why = format!(
-            "no interface with an address fits NCCL_SOCKET_IFNAME=\"{filter}\": name one, or \
+            "no interface with an address matches NCCL_SOCKET_IFNAME=\"{filter}\": name one, or \
              unset it"
         );
         return Err(Failure::new(SYSTEM_ERROR, why));

@@ -74,14 +74,15 @@ impl Elements {
         dtype: DType,
     ) -> Result<Self, Failure> {
         let wrong = |why: &str| Failure::new(INVALID_ARGUMENT, why);
-        let count = usize::try_from(count).map_err(|_| wrong("fewer than 0 elements"))?;
+        let count = usize::try_from(count)
+            .map_err(|_| wrong("a negative number of elements; give 0 or more"))?;
         let bytes = count * dtype.size();
         if bytes == 0 {
             let start = std::ptr::without_provenance_mut(align_of::<u64>());
             return Ok(Self { start, bytes, dtype });
         }
         if from.is_null() || to.is_null() || !to.addr().is_multiple_of(dtype.size()) {
-            return Err(wrong("elements at no address, or one that is not theirs"));
+            return Err(wrong("elements at a null or misaligned address"));
         }
         if !std::ptr::eq(from, to) {
             // SAFETY: the caller's promise.

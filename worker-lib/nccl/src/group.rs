@@ -26,7 +26,7 @@ pub fn write_handle(bytes: &mut [u8; HANDLE_BYTES]) {
 
 fn job(handle: &[u8; HANDLE_BYTES]) -> Result<String, Failure> {
     if handle[..8] != MAGIC {
-        let why = "a handle that no plugin of this kind made";
+        let why = "a handle that this plugin has not made";
         return Err(Failure::new(INVALID_ARGUMENT, why));
     }
     let mut name = "nccl-".to_owned();

@@ -51,8 +51,7 @@ pub fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> Code {
             failure.code
         }
         Err(_) => {
-            let line =
-                "a fault of the plugin: please report it, with the message on standard error";
+            let line = "a bug in the plugin: please report it, with the message on standard error";
             write(WARN, line);
             INTERNAL_ERROR
         }

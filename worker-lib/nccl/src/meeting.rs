@@ -54,10 +54,7 @@ impl Handle {
         };
         let port = u16::from_be_bytes([bytes[17], bytes[18]]);
         if port == 0 || ip.is_unspecified() {
-            return Err(Failure::new(
-                INVALID_ARGUMENT,
-                "a handle that no plugin of this kind made",
-            ));
+            return Err(Failure::new(INVALID_ARGUMENT, "a handle that this plugin has not made"));
         }
         let mut secret = [0; SECRET_BYTES];
         secret.copy_from_slice(&bytes[19..35]);

@@ -193,7 +193,7 @@ unsafe extern "C" fn irecv(
 ) -> Code {
     guarded(|| {
         if count != 1 {
-            let why = format!("{count} receives in one call, but 1 is what was promised");
+            let why = format!("{count} receives in one call; only 1 is allowed");
             return Err(Failure::new(INVALID_ARGUMENT, why));
         }
         // SAFETY: arrays of one element each; the rest as for `isend`.

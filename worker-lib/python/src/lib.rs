@@ -431,7 +431,7 @@ fn seconds(name: &'static str, value: Option<f64>) -> Result<Option<Duration>, E
     let wrong = |value: f64| Error::Setting {
         name,
         given: value.to_string(),
-        allowed: "seconds from 0 are allowed",
+        allowed: "it must be 0 seconds or more",
     };
     value.map(|value| Duration::try_from_secs_f64(value).map_err(|_| wrong(value))).transpose()
 }

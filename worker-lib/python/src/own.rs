@@ -25,8 +25,8 @@ impl<T> Own<T> {
             return Ok(&self.value);
         }
         Err(format!(
-            "this is a fork of process {}, which the communicator belongs to, and has none of its \
-             threads; make a communicator here",
+            "this is a fork of process {}, which the communicator belongs to, and does not have \
+             its threads; make a new communicator here",
             self.process
         ))
     }

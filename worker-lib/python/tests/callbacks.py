@@ -137,7 +137,7 @@ for turn in range(2):
 if rank == 0:
     assert (
         len(heard) == 1
-        and "a callback makes a call while one is in flight that was made elsewhere" in heard[0]
+        and "a callback makes a call while one that was made elsewhere is in flight" in heard[0]
     ), heard
 
 # Many at once: each is called once.

@@ -300,7 +300,7 @@ def split_group():
             (
                 1,
                 "switchml: rank 1 is in no part of the group; split_group needs it in one, "
-                "new_group does not",
+                "use new_group if it is in none",
             ),
             (rank, str(error)),
         )

@@ -707,7 +707,7 @@ fn a_timeout_that_is_set_later_ends_the_wait() {
         }
         let handle = communicator.barrier_start().unwrap();
         let error = communicator.set_timeout(Duration::from_millis(99)).unwrap_err();
-        assert_eq!(error.to_string(), "timeout is 0.099 s; 0.1 s or more is allowed");
+        assert_eq!(error.to_string(), "timeout is 0.099 s; it must be 0.1 s or more");
         communicator.set_timeout(Duration::from_secs(1)).unwrap();
         let error = handle.wait().unwrap_err();
         assert!(error.to_string().contains("waiting for rank 1"), "{error}");

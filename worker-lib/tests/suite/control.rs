@@ -195,7 +195,7 @@ fn ranks_that_were_frozen_hear_why_when_they_go_on() {
         let said = stderr.lines().last().unwrap_or_default();
         assert!(
             said.contains("did not answer the aggregator for")
-                && said.contains("was taken for dead"),
+                && said.contains("is considered dead"),
             "{stderr}"
         );
     }

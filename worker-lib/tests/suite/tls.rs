@@ -241,7 +241,7 @@ fn client_certificates() {
     let (cert, key) = (folder.text("cert"), folder.text("key"));
     let options = ["--tls-fingerprint", fingerprint, "--tls-cert", &cert, "--tls-key", &key];
     wait_for_refusals(&daemon, &options, "without a client certificate", 1);
-    wait_for_refusals(&daemon, &options, "not valid, or of another CA", 4);
+    wait_for_refusals(&daemon, &options, "not valid, or from another CA", 4);
 }
 
 /// The list counts past its own date, too: that somebody forgot to renew it frees no certificate.
@@ -455,7 +455,7 @@ fn what_makes_no_sense_together() {
         (
             &["--tls-cert", "a", "--tls-key", "b"],
             "error: TLS certificate is given alone; give the fingerprint of the aggregator's \
-             certificate or its CA besides",
+             certificate or its CA, too",
         ),
     ] {
         let (code, line) = failure(&mut daemon.worker(&[&rank[..], options].concat()));

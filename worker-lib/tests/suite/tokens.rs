@@ -80,7 +80,7 @@ fn a_token_for_a_job_lets_its_ranks_join() {
 fn a_rank_without_a_token() {
     let folder = Folder::new();
     let (daemon, _) = guarded(&folder);
-    let expected = "this aggregator asks for a job token; give the file of one (token-file, \
+    let expected = "this aggregator requires a job token; give the file of one (token-file, \
                     SWITCHML_TOKEN_FILE), which its operator makes with `switchml-aggregator \
                     token`";
     assert_eq!(refusal(&daemon, None, "a"), expected);
@@ -118,8 +118,8 @@ fn a_token_for_other_jobs() {
     let folder = Folder::new();
     let (daemon, key) = guarded(&folder);
     let token = token(&daemon, &key, "a", "a/*", "1h");
-    let expected = "the job token is for jobs of the name \"a/*\", not for \"b/1\"; give the job \
-                    such a name, or ask the aggregator's operator for another token";
+    let expected = "the job token is for jobs named \"a/*\", not \"b/1\"; give the job such a \
+                    name, or ask the aggregator's operator for another token";
     assert_eq!(refusal(&daemon, Some(token), "b/1"), expected);
     assert_eq!(refused(&daemon, "for jobs of other names"), 1);
 }
@@ -139,7 +139,7 @@ fn a_forged_token() {
     let mixed = format!("{}.{}.{}", narrow[0], wide[1], narrow[2]);
     // {"alg":"none","typ":"JWT"} in base64url: that nobody needs to sign.
     let unsigned = format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{}.", wide[1]);
-    let expected = "the job token is not one of this aggregator's; ask its operator for another";
+    let expected = "the job token is not from this aggregator; ask its operator for another";
     for forged in [mixed, unsigned, "token".to_owned()] {
         assert_eq!(refusal(&daemon, Some(Token::Text(forged)), "a"), expected);
     }
@@ -199,7 +199,7 @@ fn a_rank_of_another_tenant() {
         daemon.wait_for_job("train", "1 of 2");
         let expected = "job \"train\" is another tenant's; give the job a name of its own";
         assert_eq!(refusal(&daemon, Some(other), "train"), expected);
-        assert_eq!(refused(&daemon, "that another tenant has begun"), 1);
+        assert_eq!(refused(&daemon, "that another tenant has started"), 1);
         let second =
             Membership::join(access(&daemon, Some(one.clone())), "train", 0, 2, Some(1), PATIENCE);
         assert!(first.join().unwrap().is_ok() && second.is_ok());

@@ -52,7 +52,7 @@ pub fn ensure(needed: &[(&str, &str)], why: &str) -> Result<()> {
     let list = missing.join(" ");
     if !exists("apt-get") {
         bail!(
-            "missing packages: {list} (so called on Debian); there is no apt-get here, so install \
+            "missing packages: {list} (named as on Debian); there is no apt-get here, so install \
              them by hand"
         );
     }

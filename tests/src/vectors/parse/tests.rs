@@ -66,7 +66,11 @@ fn errors_name_the_line() {
             "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
         ),
         ("  rank 0", "  rank 1", "line 9: rank 1 where rank 0 is due"),
-        ("0b0c0d0e0f", "0b0c0d0e", "line 9: 000102030405060708090a0b0c0d0e is no key of 16 bytes"),
+        (
+            "0b0c0d0e0f",
+            "0b0c0d0e",
+            "line 9: 000102030405060708090a0b0c0d0e is not a key of 16 bytes",
+        ),
         ("newcomer", "guest", "line 9: guest is one word too many"),
         (
             "by 0xfffffffe",
@@ -74,8 +78,8 @@ fn errors_name_the_line() {
             "line 11: a slot ages by an even number of rounds, so that each stays in its set",
         ),
         ("step one", "stop one", "line 12: unknown statement stop"),
-        ("  0203", "  020", "line 13: 7 hexadecimal digits follow, which is no frame"),
-        ("  0203", "  02x3", "line 15: 'x' is no hexadecimal digit"),
+        ("  0203", "  020", "line 13: 7 hexadecimal digits follow, which is not a frame"),
+        ("  0203", "  02x3", "line 15: 'x' is not a hexadecimal digit"),
         ("out port 3, hello", "out port 3", "line 16: no counter: \"out none, started\""),
         (
             "out port 3, hello",

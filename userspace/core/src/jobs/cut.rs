@@ -19,7 +19,7 @@ pub(crate) fn how_lost(silence: Duration) -> String {
         _ if silence < PING_TIMEOUT => {
             "is gone: its process ended, or its connection broke".to_owned()
         }
-        seconds => format!("did not answer the aggregator for {seconds} s, and was taken for dead"),
+        seconds => format!("did not answer the aggregator for {seconds} s, and is considered dead"),
     }
 }
 
@@ -83,7 +83,10 @@ impl JobTable {
             return self.depart(number, rank, Some((Ending::RankLost, &why, vec![rank])));
         };
         member.presence = Presence::Cut(stream);
-        let log = format!("job {number} {name:?}: {} {why}; awaited", member.in_words(rank));
+        let log = format!(
+            "job {number} {name:?}: {} {why}; waiting for it to come back",
+            member.in_words(rank)
+        );
         member.why_cut = why;
         vec![info(log), Effect::Await(stream)]
     }

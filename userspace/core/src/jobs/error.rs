@@ -65,9 +65,9 @@ pub enum JoinError {
     },
     /// A rank behind a combiner, where packets have tags, which combiners cannot make.
     #[error(
-        "the rank comes by {0}, but the aggregator there asks for packet tags, for which \
-         combiners have no keys; have its ranks join the aggregator itself, or start that without \
-         --packet-tags"
+        "the rank joins through {0}, but the aggregator requires packet tags, for which combiners \
+         have no keys; have its ranks join the aggregator directly, or start the aggregator \
+         without --packet-tags"
     )]
     Tags(String),
     /// The job is somebody else's.
@@ -137,8 +137,8 @@ pub enum JoinError {
     },
     /// The tenant's ranks have joined as often as they may.
     #[error(
-        "tenant {tenant:?} may join {most} times a minute, and has; try again in a minute, or ask \
-         the aggregator's operator for a larger quota"
+        "tenant {tenant:?} may join {most} times a minute, and has done so; try again in a minute, \
+         or ask the aggregator's operator for a larger quota"
     )]
     TooManyJoins {
         /// The tenant.
@@ -148,21 +148,21 @@ pub enum JoinError {
     },
     /// An address that means something on one link alone.
     #[error(
-        "contributions do not travel to {0}, an address of a single link; connect to another \
+        "contributions cannot be sent to {0}, which is a link-local address; connect to another \
          address of the aggregator, or start it with --data-address"
     )]
     LinkLocal(IpAddr),
     /// It comes by a combiner, and the data plane takes none.
     #[error(
-        "this aggregator's data plane takes no partial sums, so {0} cannot have it as its parent; \
-         start it with --data-plane xdp or software, or connect ranks to it directly"
+        "this aggregator's data plane does not accept partial sums, so {0} cannot have it as its \
+         parent; start it with --data-plane xdp or software, or connect ranks to it directly"
     )]
     NoPartialSums(String),
     /// Too many jobs wait for ranks.
     #[error(
-        "{waiting} jobs wait for ranks, {of_host} of them begun from {peer}; at most \
-         {MAX_WAITING} may, and {MAX_WAITING_OF_HOST} of one host: start all ranks of a job, or \
-         end those that wait"
+        "{waiting} jobs are waiting for ranks, {of_host} of them started from {peer}; at most \
+         {MAX_WAITING} may wait, and {MAX_WAITING_OF_HOST} of one host: start all ranks of a job, \
+         or end waiting jobs"
     )]
     TooManyWaiting {
         /// Jobs that wait.
@@ -205,7 +205,7 @@ pub enum MemberError {
     },
     /// Ready before the data plane has seen the rank.
     #[error(
-        "rank {0} is ready, but the data plane has had no HELLO of it; wait for HELLO to come \
+        "rank {0} is ready, but the data plane has had no HELLO from it; wait for HELLO to come \
          back first"
     )]
     NoHello(u32),

@@ -64,8 +64,8 @@ impl Mismatch {
         if let Some((number, call)) = self.common_call().filter(|_| self.is_complete) {
             let reason = format!(
                 "a packet was damaged on its way to the aggregator, or in it: it was refused as \
-                 one of another call, but all ranks made the same, call {number} is {call}; start \
-                 the job anew"
+                 part of another call, but all ranks made the same one, call {number} is {call}; \
+                 restart the job"
             );
             return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
         }

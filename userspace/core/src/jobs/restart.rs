@@ -95,7 +95,7 @@ impl JobTable {
         let peer = Rack::place(&via, peer);
         let (number, awaited) = (job.number, job.awaited().len());
         let mut effects = vec![info(format!(
-            "job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still",
+            "job {number} {:?}: rank {} came back from {peer}, {awaited} still missing",
             job.name, id.rank
         ))];
         self.next_stream.0 += 1;

@@ -86,9 +86,9 @@ impl JobTable {
         }
         self.has_warned_of_forgery = true;
         Some(warn(format!(
-            "job {number} {:?}: packets have no tags, so whoever is on a rank's network, at the \
-             same port of the aggregator, can forge its results; --packet-tags (with TLS) prevents \
-             that. This is said once",
+            "job {number} {:?}: packets have no tags, so anyone on a rank's network, at the same \
+             port of the aggregator, can forge its results; --packet-tags (with TLS) prevents \
+             that. This warning is shown once",
             job.name
         )))
     }

@@ -21,11 +21,11 @@ pub enum Ending {
 
 /// All of them, in this order: their names, and what they say.
 const ENDINGS: [(&str, &str); 7] = [
-    ("finished", "jobs whose ranks all left in good order"),
-    ("rank_failed", "jobs of which a rank said that it failed, or left too early"),
-    ("rank_lost", "jobs of which a rank was gone without a word"),
+    ("finished", "jobs whose ranks all left normally"),
+    ("rank_failed", "jobs in which a rank reported a failure, or left too early"),
+    ("rank_lost", "jobs that lost a rank without warning"),
     ("different_calls", "jobs whose ranks made different calls, or had a damaged packet"),
-    ("port_lost", "jobs with ranks that an interface did not reach any more"),
+    ("port_lost", "jobs with ranks that an interface no longer reached"),
     ("data_plane", "jobs for which the data plane refused something"),
     ("stopped", "jobs that were there when the daemon was stopped"),
 ];

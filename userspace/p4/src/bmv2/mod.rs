@@ -75,7 +75,7 @@ impl Bmv2 {
         let failed = |error: String| SwitchError(format!("simple_switch at {address}: {error}"));
         let client = Client::connect(address).map_err(|error| {
             failed(format!(
-                "{error}; start it with --thrift-port {}, or say --bmv2-thrift",
+                "{error}; start it with --thrift-port {}, or give its port with --bmv2-thrift",
                 address.port()
             ))
         })?;
@@ -342,7 +342,7 @@ fn forward_digests(
             match hello(sample) {
                 Some(hello) if learned.send(hello).is_err() => return Ok(()),
                 Some(_) => {}
-                None => warn!("a digest of {} bytes is none of a HELLO", sample.len()),
+                None => warn!("a digest of {} bytes is not a HELLO", sample.len()),
             }
         }
         // From now on the switch tells of the same HELLO again.

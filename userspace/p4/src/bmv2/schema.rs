@@ -27,7 +27,7 @@ pub enum SchemaError {
         name: String,
     },
     /// There is something of that name, which is not known here.
-    #[error("its program has a {kind} `{name}` more; it is not p4/bmv2.p4 of this version")]
+    #[error("its program has an unknown {kind} `{name}`; it is not p4/bmv2.p4 of this version")]
     Unset {
         /// Field or parameter.
         kind: &'static str,
@@ -444,7 +444,7 @@ mod tests {
         let unknown = members.key(&[("rank", any), ("port", any), ("age", any)]).unwrap_err();
         says(unknown, &format!("its program has no field `age`; {other}"));
         let missing = members.key(&[("rank", any)]).unwrap_err();
-        says(missing, &format!("its program has a field `m.port` more; {other}"));
+        says(missing, &format!("its program has an unknown field `m.port`; {other}"));
         let large = members
             .key(&[("rank", any), ("port", Match::Ternary { value: 512, mask: 0 })])
             .unwrap_err();

@@ -76,18 +76,18 @@ fn what_does_not_fit_below_is_refused() {
     let refused = |spec: &JobSpec| bench.data_plane.open(spec).unwrap_err().to_string();
     let root = JobSpec { parent: None, ..spec(1) };
     assert_eq!(refused(&root), "open job 1 on the switch: its program has another role");
-    let why = "there is room for jobs below 4096, of 1024 slots";
+    let why = "there is room only for jobs below 4096, of up to 1024 slots";
     assert_eq!(refused(&spec(4096)), format!("open job 4096 on the switch: {why}"));
     let long = JobSpec { slots: 0..1025, ..spec(1) };
     assert_eq!(refused(&long), format!("open job 1 on the switch: {why}"));
     for number in 100..116 {
         bench.data_plane.open(&spec(number)).unwrap();
     }
-    assert_eq!(refused(&spec(116)), "open job 116 on the switch: there is room for 16 jobs");
+    assert_eq!(refused(&spec(116)), "open job 116 on the switch: there is room for only 16 jobs");
     (0..32).for_each(|rank| bench.data_plane.admit(100, rank, 7).unwrap());
     bench.data_plane.admit(100, 31, 7).unwrap();
     let full = bench.data_plane.admit(100, 32, 7).unwrap_err().to_string();
-    assert_eq!(full, "extend job 100 on the switch: there is room for 32 ranks below it");
+    assert_eq!(full, "extend job 100 on the switch: there is room for only 32 ranks below it");
     bench.data_plane.close(107).unwrap();
     bench.data_plane.open(&spec(116)).unwrap();
 }

@@ -174,5 +174,5 @@ fn wait<T>(
 }
 
 fn silence(patience: Duration) -> SwitchError {
-    SwitchError(format!("it does not answer for {} s", patience.as_secs()))
+    SwitchError(format!("it has not answered for {} s", patience.as_secs()))
 }

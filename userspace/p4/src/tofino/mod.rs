@@ -160,7 +160,8 @@ impl Tofino {
             .first()
             .and_then(|entry| entry.get_action_data("$DEV_PORT").ok())
             .map(|data| data.as_u32());
-        let number = number.ok_or_else(|| SwitchError("there is none of that name".to_owned()))?;
+        let number =
+            number.ok_or_else(|| SwitchError("there is no port of that name".to_owned()))?;
         let entry = || Request::new("$PORT").match_key("$DEV_PORT", MatchValue::exact(number));
         let settings = [
             ("$SPEED", port.speed.bfrt()),

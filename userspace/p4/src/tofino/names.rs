@@ -57,8 +57,8 @@ pub enum NamesError {
     },
     /// The program is another one.
     #[error(
-        "{} has no {what}: it is of another program; \
-         build this version's with `cargo xtask p4 build`",
+        "{} has no {what}: it belongs to another program; build this version's with `cargo xtask \
+         p4 build`",
         .path.display()
     )]
     Missing {

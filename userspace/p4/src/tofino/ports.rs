@@ -65,8 +65,8 @@ pub enum AutoNegotiation {
 /// Why there are no ports.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{}: {why}; a port is a table such as [[port]] name = \"1/0\", speed = \"100G\", \
-     and if need be fec, auto_negotiation",
+    "{}: {why}; a port is a table such as [[port]] name = \"1/0\", speed = \"100G\", and \
+     optionally fec, auto_negotiation",
     .path.display()
 )]
 pub struct PortsError {
@@ -140,7 +140,7 @@ fn parse(text: &str) -> Result<Vec<Port>, String> {
     let twice =
         (1..ports.len()).find(|&i| ports[..i].iter().any(|port| port.name == ports[i].name));
     match twice {
-        Some(i) => Err(format!("port {} is there twice", ports[i].name)),
+        Some(i) => Err(format!("port {} is listed twice", ports[i].name)),
         None => Ok(ports),
     }
 }
@@ -172,7 +172,7 @@ mod tests {
         let port = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\n";
         for (text, why) in [
             ("", "no ports"),
-            (&format!("{port}{port}"), "port 1/0 is there twice"),
+            (&format!("{port}{port}"), "port 1/0 is listed twice"),
             ("[[port]]\nname = \"1/0\"\n", "missing field `speed`"),
             (&format!("{port}fec = \"rs\"\n"), "line 4: unknown variant `rs`"),
             (&format!("{port}mtu = 9000\n"), "unknown field `mtu`"),

@@ -108,9 +108,8 @@ impl SoftwareCombiner {
             what: format!("open UDP port {number} towards the parent for job {job}"),
             why: match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    "it is in use; stop what has it, or start this combiner \
-                                             with another --data-port: it uses the 1536 ports \
-                                             behind that"
+                    "it is in use; stop what uses it, or start this combiner with another \
+                     --data-port: it uses the 1536 ports after that"
                         .to_owned()
                 }
                 _ => error.to_string(),

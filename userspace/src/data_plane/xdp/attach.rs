@@ -46,7 +46,7 @@ const PRIVILEGE: &str =
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No interface was given.
-    #[error("no interface given; name those that workers are behind with --iface, of {0}")]
+    #[error("no interface given; use --iface to name those that workers are behind, out of {0}")]
     NoInterface(String),
     /// An interface was given more than once.
     #[error("interface {0:?} is given twice; give each interface once")]
@@ -81,16 +81,16 @@ pub enum StartError {
     /// Something runs on the interface already.
     #[error(
         "interface {0:?} already has an XDP program, which `ip link show {0}` names; stop what \
-         attached it (`switchml-aggregator detach --pin-dir FOLDER` removes what an aggregator \
-         left that was killed)"
+         attached it (`switchml-aggregator detach --pin-dir FOLDER` removes what a killed \
+         aggregator left)"
     )]
     Occupied(String),
     /// Another aggregator serves the interface, at whichever hook.
     #[error(
-        "interface {name:?} is another aggregator's, whose program {program} (id {id}) is \
-         attached there; stop that one, or give this one other interfaces (`bpftool link` tells \
-         where its links are pinned; `switchml-aggregator detach --pin-dir FOLDER` removes what \
-         an aggregator left that was killed)"
+        "interface {name:?} is another aggregator's, whose program {program} (id {id}) is attached \
+         there; stop that one, or give this one other interfaces (`bpftool link` tells where its \
+         links are pinned; `switchml-aggregator detach --pin-dir FOLDER` removes what a killed \
+         aggregator left)"
     )]
     Served {
         /// The interface.
@@ -102,9 +102,9 @@ pub enum StartError {
     },
     /// An earlier aggregator left a data plane that this one cannot take over.
     #[error(
-        "an aggregator that was killed left its data plane in {folder:?}, with {difference}; \
-         start it as it was, or remove that with its jobs: `switchml-aggregator detach --pin-dir \
-         {}`", folder.display()
+        "a killed aggregator left its data plane in {folder:?}, with {difference}; start it with \
+         the same options again, or remove the data plane and its jobs: `switchml-aggregator \
+         detach --pin-dir {}`", folder.display()
     )]
     Other {
         /// Where it is.
@@ -120,14 +120,14 @@ pub enum StartError {
     NoNative(String),
     /// Nor has loopback, where XDP can send nothing to, either.
     #[error(
-        "native XDP cannot serve ranks on this host by \"lo\"; use --mode bundle, or give such a \
-         rank a network namespace behind a veth, and that veth with --iface in place of lo"
+        "native XDP cannot serve ranks on this host through \"lo\"; use --mode bundle, or give \
+         such a rank a network namespace behind a veth, and that veth with --iface in place of lo"
     )]
     NativeLoopback,
     /// XDP at a bond runs at its ports, and sees theirs instead of the bond's.
     #[error(
-        "XDP takes the frames of bond {0:?} for those of its ports, which are not served; use \
-         --mode bundle"
+        "XDP sees the frames of bond {0:?} as those of its ports, which are not served; use --mode \
+         bundle"
     )]
     Bond(String),
     /// Frames may be larger than native XDP takes.
@@ -160,9 +160,9 @@ pub enum StartError {
     },
     /// A veth whose other end drops what XDP sends.
     #[error(
-        "interface {0:?} would drop every answer without a word: its other end takes no frames \
-         from XDP; attach an XDP program there that passes them, or, while it is up, turn GRO off \
-         and on again there (`ethtool -K <other end> gro off`, `gro on`)"
+        "interface {0:?} would silently drop every answer: its other end takes no frames from XDP; \
+         attach an XDP program there that passes them, or, while it is up, turn GRO off and on \
+         again there (`ethtool -K <other end> gro off`, `gro on`)"
     )]
     DoesNotDeliver(String),
     /// It was told to stop meanwhile.
@@ -230,7 +230,7 @@ pub fn find(
             None => {
                 warn!(
                     "waiting for interface {name:?}, which is not in this network namespace yet; \
-                     there are {}",
+                     it has {}",
                     existing()
                 );
                 missing.push(name.clone());

@@ -2,19 +2,20 @@
 
 use std::fs::read_link;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use switchml_host::interfaces::{self, Interface, XdpFeatures};
 use switchml_host::netlink::NetlinkError;
 
-/// Where frames are taken, as it was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where frames are taken, as it was asked for. What is said of each is the command line's help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Mode {
-    /// For each interface where that is best.
+    /// Where the interface does best; the log says what that is, and why.
     Auto,
-    /// By [`Hook::Native`].
+    /// XDP in the driver, frame by frame: for NICs.
     Native,
-    /// By [`Hook::Bundle`].
+    /// tc ingress, GSO and GRO superpackets whole: for veth, virtio and what has no XDP.
     Bundle,
 }
 
@@ -97,7 +98,7 @@ impl Plan {
     pub fn choices(&self) -> Vec<Choice> {
         let asked = |hook| {
             vec![
-                Choice { hook, why: "as asked for".to_owned(), is_fallback: false };
+                Choice { hook, why: "as requested".to_owned(), is_fallback: false };
                 self.names.len()
             ]
         };

@@ -143,7 +143,7 @@ impl XdpDataPlane {
         match local.addresses.is_empty() {
             true => warn!(
                 "waiting for an address: neither the interfaces nor their bridge have one yet; \
-                 --data-address is another"
+                 give another one with --data-address"
             ),
             false => info!("serving {local}"),
         }

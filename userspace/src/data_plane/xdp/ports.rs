@@ -80,7 +80,7 @@ impl Port {
         if mtu < self.mtu {
             warn!(
                 "interface {}: its MTU is {mtu} now, and was {}; jobs that have started with \
-                 longer packets get no answers by it: raise it, or start them again",
+                 longer packets get no answers through it: raise it, or restart them",
                 self.name, self.mtu
             );
         }
@@ -208,7 +208,7 @@ impl Ports {
                 Ok(self.serve(interface, hook, pins).map_err(|error| (number, hook, error))?);
             let name = interface.name.clone();
             match is_fallback {
-                true => warn!("interface {name}: {}, for {why}", hook.name()),
+                true => warn!("interface {name}: {}, because {why}", hook.name()),
                 false => info!("interface {name}: {}: {why}", hook.name()),
             }
             let (index, mtu) = (interface.index, interface.mtu);
@@ -245,7 +245,7 @@ impl Ports {
         let interfaces = match interfaces::list() {
             Ok(interfaces) => interfaces,
             Err(error) => {
-                warn!("cannot tell whether the program is attached still: {error}");
+                warn!("cannot tell whether the program is still attached: {error}");
                 return Vec::new();
             }
         };
@@ -355,7 +355,10 @@ impl Ports {
         self.ports = kept;
         for port in others {
             if let Err(error) = let_go(&port, pins) {
-                warn!("interface {} is not served any more, but attached: {error}", port.name);
+                warn!(
+                    "interface {} is not served any more, but still attached: {error}",
+                    port.name
+                );
             }
             let what = format!("interface {} is not served any more", port.name);
             info!("{what}");
@@ -448,7 +451,7 @@ impl Ports {
         };
         let link = pins.keep_link(interface.index, link)?;
         Attachment::by(link)
-            .ok_or_else(|| StartError::Load("the kernel does not tell of its link".to_owned()))
+            .ok_or_else(|| StartError::Load("the kernel does not report its link".to_owned()))
     }
 
     /// Loads the hook's program unless it is loaded, which takes the verifier a while; answers may
@@ -525,7 +528,7 @@ pub fn wait_until_detached(programs: &[u32]) {
     };
     while interfaces::list().is_ok_and(|interfaces| interfaces.iter().any(is_attached)) {
         if begin.elapsed() > PATIENCE {
-            warn!("the program is attached still; something else holds it");
+            warn!("the program is still attached; something else holds it");
             return;
         }
         sleep(Duration::from_millis(5));

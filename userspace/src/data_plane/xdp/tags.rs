@@ -28,8 +28,8 @@ pub fn show(interface: &Interface, pins: &Pins) -> Result<(), PinError> {
             )
         }
         Ok(Tags::Hidden) => warn!(
-            "interface {name} takes VLAN tags off before XDP sees them, and cannot do otherwise: \
-             answers to tagged frames go out without a tag; use --mode bundle if ranks are in VLANs"
+            "interface {name} strips VLAN tags before XDP sees them, and cannot stop that: answers \
+             to tagged frames go out without a tag; use --mode bundle if ranks are in VLANs"
         ),
         Err(error) => {
             warn!("cannot tell whether interface {name} hides VLAN tags from XDP: {error}")

@@ -34,12 +34,13 @@ pub fn find(
         .map_err(|error| format!("no route to the parent {}: {error}", parent.ip()))?;
     let next_hop = route.next_hop(parent.ip());
     let mac = mac_of(next_hop, route.interface, parent).ok_or_else(|| {
-        format!("nobody answers for {next_hop}, the next hop to the parent {}", parent.ip())
+        format!("{next_hop}, the next hop to the parent {}, does not answer", parent.ip())
     })?;
     let interface = interface_towards(parent.ip())?;
     if !interface.is_among(served) {
         return Err(format!(
-            "the parent {} is reached by interface {name}, which is not served: add --iface {name}",
+            "the parent {} is reached through interface {name}, which is not served: add --iface \
+             {name}",
             parent.ip(),
             name = interface.name
         ));

@@ -186,7 +186,7 @@ async fn ports_are_brought_up_as_the_file_says() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let error = refusal(&none, &switch).await;
-    assert!(error.contains("port 33/0: there is none of that name"), "{error}");
+    assert!(error.contains("port 33/0: there is no port of that name"), "{error}");
 }
 
 /// A table that is full fails the job that finds it so, with the switch's words; the next one,

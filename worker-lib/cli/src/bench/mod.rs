@@ -157,10 +157,17 @@ impl Bench {
             return Err(format!("--minbytes {minbytes} is more than --maxbytes {maxbytes}"));
         }
         if minbytes < element {
-            return Err(format!("--minbytes {minbytes}: one {} takes {element}", self.dtype));
+            return Err(format!(
+                "--minbytes {minbytes} is too small: one {} takes {element} bytes; give that or \
+                 more",
+                self.dtype
+            ));
         }
-        if self.stepbytes.is_some_and(|step| step < element) {
-            return Err(format!("--stepbytes: one {} takes {element}", self.dtype));
+        if let Some(step) = self.stepbytes.filter(|step| *step < element) {
+            return Err(format!(
+                "--stepbytes {step} is too small: one {} takes {element} bytes; give that or more",
+                self.dtype
+            ));
         }
         let next = |&size: &usize| match self.stepbytes {
             Some(step) => size.checked_add(step),
@@ -216,7 +223,7 @@ impl Bench {
 /// A share of something.
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| format!("{text:?} is no share: 0, 0.9 and 1 are"))
+    share.ok_or_else(|| format!("{text:?} is not a share; use a number from 0 to 1"))
 }
 
 /// Where the JSON goes.

@@ -130,8 +130,8 @@ impl fmt::Display for Foot<'_> {
         } = &report.sent;
         writeln!(
             f,
-            "# Rank 0 sent {chunks} chunks; again {resent_by_timer} for want of an answer, \
-             {resent_by_overtaking} overtaken, {probes} to ask after a late rank"
+            "# Rank 0 sent {chunks} chunks; again {resent_by_timer} without an answer, \
+             {resent_by_overtaking} overtaken, {probes} to check on a late rank"
         )?;
         if *empty > 0 {
             writeln!(
@@ -286,8 +286,7 @@ mod tests {
         let foot = Foot(&report).to_string();
         assert!(
             foot.contains(
-                "# Rank 0 sent 1000 chunks; again 3 for want of an answer, 2 overtaken, 1 to ask \
-                 after"
+                "# Rank 0 sent 1000 chunks; again 3 without an answer, 2 overtaken, 1 to check on"
             ),
             "{foot}"
         );

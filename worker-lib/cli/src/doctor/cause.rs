@@ -419,14 +419,14 @@ impl fmt::Display for Cause {
             }
             Self::NotOnPort { interface: Some(interface), ports } => write!(
                 f,
-                "aggregator not on that port: packets from here come to its host by {interface}, \
-                 and it serves {}",
+                "aggregator not on that port: packets from here reach its host through \
+                 {interface}, and it serves {}",
                 list(ports)
             ),
             Self::NotOnPort { interface: None, ports } => write!(
                 f,
-                "aggregator not on that port: packets from here pass its program by, and it \
-                 serves {}; INTERFACE is where they come in",
+                "aggregator not on that port: packets from here bypass its program, and it serves \
+                 {}; INTERFACE is where they come in",
                 list(ports)
             ),
             Self::NotAttached { port, why } => write!(
@@ -435,8 +435,8 @@ impl fmt::Display for Cause {
             ),
             Self::AsymmetricRoute { target, out, back } => write!(
                 f,
-                "asymmetric route: packets to {target} leave by {out}, the answers come in by \
-                 {back}, whose rp_filter drops them"
+                "asymmetric route: packets to {target} leave through {out}, the answers come in \
+                 through {back}, whose rp_filter drops them"
             ),
             Self::GroOff { port, .. } => write!(
                 f,
@@ -470,7 +470,7 @@ impl fmt::Display for Instead {
 /// What is said of a firewall whose chains cannot be seen.
 fn unseen(chains: &Option<Vec<String>>) -> &'static str {
     match chains {
-        None => " (its rules are for root to see: `sudo nft list ruleset`)",
+        None => " (only root can see its rules: `sudo nft list ruleset`)",
         Some(_) => "",
     }
 }
@@ -537,8 +537,8 @@ impl fmt::Display for SlowPort {
         match most {
             Some(hosts) => write!(
                 f,
-                "; all hosts share it, so from {hosts} of them on a ring such as Gloo's takes less \
-                 time"
+                "; all hosts share it, so with {hosts} or more of them a ring such as Gloo's takes \
+                 less time"
             ),
             None => Ok(()),
         }

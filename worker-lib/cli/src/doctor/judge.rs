@@ -360,11 +360,11 @@ mod tests {
         const GIGABIT: u64 = 1_000_000_000;
         let line = remark(10 * GIGABIT, 10 * GIGABIT, 1).unwrap();
         let expected = "slow port: p0 of the aggregator's host has 10 Gb/s, eth0 of this host 10 \
-                        Gb/s; all hosts share it, so from 2 of them on ";
+                        Gb/s; all hosts share it, so with 2 or more of them ";
         assert!(line.starts_with(expected), "{line}");
         // 2 (n - 1) / n^2 is below 0.4 from n = 4 on, and below 0.25 from 7 on.
-        assert!(remark(25 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("from 4 of them on"));
-        assert!(remark(40 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("from 7 of them on"));
+        assert!(remark(25 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("with 4 or more of them"));
+        assert!(remark(40 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("with 7 or more of them"));
         assert_eq!(remark(100 * GIGABIT, 10 * GIGABIT, 1), None);
         // With several ports each may have one host.
         assert_eq!(remark(10 * GIGABIT, 10 * GIGABIT, 2), None);

@@ -215,7 +215,7 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
     times.sort_unstable();
     let (best, median) = (Clock(times[0]), Clock(times[times.len() / 2]));
     let waits = communicator.stats().waits;
-    Ok(((), format!("one chunk and back: {best} at best, {median} mostly; {waits}")))
+    Ok(((), format!("one chunk and back: best {best}, median {median}; {waits}")))
 }
 
 /// How results come.
@@ -243,7 +243,7 @@ fn by_multicast(group: SocketAddrV4, for_all: u64, copies: u64) -> Result<String
 
 fn leave(communicator: Communicator) -> Result<((), String), Failure> {
     communicator.close().map_err(Failure::Collective)?;
-    Ok(((), "the way is clear".to_owned()))
+    Ok(((), "the path is clear".to_owned()))
 }
 
 /// A way that is clear from here may not be from where other ranks are: each finds that out by its

@@ -50,8 +50,8 @@ const ALONE: &[(&[&str], i32, &str)] = &[
     (
         &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:x"],
         USAGE,
-        "error: aggregator address \"127.0.0.1:x\": \"x\" is no port, 1 to 65535 are; give host, \
-         host:port, an IP address or [IPv6]:port",
+        "error: aggregator address \"127.0.0.1:x\": \"x\" is not a port from 1 to 65535; give \
+         host, host:port, an IP address or [IPv6]:port",
     ),
     (
         &["bench", "--rank", "1", "--world-size", "4", "--join-timeout", "0.5", "--job", "lonely"],
@@ -64,7 +64,11 @@ const ALONE: &[(&[&str], i32, &str)] = &[
         USAGE,
         "error: --minbytes 2097152 is more than --maxbytes 1048576",
     ),
-    (&["bench", "-b", "2"], USAGE, "error: --minbytes 2: one f32 takes 4"),
+    (
+        &["bench", "-b", "2"],
+        USAGE,
+        "error: --minbytes 2 is too small: one f32 takes 4 bytes; give that or more",
+    ),
     (
         &["bench", "--dtype", "f64", "--op", "max"],
         USAGE,

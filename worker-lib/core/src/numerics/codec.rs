@@ -3,15 +3,15 @@
 use switchml_protocol::header::Op;
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
+use super::by_float::by_float;
 use super::dithered::{self, Dithered};
 use super::dtype::{DType, NumericsError, Precision, ReduceOp, Reduction};
 use super::exponent::{self, NON_FINITE, Way};
 use super::fixed::{self, Fixed};
-use super::format::{self, Bf16, F16, F32, F64, Format};
+use super::format::{self, F64, Format};
 use super::random::Source;
-use super::rotated::Rotated;
 use super::vectorised::vectorised;
-use super::{bytes, long, packed, plain, triple, wide};
+use super::{bytes, long, packed, plain, rotated, triple, wide};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
 ///
@@ -20,34 +20,32 @@ use super::{bytes, long, packed, plain, triple, wide};
 /// are big-endian lanes. Every rank gets the same bits from the same payload, whatever vector units
 /// its processor has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Codec(Method);
+pub struct Codec {
+    layout: Layout,
+    /// The elements' type, which the layout is offered for.
+    dtype: DType,
+}
 
+/// How elements lie in lanes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Method {
-    FixedF32(Fixed),
-    FixedF64(Fixed),
-    FixedF16(Fixed),
-    FixedBf16(Fixed),
-    PackedF32(Fixed),
-    PackedF16(Fixed),
-    PackedBf16(Fixed),
-    Rotated(Rotated),
-    TripleF32(Fixed),
-    TripleF16(Fixed),
-    TripleBf16(Fixed),
-    WideF32(Fixed),
-    WideF16(Fixed),
-    WideBf16(Fixed),
-    MaxF32,
-    MaxF16,
-    MaxBf16,
-    MaxI32,
-    MinF32,
-    MinF16,
-    MinBf16,
-    MinI32,
-    SumI32,
-    SumI64,
+enum Layout {
+    /// Floats as multiples of a power of two, a lane each; two lanes for an f64.
+    Fixed(Fixed),
+    /// Floats in 16 bits: two in a lane.
+    Packed(Fixed),
+    /// Floats in 8 bits, rotated: four in a lane.
+    Rotated(Dithered),
+    /// Floats of small calls: three lanes each, as digits.
+    Triple(Fixed),
+    /// Floats that three lanes are too few for: as many as hold all of the type.
+    Wide(Fixed),
+    /// Numbers in an order that integers have: a lane each.
+    Max,
+    /// The same numbers upside down.
+    Min,
+    /// Integers as they are: a lane for an i32, three for an i64.
+    Integers,
+    /// Any bytes, four in a lane.
     Bytes,
 }
 
@@ -83,48 +81,33 @@ impl Codec {
             }
             // Too few levels would be left for each of so many ranks.
             let in_8_bits = precision == Precision::Bits8 && ranks <= dithered::MOST_RANKS;
-            return Ok(Self(match (op, dtype, in_8_bits) {
-                (Sum | Avg, F32, false) => Method::PackedF32(fixed),
-                (Sum | Avg, F16, false) => Method::PackedF16(fixed),
-                (Sum | Avg, Bf16, false) => Method::PackedBf16(fixed),
-                (Sum | Avg, F32, true) => Method::Rotated(Rotated::F32(Dithered::new(fixed))),
-                (Sum | Avg, F16, true) => Method::Rotated(Rotated::F16(Dithered::new(fixed))),
-                (Sum | Avg, Bf16, true) => Method::Rotated(Rotated::Bf16(Dithered::new(fixed))),
-                _ => return Err(NumericsError::NotPacked { reduction, dtype }),
-            }));
+            let layout = match (op, dtype) {
+                (Max | Min, _) | (_, F64 | I32 | I64) => {
+                    return Err(NumericsError::NotPacked { reduction, dtype });
+                }
+                (Sum | Avg, _) if in_8_bits => Layout::Rotated(Dithered::new(fixed)),
+                (Sum | Avg, _) => Layout::Packed(fixed),
+            };
+            return Ok(Self { layout, dtype });
         }
-        let is_small = count <= SMALL_COUNT;
-        Ok(Self(match (op, dtype) {
-            (Sum | Avg, F32) if is_small => Method::TripleF32(fixed),
-            (Sum | Avg, F16) if is_small => Method::TripleF16(fixed),
-            (Sum | Avg, Bf16) if is_small => Method::TripleBf16(fixed),
-            (Sum | Avg, F32) => Method::FixedF32(fixed),
-            (Sum | Avg, F64) => Method::FixedF64(fixed),
-            (Sum | Avg, F16) => Method::FixedF16(fixed),
-            (Sum | Avg, Bf16) => Method::FixedBf16(fixed),
-            (Sum, I32) => Method::SumI32,
-            (Sum, I64) => Method::SumI64,
+        let layout = match (op, dtype) {
+            (Sum | Avg, F32 | F16 | Bf16) if count <= SMALL_COUNT => Layout::Triple(fixed),
+            (Sum | Avg, F32 | F64 | F16 | Bf16) => Layout::Fixed(fixed),
+            (Sum, I32 | I64) => Layout::Integers,
             (Avg, I32 | I64) => return Err(NumericsError::NoIntegerAverage(dtype)),
-            (Max, F32) => Method::MaxF32,
-            (Max, F16) => Method::MaxF16,
-            (Max, Bf16) => Method::MaxBf16,
-            (Max, I32) => Method::MaxI32,
-            (Min, F32) => Method::MinF32,
-            (Min, F16) => Method::MinF16,
-            (Min, Bf16) => Method::MinBf16,
-            (Min, I32) => Method::MinI32,
             (Max | Min, F64 | I64) => return Err(NumericsError::NoWideExtremum { op, dtype }),
-        }))
+            (Max, _) => Layout::Max,
+            (Min, _) => Layout::Min,
+        };
+        Ok(Self { layout, dtype })
     }
 
     /// How many bits of an element really travel, whatever was asked for: 16 instead of 8 among
     /// more than 32 ranks.
     pub const fn precision(self) -> Precision {
-        match self.0 {
-            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => {
-                Precision::Bits16
-            }
-            Method::Rotated(_) => Precision::Bits8,
+        match self.layout {
+            Layout::Packed(_) => Precision::Bits16,
+            Layout::Rotated(_) => Precision::Bits8,
             _ => Precision::Exact,
         }
     }
@@ -132,38 +115,33 @@ impl Codec {
     /// This codec for the chunk whose first element is number `first` of call `call`, on `rank`.
     /// Matters in 8 bits alone: random numbers are drawn from that.
     pub fn at(self, call: u64, first: u64, rank: u32) -> Self {
-        Self(match self.0 {
-            Method::Rotated(by) => Method::Rotated(by.at(Source::new(call, first, rank))),
-            other => other,
-        })
+        match self.layout {
+            Layout::Rotated(by) => {
+                let layout = Layout::Rotated(by.at(Source::new(call, first, rank)));
+                Self { layout, ..self }
+            }
+            _ => self,
+        }
     }
 
     /// The codec of exponent chunks: one i32 per data chunk, in native byte order, MAX over ranks.
     pub const fn exponents() -> Self {
-        Self(Method::MaxI32)
+        Self { layout: Layout::Max, dtype: DType::I32 }
     }
 
     /// The codec of a broadcast: any bytes, packed four to a lane. The root encodes its bytes,
     /// every other rank none (all its lanes are zero), and SUM delivers the root's. Native byte
     /// order travels as it is, so all ranks must have the same.
     pub const fn bytes() -> Self {
-        Self(Method::Bytes)
+        // Of no type: bytes are counted.
+        Self { layout: Layout::Bytes, dtype: DType::I32 }
     }
 
     /// How the aggregator combines the lanes (rule 17.4).
     pub const fn wire_op(self) -> Op {
-        match self.0 {
-            Method::FixedF32(_)
-            | Method::FixedF64(_)
-            | Method::FixedF16(_)
-            | Method::FixedBf16(_) => Op::Sum,
-            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::Sum,
-            Method::WideF32(_) | Method::WideF16(_) | Method::WideBf16(_) => Op::Sum,
-            Method::SumI32 | Method::SumI64 | Method::Bytes => Op::Sum,
-            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => Op::Sum,
-            Method::Rotated(_) => Op::Sum,
-            Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::Max,
-            Method::MinF32 | Method::MinF16 | Method::MinBf16 | Method::MinI32 => Op::Max,
+        match self.layout {
+            Layout::Max | Layout::Min => Op::Max,
+            _ => Op::Sum,
         }
     }
 
@@ -171,19 +149,16 @@ impl Codec {
     /// Elsewhere the exponent arguments below mean nothing, and no chunk is skipped.
     pub const fn uses_exponents(self) -> bool {
         matches!(
-            self.0,
-            Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_)
-        ) || !matches!(self.precision(), Precision::Exact)
-            || matches!(self.0, Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_))
+            self.layout,
+            Layout::Fixed(_) | Layout::Packed(_) | Layout::Rotated(_) | Layout::Triple(_)
+        )
     }
 
     /// How the elements of a chunk travel that three lanes an element are too few for. `None` if
     /// this codec has other lanes.
     pub const fn wide(self) -> Option<Self> {
-        match self.0 {
-            Method::TripleF32(by) => Some(Self(Method::WideF32(by))),
-            Method::TripleF16(by) => Some(Self(Method::WideF16(by))),
-            Method::TripleBf16(by) => Some(Self(Method::WideBf16(by))),
+        match self.layout {
+            Layout::Triple(by) => Some(Self { layout: Layout::Wide(by), ..self }),
             _ => None,
         }
     }
@@ -191,10 +166,10 @@ impl Codec {
     /// Rules 18.3 and 18.4: what becomes of a chunk with these exponents of all ranks, that of the
     /// largest magnitude, and, where there is a wide form, that of the smallest above zero.
     pub fn way(self, largest: i32, least: i32) -> Way {
-        let too_wide = match self.0 {
-            Method::TripleF32(by) => by.is_too_wide::<F32>(largest, least),
-            Method::TripleF16(by) => by.is_too_wide::<F16>(largest, least),
-            Method::TripleBf16(by) => by.is_too_wide::<Bf16>(largest, least),
+        let too_wide = match self.layout {
+            Layout::Triple(by) => {
+                by_float!(self.dtype, F => by.is_too_wide::<F>(largest, least))
+            }
             _ => false,
         };
         match largest {
@@ -208,41 +183,30 @@ impl Codec {
 
     /// Bytes of an element; 1 where any bytes go.
     const fn element(self) -> usize {
-        match self.0 {
-            Method::Bytes => 1,
-            Method::FixedF64(_) | Method::SumI64 => 8,
-            Method::FixedF16(_)
-            | Method::PackedF16(_)
-            | Method::TripleF16(_)
-            | Method::WideF16(_)
-            | Method::MaxF16
-            | Method::MinF16 => 2,
-            Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => 2,
-            Method::WideBf16(_) | Method::MaxBf16 | Method::MinBf16 => 2,
-            Method::Rotated(by) => by.element(),
-            _ => 4,
+        match self.layout {
+            Layout::Bytes => 1,
+            _ => self.dtype.size(),
         }
     }
 
     /// Rule 17.3: the least whole number of lanes that carries a whole number of elements, and the
     /// bytes of these.
     const fn unit(self) -> (usize, usize) {
-        match self.0 {
-            Method::Bytes => (1, 4),
-            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => {
-                (LANES_PER_BLOCK, 2 * LANES_PER_BLOCK * self.element())
+        let lanes = match (self.layout, self.dtype) {
+            (Layout::Bytes, _) => return (1, 4),
+            (Layout::Packed(_), _) => {
+                return (LANES_PER_BLOCK, 2 * LANES_PER_BLOCK * self.element());
             }
-            Method::Rotated(_) => (LANES_PER_BLOCK, 4 * LANES_PER_BLOCK * self.element()),
-            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => {
-                (triple::LANES, self.element())
+            (Layout::Rotated(_), _) => {
+                return (LANES_PER_BLOCK, 4 * LANES_PER_BLOCK * self.element());
             }
-            Method::WideF32(by) => (wide::lanes::<F32>(by), self.element()),
-            Method::WideF16(by) => (wide::lanes::<F16>(by), self.element()),
-            Method::WideBf16(by) => (wide::lanes::<Bf16>(by), self.element()),
-            Method::FixedF64(_) => (2, self.element()),
-            Method::SumI64 => (long::LANES, self.element()),
-            _ => (1, self.element()),
-        }
+            (Layout::Triple(_), _) => triple::LANES,
+            (Layout::Wide(by), dtype) => by_float!(dtype, F => wide::lanes::<F>(by)),
+            (Layout::Fixed(_), DType::F64) => 2,
+            (Layout::Integers, DType::I64) => long::LANES,
+            _ => 1,
+        };
+        (lanes, self.element())
     }
 
     /// Bytes of elements that a chunk of `lanes` lanes carries.
@@ -271,13 +235,13 @@ impl Codec {
     /// when every element is zero, [`super::exponent::NON_FINITE`] when any is infinite or NaN.
     /// `elements`: bytes of whole elements.
     pub fn exponent(self, elements: &[u8]) -> i32 {
-        exponent_of(&self.0, elements)
+        exponent_of(&self, elements)
     }
 
     /// This rank's exponent of a chunk's smallest magnitude above zero, where there is a wide form;
     /// [`exponent::ZERO`] when there is none.
     pub fn least_exponent(self, elements: &[u8]) -> i32 {
-        least_exponent_of(&self.0, elements)
+        least_exponent_of(&self, elements)
     }
 
     /// Encodes a chunk and returns the wrapping sum of the lanes written: the packet's check word
@@ -292,7 +256,7 @@ impl Codec {
     /// lanes: the caller's arithmetic is wrong. No value of an element or an exponent panics.
     pub fn encode(self, elements: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
         self.check_sizes(elements.len(), payload.len());
-        encode(&self.0, elements, exponent, payload)
+        encode(&self, elements, exponent, payload)
     }
 
     /// Decodes a chunk's result, as many elements as `elements` has room for. Arguments as for
@@ -302,7 +266,7 @@ impl Codec {
     /// As [`Codec::encode`] does. No content of a payload panics.
     pub fn decode(self, payload: &[u8], exponent: i32, elements: &mut [u8]) {
         self.check_sizes(elements.len(), payload.len());
-        decode(&self.0, payload, exponent, elements);
+        decode(&self, payload, exponent, elements);
     }
 
     /// Writes what this rank's elements of a chunk lose in fewer bits: each, less what it adds to
@@ -315,7 +279,7 @@ impl Codec {
     pub fn residual(self, elements: &[u8], exponent: i32, residual: &mut [u8]) {
         self.check_sizes(elements.len(), 4 * self.lanes_for(elements.len()));
         assert_eq!(elements.len(), residual.len(), "a residual for each element");
-        residual_of(&self.0, elements, exponent, residual);
+        residual_of(&self, elements, exponent, residual);
     }
 
     /// Rule 18.3: writes the result of a chunk that is never sent (see
@@ -325,19 +289,11 @@ impl Codec {
             elements.fill(0);
             return;
         }
-        match self.0 {
-            Method::FixedF32(_) | Method::PackedF32(_) | Method::TripleF32(_) => {
-                bytes::fill(elements, std::iter::repeat(F32::NAN));
+        if self.uses_exponents() {
+            match self.dtype {
+                DType::F64 => bytes::fill(elements, std::iter::repeat(F64::NAN)),
+                dtype => by_float!(dtype, F => bytes::fill(elements, std::iter::repeat(F::NAN))),
             }
-            Method::FixedF64(_) => bytes::fill(elements, std::iter::repeat(F64::NAN)),
-            Method::FixedF16(_) | Method::PackedF16(_) | Method::TripleF16(_) => {
-                bytes::fill(elements, std::iter::repeat(F16::NAN));
-            }
-            Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => {
-                bytes::fill(elements, std::iter::repeat(Bf16::NAN));
-            }
-            Method::Rotated(by) => by.fill_nan(elements),
-            _ => {}
         }
     }
 
@@ -354,7 +310,7 @@ impl Codec {
     #[cold]
     #[inline(never)]
     fn refuse_sizes(&self, elements: usize, payload: usize) -> ! {
-        panic!("{elements} bytes of elements for {payload} bytes of payload in {:?}", self.0);
+        panic!("{elements} bytes of elements for {payload} bytes of payload in {self:?}");
     }
 }
 
@@ -364,110 +320,109 @@ pub fn lane_sum(payload: &[u8]) -> u32 {
 }
 
 vectorised! {
-    fn exponent_of(method: &Method, src: &[u8]) -> i32 = exponent_with;
-    fn least_exponent_of(method: &Method, src: &[u8]) -> i32 = least_exponent_with;
-    fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
-    fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
-    fn residual_of(method: &Method, src: &[u8], exponent: i32, dst: &mut [u8]) = residual_with;
+    fn exponent_of(codec: &Codec, src: &[u8]) -> i32 = exponent_with;
+    fn least_exponent_of(codec: &Codec, src: &[u8]) -> i32 = least_exponent_with;
+    fn encode(codec: &Codec, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
+    fn decode(codec: &Codec, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
+    fn residual_of(codec: &Codec, src: &[u8], exponent: i32, dst: &mut [u8]) = residual_with;
     fn summed(payload: &[u8]) -> u32 = plain::lane_sum;
 }
 
 #[inline(always)]
-fn exponent_with(method: &Method, src: &[u8]) -> i32 {
-    match *method {
-        Method::FixedF32(_) | Method::PackedF32(_) | Method::TripleF32(_) => {
-            format::largest_exponent::<F32>(src)
+fn exponent_with(codec: &Codec, src: &[u8]) -> i32 {
+    match (codec.layout, codec.dtype) {
+        (Layout::Fixed(_), DType::F64) => format::largest_exponent::<F64>(src),
+        (Layout::Fixed(_) | Layout::Packed(_) | Layout::Triple(_), dtype) => {
+            by_float!(dtype, F => format::largest_exponent::<F>(src))
         }
-        Method::FixedF64(_) => format::largest_exponent::<F64>(src),
-        Method::FixedF16(_) | Method::PackedF16(_) | Method::TripleF16(_) => {
-            format::largest_exponent::<F16>(src)
+        (Layout::Rotated(ref by), dtype) => {
+            rotated::exponent_of((by, dtype), src, codec.lanes_for(src.len()))
         }
-        Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => {
-            format::largest_exponent::<Bf16>(src)
-        }
-        Method::Rotated(ref by) => by.exponent(src, Codec(*method).lanes_for(src.len())),
         _ => 0,
     }
 }
 
 #[inline(always)]
-fn least_exponent_with(method: &Method, src: &[u8]) -> i32 {
-    match *method {
-        Method::TripleF32(_) => format::least_exponent::<F32>(src),
-        Method::TripleF16(_) => format::least_exponent::<F16>(src),
-        Method::TripleBf16(_) => format::least_exponent::<Bf16>(src),
+fn least_exponent_with(codec: &Codec, src: &[u8]) -> i32 {
+    match codec.layout {
+        Layout::Triple(_) => by_float!(codec.dtype, F => format::least_exponent::<F>(src)),
         _ => exponent::ZERO,
     }
 }
 
 #[inline(always)]
-fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
-    match *method {
-        Method::FixedF32(by) => fixed::encode::<F32>(by, src, exponent, payload),
-        Method::FixedF64(by) => fixed::encode_wide(by, src, exponent, payload),
-        Method::FixedF16(by) => fixed::encode::<F16>(by, src, exponent, payload),
-        Method::FixedBf16(by) => fixed::encode::<Bf16>(by, src, exponent, payload),
-        Method::Rotated(ref by) => by.encode(src, exponent, payload),
-        Method::PackedF32(by) => packed::encode::<F32>(by, src, exponent, payload),
-        Method::PackedF16(by) => packed::encode::<F16>(by, src, exponent, payload),
-        Method::PackedBf16(by) => packed::encode::<Bf16>(by, src, exponent, payload),
-        Method::TripleF32(by) => triple::encode::<F32>(by, src, exponent, payload),
-        Method::TripleF16(by) => triple::encode::<F16>(by, src, exponent, payload),
-        Method::TripleBf16(by) => triple::encode::<Bf16>(by, src, exponent, payload),
-        Method::WideF32(by) => wide::encode::<F32>(by, src, payload),
-        Method::WideF16(by) => wide::encode::<F16>(by, src, payload),
-        Method::WideBf16(by) => wide::encode::<Bf16>(by, src, payload),
-        Method::MaxF32 => plain::encode_ordered::<F32, false>(src, payload),
-        Method::MaxF16 => plain::encode_ordered::<F16, false>(src, payload),
-        Method::MaxBf16 => plain::encode_ordered::<Bf16, false>(src, payload),
-        Method::MinF32 => plain::encode_ordered::<F32, true>(src, payload),
-        Method::MinF16 => plain::encode_ordered::<F16, true>(src, payload),
-        Method::MinBf16 => plain::encode_ordered::<Bf16, true>(src, payload),
-        Method::SumI32 | Method::MaxI32 => plain::encode_integers::<false>(src, payload),
-        Method::MinI32 => plain::encode_integers::<true>(src, payload),
-        Method::SumI64 => long::encode(src, payload),
-        Method::Bytes => plain::encode_bytes(src, payload),
+fn encode_with(codec: &Codec, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+    match (codec.layout, codec.dtype) {
+        (Layout::Fixed(by), DType::F64) => fixed::encode_wide(by, src, exponent, payload),
+        (Layout::Fixed(by), dtype) => {
+            by_float!(dtype, F => fixed::encode::<F>(by, src, exponent, payload))
+        }
+        (Layout::Packed(by), dtype) => {
+            by_float!(dtype, F => packed::encode::<F>(by, src, exponent, payload))
+        }
+        (Layout::Rotated(ref by), dtype) => rotated::encode_of((by, dtype), src, exponent, payload),
+        (Layout::Triple(by), dtype) => {
+            by_float!(dtype, F => triple::encode::<F>(by, src, exponent, payload))
+        }
+        (Layout::Wide(by), dtype) => {
+            by_float!(dtype, F => wide::encode::<F>(by, src, payload))
+        }
+        (Layout::Integers, DType::I64) => long::encode(src, payload),
+        (Layout::Integers, _) | (Layout::Max, DType::I32) => {
+            plain::encode_integers::<false>(src, payload)
+        }
+        (Layout::Min, DType::I32) => plain::encode_integers::<true>(src, payload),
+        (Layout::Max, dtype) => {
+            by_float!(dtype, F => plain::encode_ordered::<F, false>(src, payload))
+        }
+        (Layout::Min, dtype) => {
+            by_float!(dtype, F => plain::encode_ordered::<F, true>(src, payload))
+        }
+        (Layout::Bytes, _) => plain::encode_bytes(src, payload),
     }
 }
 
 #[inline(always)]
-fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
-    match *method {
-        Method::FixedF32(by) => fixed::decode_f32(by, payload, exponent, dst),
-        Method::FixedF64(by) => fixed::decode_wide(by, payload, exponent, dst),
-        Method::FixedF16(by) => fixed::decode::<F16>(by, payload, exponent, dst),
-        Method::FixedBf16(by) => fixed::decode::<Bf16>(by, payload, exponent, dst),
-        Method::Rotated(ref by) => by.decode(payload, exponent, dst),
-        Method::PackedF32(by) => packed::decode::<F32>(by, payload, exponent, dst),
-        Method::PackedF16(by) => packed::decode::<F16>(by, payload, exponent, dst),
-        Method::PackedBf16(by) => packed::decode::<Bf16>(by, payload, exponent, dst),
-        Method::TripleF32(by) => triple::decode::<F32>(by, payload, exponent, dst),
-        Method::TripleF16(by) => triple::decode::<F16>(by, payload, exponent, dst),
-        Method::TripleBf16(by) => triple::decode::<Bf16>(by, payload, exponent, dst),
-        Method::WideF32(by) => wide::decode::<F32>(by, payload, dst),
-        Method::WideF16(by) => wide::decode::<F16>(by, payload, dst),
-        Method::WideBf16(by) => wide::decode::<Bf16>(by, payload, dst),
-        Method::MaxF32 => plain::decode_ordered::<F32, false>(payload, dst),
-        Method::MaxF16 => plain::decode_ordered::<F16, false>(payload, dst),
-        Method::MaxBf16 => plain::decode_ordered::<Bf16, false>(payload, dst),
-        Method::MinF32 => plain::decode_ordered::<F32, true>(payload, dst),
-        Method::MinF16 => plain::decode_ordered::<F16, true>(payload, dst),
-        Method::MinBf16 => plain::decode_ordered::<Bf16, true>(payload, dst),
-        Method::SumI32 | Method::MaxI32 => plain::decode_integers::<false>(payload, dst),
-        Method::MinI32 => plain::decode_integers::<true>(payload, dst),
-        Method::SumI64 => long::decode(payload, dst),
-        Method::Bytes => plain::decode_bytes(payload, dst),
+fn decode_with(codec: &Codec, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+    match (codec.layout, codec.dtype) {
+        (Layout::Fixed(by), DType::F64) => fixed::decode_wide(by, payload, exponent, dst),
+        (Layout::Fixed(by), DType::F32) => fixed::decode_f32(by, payload, exponent, dst),
+        (Layout::Fixed(by), dtype) => {
+            by_float!(dtype, F => fixed::decode::<F>(by, payload, exponent, dst));
+        }
+        (Layout::Packed(by), dtype) => {
+            by_float!(dtype, F => packed::decode::<F>(by, payload, exponent, dst));
+        }
+        (Layout::Rotated(ref by), dtype) => {
+            rotated::decode_of((by, dtype), payload, exponent, dst);
+        }
+        (Layout::Triple(by), dtype) => {
+            by_float!(dtype, F => triple::decode::<F>(by, payload, exponent, dst));
+        }
+        (Layout::Wide(by), dtype) => by_float!(dtype, F => wide::decode::<F>(by, payload, dst)),
+        (Layout::Integers, DType::I64) => long::decode(payload, dst),
+        (Layout::Integers, _) | (Layout::Max, DType::I32) => {
+            plain::decode_integers::<false>(payload, dst);
+        }
+        (Layout::Min, DType::I32) => plain::decode_integers::<true>(payload, dst),
+        (Layout::Max, dtype) => {
+            by_float!(dtype, F => plain::decode_ordered::<F, false>(payload, dst));
+        }
+        (Layout::Min, dtype) => {
+            by_float!(dtype, F => plain::decode_ordered::<F, true>(payload, dst));
+        }
+        (Layout::Bytes, _) => plain::decode_bytes(payload, dst),
     }
 }
 
 #[inline(always)]
-fn residual_with(method: &Method, src: &[u8], exponent: i32, dst: &mut [u8]) {
-    match *method {
-        Method::PackedF32(by) => packed::residual::<F32>(by, src, exponent, dst),
-        Method::PackedF16(by) => packed::residual::<F16>(by, src, exponent, dst),
-        Method::PackedBf16(by) => packed::residual::<Bf16>(by, src, exponent, dst),
-        Method::Rotated(ref by) => {
-            by.residual(src, exponent, Codec(*method).lanes_for(src.len()), dst);
+fn residual_with(codec: &Codec, src: &[u8], exponent: i32, dst: &mut [u8]) {
+    match (codec.layout, codec.dtype) {
+        (Layout::Packed(by), dtype) => {
+            by_float!(dtype, F => packed::residual::<F>(by, src, exponent, dst));
+        }
+        (Layout::Rotated(ref by), dtype) => {
+            rotated::residual_of((by, dtype), src, exponent, codec.lanes_for(src.len()), dst);
         }
         _ => dst.fill(0),
     }
@@ -489,37 +444,40 @@ mod tests {
                 use crate::numerics::rotation::Room;
 
                 #[multiversion::multiversion(targets($($target),*))]
-                pub fn exponent_of(method: &Method, src: &[u8], lanes: usize) -> i32 {
-                    match method {
-                        Method::Rotated(by) => {
+                pub fn exponent_of(codec: &Codec, src: &[u8], lanes: usize) -> i32 {
+                    match &codec.layout {
+                        Layout::Rotated(by) => {
+                            let by = (by, codec.dtype);
                             rotated::exponent_with(by, src, lanes, &mut { Room::NONE })
                         }
-                        _ => exponent_with(method, src),
+                        _ => exponent_with(codec, src),
                     }
                 }
 
                 #[multiversion::multiversion(targets($($target),*))]
                 pub fn encode(
-                    method: &Method,
+                    codec: &Codec,
                     src: &[u8],
                     exponent: i32,
                     payload: &mut [u8],
                 ) -> u32 {
-                    match method {
-                        Method::Rotated(by) => {
+                    match &codec.layout {
+                        Layout::Rotated(by) => {
+                            let by = (by, codec.dtype);
                             rotated::encode_with(by, src, exponent, payload, &mut { Room::NONE })
                         }
-                        _ => encode_with(method, src, exponent, payload),
+                        _ => encode_with(codec, src, exponent, payload),
                     }
                 }
 
                 #[multiversion::multiversion(targets($($target),*))]
-                pub fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
-                    match method {
-                        Method::Rotated(by) => {
+                pub fn decode(codec: &Codec, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+                    match &codec.layout {
+                        Layout::Rotated(by) => {
+                            let by = (by, codec.dtype);
                             rotated::decode_with(by, payload, exponent, dst, &mut { Room::NONE })
                         }
-                        _ => decode_with(method, payload, exponent, dst),
+                        _ => decode_with(codec, payload, exponent, dst),
                     }
                 }
             }
@@ -555,7 +513,6 @@ mod tests {
             for codec in codecs.chain([Codec::bytes()]) {
                 // Random numbers of some other chunk than the first.
                 let codec = codec.at(words.len() as u64, 1 << 20, ranks as u32 - 1);
-                let method = &codec.0;
                 let src: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
                 // As many as there is room for, of every size of element a whole number.
                 let src = &src[..codec.bytes_per_chunk(lanes).min(src.len())];
@@ -574,13 +531,13 @@ mod tests {
                     (baseline::exponent_of, baseline::encode, baseline::decode),
                 ] {
                     let used = codec.lanes_for(src.len());
-                    let own = exponent_of(method, src, used);
+                    let own = exponent_of(&codec, src, used);
                     prop_assert_eq!(own, codec.exponent(src));
                     let mut payload = vec![0x33; 4 * lanes];
-                    prop_assert_eq!(encode(method, src, exponent, &mut payload), sum);
+                    prop_assert_eq!(encode(&codec, src, exponent, &mut payload), sum);
                     prop_assert_eq!(&payload, &expected);
                     let mut elements = vec![0x44; src.len()];
-                    decode(method, &reply, exponent, &mut elements);
+                    decode(&codec, &reply, exponent, &mut elements);
                     prop_assert_eq!(&elements, &result);
                 }
             }

@@ -107,6 +107,7 @@
 //! All this supposes the processor's default float environment, as all Rust code does: a process
 //! that turns on flush-to-zero gives other bits for subnormal numbers.
 
+mod by_float;
 mod bytes;
 mod codec;
 mod dithered;

@@ -3,71 +3,43 @@
 
 use std::cell::RefCell;
 
-use super::bytes;
+use super::DType;
+use super::by_float::by_float;
 use super::dithered::{self, Dithered};
-use super::format::{Bf16, F16, F32, Format};
-use super::random::Source;
 use super::rotation::Room;
 use super::vectorised::vectorised;
 
-/// How such a chunk is made, by its elements' type.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Rotated {
-    F32(Dithered),
-    F16(Dithered),
-    Bf16(Dithered),
+/// How such a chunk is made, and its elements' type.
+pub(super) type Rotated<'a> = (&'a Dithered, DType);
+
+/// See [`super::Codec::exponent`]; for a packet of so many lanes.
+#[inline(never)]
+pub(super) fn exponent_of(by: Rotated<'_>, src: &[u8], lanes: usize) -> i32 {
+    with_room(|room| exponent(by, src, lanes, room))
 }
 
-impl Rotated {
-    /// With the random numbers of a chunk.
-    pub(super) fn at(self, source: Source) -> Self {
-        match self {
-            Self::F32(by) => Self::F32(by.at(source)),
-            Self::F16(by) => Self::F16(by.at(source)),
-            Self::Bf16(by) => Self::Bf16(by.at(source)),
-        }
-    }
+/// See [`super::Codec::encode`].
+#[inline(never)]
+pub(super) fn encode_of(by: Rotated<'_>, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+    with_room(|room| encode(by, src, exponent, payload, room))
+}
 
-    /// Bytes of an element.
-    pub(super) const fn element(self) -> usize {
-        match self {
-            Self::F32(_) => 4,
-            Self::F16(_) | Self::Bf16(_) => 2,
-        }
-    }
+/// See [`super::Codec::decode`].
+#[inline(never)]
+pub(super) fn decode_of(by: Rotated<'_>, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+    with_room(|room| decode(by, payload, exponent, dst, room));
+}
 
-    /// Makes all elements NaN.
-    pub(super) fn fill_nan(self, elements: &mut [u8]) {
-        match self {
-            Self::F32(_) => bytes::fill(elements, std::iter::repeat(F32::NAN)),
-            Self::F16(_) => bytes::fill(elements, std::iter::repeat(F16::NAN)),
-            Self::Bf16(_) => bytes::fill(elements, std::iter::repeat(Bf16::NAN)),
-        }
-    }
-
-    /// See [`super::Codec::exponent`]; for a packet of so many lanes.
-    #[inline(never)]
-    pub(super) fn exponent(&self, src: &[u8], lanes: usize) -> i32 {
-        with_room(|room| exponent(self, src, lanes, room))
-    }
-
-    /// See [`super::Codec::encode`].
-    #[inline(never)]
-    pub(super) fn encode(&self, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
-        with_room(|room| encode(self, src, exponent, payload, room))
-    }
-
-    /// See [`super::Codec::decode`].
-    #[inline(never)]
-    pub(super) fn decode(&self, payload: &[u8], exponent: i32, dst: &mut [u8]) {
-        with_room(|room| decode(self, payload, exponent, dst, room));
-    }
-
-    /// See [`super::Codec::residual`]; for a packet of so many lanes.
-    #[inline(never)]
-    pub(super) fn residual(&self, src: &[u8], exponent: i32, lanes: usize, dst: &mut [u8]) {
-        with_room(|room| residual(self, src, exponent, lanes, dst, room));
-    }
+/// See [`super::Codec::residual`]; for a packet of so many lanes.
+#[inline(never)]
+pub(super) fn residual_of(
+    by: Rotated<'_>,
+    src: &[u8],
+    exponent: i32,
+    lanes: usize,
+    dst: &mut [u8],
+) {
+    with_room(|room| residual(by, src, exponent, lanes, dst, room));
 }
 
 /// Gives room to rotate a chunk in: kept, as clearing it costs as much as rotating.
@@ -79,69 +51,57 @@ fn with_room<T>(work: impl FnOnce(&mut Room) -> T) -> T {
 }
 
 vectorised! {
-    fn exponent(by: &Rotated, src: &[u8], lanes: usize, room: &mut Room) -> i32 = exponent_with;
+    fn exponent(by: Rotated<'_>, src: &[u8], lanes: usize, room: &mut Room) -> i32 = exponent_with;
     fn encode(
-        by: &Rotated, src: &[u8], exponent: i32, payload: &mut [u8], room: &mut Room
+        by: Rotated<'_>, src: &[u8], exponent: i32, payload: &mut [u8], room: &mut Room
     ) -> u32 = encode_with;
     fn decode(
-        by: &Rotated, payload: &[u8], exponent: i32, dst: &mut [u8], room: &mut Room
+        by: Rotated<'_>, payload: &[u8], exponent: i32, dst: &mut [u8], room: &mut Room
     ) = decode_with;
     fn residual(
-        by: &Rotated, src: &[u8], exponent: i32, lanes: usize, dst: &mut [u8], room: &mut Room
+        by: Rotated<'_>, src: &[u8], exponent: i32, lanes: usize, dst: &mut [u8], room: &mut Room
     ) = residual_with;
 }
 
 #[inline(always)]
-pub(super) fn exponent_with(by: &Rotated, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
-    match *by {
-        Rotated::F32(by) => dithered::exponent::<F32>(by, src, lanes, room),
-        Rotated::F16(by) => dithered::exponent::<F16>(by, src, lanes, room),
-        Rotated::Bf16(by) => dithered::exponent::<Bf16>(by, src, lanes, room),
-    }
+pub(super) fn exponent_with(by: Rotated<'_>, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
+    let (by, dtype) = by;
+    by_float!(dtype, F => dithered::exponent::<F>(*by, src, lanes, room))
 }
 
 #[inline(always)]
 pub(super) fn encode_with(
-    by: &Rotated,
+    by: Rotated<'_>,
     src: &[u8],
     exponent: i32,
     payload: &mut [u8],
     room: &mut Room,
 ) -> u32 {
-    match *by {
-        Rotated::F32(by) => dithered::encode::<F32>(by, src, exponent, payload, room),
-        Rotated::F16(by) => dithered::encode::<F16>(by, src, exponent, payload, room),
-        Rotated::Bf16(by) => dithered::encode::<Bf16>(by, src, exponent, payload, room),
-    }
+    let (by, dtype) = by;
+    by_float!(dtype, F => dithered::encode::<F>(*by, src, exponent, payload, room))
 }
 
 #[inline(always)]
 pub(super) fn decode_with(
-    by: &Rotated,
+    by: Rotated<'_>,
     payload: &[u8],
     exponent: i32,
     dst: &mut [u8],
     room: &mut Room,
 ) {
-    match *by {
-        Rotated::F32(by) => dithered::decode::<F32>(by, payload, exponent, dst, room),
-        Rotated::F16(by) => dithered::decode::<F16>(by, payload, exponent, dst, room),
-        Rotated::Bf16(by) => dithered::decode::<Bf16>(by, payload, exponent, dst, room),
-    }
+    let (by, dtype) = by;
+    by_float!(dtype, F => dithered::decode::<F>(*by, payload, exponent, dst, room))
 }
 
 #[inline(always)]
 fn residual_with(
-    by: &Rotated,
+    by: Rotated<'_>,
     src: &[u8],
     exponent: i32,
     lanes: usize,
     dst: &mut [u8],
     room: &mut Room,
 ) {
-    match *by {
-        Rotated::F32(by) => dithered::residual::<F32>(by, src, exponent, lanes, dst, room),
-        Rotated::F16(by) => dithered::residual::<F16>(by, src, exponent, lanes, dst, room),
-        Rotated::Bf16(by) => dithered::residual::<Bf16>(by, src, exponent, lanes, dst, room),
-    }
+    let (by, dtype) = by;
+    by_float!(dtype, F => dithered::residual::<F>(*by, src, exponent, lanes, dst, room))
 }

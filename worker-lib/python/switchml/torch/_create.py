@@ -43,7 +43,7 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     store = dist.PrefixStore(f"{NAME}/{attempt}", parent)
     fallback = os.environ.get("SWITCHML_FALLBACK", "")
     if fallback not in ("", "gloo"):
-        raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; gloo is allowed, or nothing")
+        raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; set it to gloo, or leave it out")
     aggregator, known_by, job = _meet(store, rank, size)
     # The first group tells at once what is wrong. To fall back all must know before the first call.
     at_once = fallback or not dist.is_initialized()
@@ -176,10 +176,10 @@ def _meet(store: Any, rank: int, size: int) -> tuple[str, str, str]:
     if aggregator := given or aggregator:
         return (
             aggregator,
-            f"SWITCHML_AGGREGATOR is {aggregator!r}; host and host:port are allowed",
+            f"SWITCHML_AGGREGATOR is {aggregator!r}; give host or host:port",
             job,
         )
-    tried = "so that MASTER_ADDR's host was tried" if master else "and neither is MASTER_ADDR"
+    tried = "so MASTER_ADDR's host was tried" if master else "and neither is MASTER_ADDR"
     return (
         master,
         f"SWITCHML_AGGREGATOR is not set, {tried}; set it to the aggregator's host or host:port, "
@@ -193,4 +193,4 @@ def _seconds(name: str, otherwise: float) -> float:
     try:
         return float(given) if given else otherwise
     except ValueError:
-        raise Error(f"{name} is {given!r}; a number of seconds is allowed") from None
+        raise Error(f"{name} is {given!r}; give a number of seconds") from None

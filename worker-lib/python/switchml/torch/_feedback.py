@@ -60,8 +60,8 @@ class ErrorFeedback:
     def _name(self, parameter: torch.Tensor) -> str:
         if id(parameter) not in self._names:
             raise ValueError(
-                f"a parameter of shape {tuple(parameter.shape)} is not of the model that "
-                "ErrorFeedback was made for; give it the model that DDP trains"
+                f"a parameter of shape {tuple(parameter.shape)} does not belong to the model "
+                "that ErrorFeedback was made for; give it the model that DDP trains"
             )
         return self._names[id(parameter)]
 

@@ -222,7 +222,7 @@ class Group(Base):
             raise backend_error(
                 Error(
                     f"rank {self.rank()} is in no part of the group; split_group needs it in one, "
-                    "new_group does not"
+                    "use new_group if it is in none"
                 )
             )
         name = options.group_name
@@ -286,7 +286,7 @@ class Group(Base):
     def _give_up(self) -> None:
         """Ends calls in flight, if there are any."""
         if not all(thread.is_idle() for thread in self._threads()):
-            log.warning("%s: calls in flight are given up", NAME)
+            log.warning("%s: abandoning calls in flight", NAME)
             self._membership.abort()
             self._gathering.abort()
 
@@ -358,7 +358,7 @@ class Group(Base):
             raise backend_error(
                 Error(
                     f"this is a fork of process {self._process}, which the group belongs to, and "
-                    "has none of its threads; make a group here"
+                    "does not have its threads; make a new group here"
                 )
             )
 
@@ -371,8 +371,8 @@ class Group(Base):
         if not self._warned and outside is not None and not outside.is_completed():
             self._warned = True
             log.warning(
-                "%s: a callback makes a call while one is in flight that was made elsewhere; sums "
-                "are wrong unless that is so on all ranks (with PowerSGD: make bucket_cap_mb "
+                "%s: a callback makes a call while one that was made elsewhere is in flight; sums "
+                "are wrong unless that happens on all ranks (with PowerSGD: make bucket_cap_mb "
                 "larger than the model)",
                 NAME,
             )

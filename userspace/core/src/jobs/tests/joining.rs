@@ -156,8 +156,8 @@ fn jobs_that_wait_are_bounded_in_all_and_of_one_host() {
     assert_eq!(table.join(&from(3, 256)).unwrap_err(), refused);
     assert_eq!(
         refused.to_string(),
-        "3840 jobs wait for ranks, 256 of them begun from 10.0.0.3; at most 4096 may, and 256 of \
-         one host: start all ranks of a job, or end those that wait"
+        "3840 jobs are waiting for ranks, 256 of them started from 10.0.0.3; at most 4096 may \
+         wait, and 256 of one host: start all ranks of a job, or end waiting jobs"
     );
     // Whoever completes a job is let in.
     table.join(&Joiner { rank: 1, ..from(3, 7) }).unwrap();

@@ -121,8 +121,8 @@ fn joins_of_a_tenant_are_bounded_in_a_minute() {
     let refused = table.join(&at(59, of("a", "train", 2, 4))).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "tenant \"a\" may join 3 times a minute, and has; try again in a minute, or ask the \
-         aggregator's operator for a larger quota"
+        "tenant \"a\" may join 3 times a minute, and has done so; try again in a minute, or ask \
+         the aggregator's operator for a larger quota"
     );
     table.join(&at(59, of("b", "other", 0, 2))).unwrap();
     assert!(table.join(&at(59, of("nobody", "own", 0, 2))).is_err());

@@ -183,5 +183,7 @@ fn a_data_plane_without_partial_sums_takes_no_combiner() {
     let refused = table.join(&Joiner { via: via(1, 0), ..joiner("train", 0, 4) }).unwrap_err();
     assert_eq!(refused, JoinError::NoPartialSums("tor1 at 10.1.0.254".to_owned()));
     let line = refused.to_string();
-    assert!(line.starts_with("this aggregator's data plane takes no partial sums, so tor1 at "));
+    assert!(
+        line.starts_with("this aggregator's data plane does not accept partial sums, so tor1 at ")
+    );
 }

@@ -163,8 +163,8 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
     let damaged = |reports: &[Option<&[(u64, &str)]>], call: &str| {
         let aborted = told(reports, [1, 1]);
         let expected = format!(
-            "a packet was damaged on its way to the aggregator, or in it: it was refused as one \
-             of another call, but all ranks made the same, call {call}; start the job anew"
+            "a packet was damaged on its way to the aggregator, or in it: it was refused as part \
+             of another call, but all ranks made the same one, call {call}; restart the job"
         );
         assert_eq!(aborted, control::Aborted { reason: expected, ranks: vec![], calls: vec![] });
     };

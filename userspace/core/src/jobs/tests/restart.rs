@@ -84,7 +84,7 @@ fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     let mut table = table();
     let (streams, spec) = started(&mut table, "train", 2);
     let news = aborted(
-        "rank 1 (10.0.0.2) did not answer the aggregator for 5 s, and was taken for dead",
+        "rank 1 (10.0.0.2) did not answer the aggregator for 5 s, and is considered dead",
         &[1],
     );
     let expected = [Effect::Abort(0), Effect::Tell(streams[0], news.clone())];
