@@ -21,7 +21,7 @@
 
 // ---- State of a set, a register for each part ----
 
-// Whose turn it is (rule 24.5). Only a packet's first pass begins a round.
+// The round of the set (rule 24.5). Only a packet's first pass begins a round.
 control Tag(in headers_t h, inout metadata_t m) {
     register<bit<32>>(ENTRIES) rounds;
 
@@ -41,8 +41,8 @@ control Tag(in headers_t h, inout metadata_t m) {
     }
 }
 
-// The ranks that are in. Who would be the last one without payload does not join, and takes itself
-// for one that is in already (rule 8.13).
+// The ranks that are in. A rank without payload that would be the last does not join: it is treated
+// as if it were in already (rule 8.13).
 control Seen(inout metadata_t m) {
     register<bit<32>>(ENTRIES) ranks;
 
@@ -60,7 +60,7 @@ control Seen(inout metadata_t m) {
     }
 }
 
-// What the ranks called: fingerprint and shape.
+// The ranks' call: fingerprint and shape.
 control Call(in headers_t h, inout metadata_t m) {
     register<bit<40>>(ENTRIES) calls;
 
@@ -77,7 +77,7 @@ control Call(in headers_t h, inout metadata_t m) {
     }
 }
 
-// How many ranks are missing.
+// The number of missing ranks.
 control Missing(inout headers_t h, inout metadata_t m) {
     register<bit<8>>(ENTRIES) counts;
 

@@ -23,8 +23,8 @@ typedef bit<48> clock_t;
 
 // ---- State of a cell, a register for each part ----
 
-// Whose turn it is, and since when (rule 27.10). What goes by, or leaves, makes the cell free. The
-// time begins with the patience, so that cells never used are old.
+// The turn that holds the cell, and since when (rule 27.10). A packet that goes by, or leaves,
+// frees the cell. The clock starts at the patience, so that cells never used are old.
 control Lease(inout metadata_t m) {
     register<bit<32>>(ENTRIES) turns;
     register<clock_t>(ENTRIES) begins;
@@ -102,7 +102,7 @@ control Words(in metadata_t m, in bit<32> first, in bit<32> second, inout bit<8>
 #include "include/bmv2/target.p4"
 #include "include/combiner.p4"
 
-// The salt that the check word of an even number of contributions has more (rule 3.5).
+// The additional salt in the check word of an even number of contributions (rule 3.5).
 control FinishCheck(inout headers_t h, in metadata_t m) {
     Salt() one;
 

@@ -18,13 +18,14 @@
 
 // ---- State of a set, a register for each part ----
 
-// Whose turn it is (rule 24.5). Only a packet's first pass begins a round.
+// The round of the set (rule 24.5). Only a packet's first pass begins a round.
 control Tag(in headers_t h, inout metadata_t m) {
     Register<bit<32>, index_t>(ENTRIES) rounds;
     RegisterAction<bit<32>, index_t, bit<8>>(rounds) advance = {
         void apply(inout bit<32> round, out bit<8> held) {
             bool same = round == h.switchml.round;
-            // A difference is not taken modulo 2^32 here, so there is none.
+            // The chip cannot take a difference modulo 2^32 here, so the rounds are compared for
+            // equality.
             bool before = round == m.previous;
             held = this.predicate(same, before);
             if (before) { round = h.switchml.round; }
@@ -68,7 +69,7 @@ control Seen(inout metadata_t m) {
             seen = seen | m.own;
         }
     };
-    // Who would be the last one without payload does not join, and takes itself for one that is in
+    // A rank without payload that would be the last does not join: it is treated as if it were in
     // already (rule 8.13).
     RegisterAction<bit<32>, index_t, bit<32>>(ranks) join_empty = {
         void apply(inout bit<32> seen, out bit<32> seen_before) {
@@ -106,7 +107,7 @@ struct call_t {
     bit<32> shape;
 }
 
-// What the ranks called.
+// The ranks' call.
 control Call(in headers_t h, inout metadata_t m) {
     Register<call_t, index_t>(ENTRIES) calls;
     RegisterAction<call_t, index_t, bit<8>>(calls) start = {
@@ -143,7 +144,7 @@ control Call(in headers_t h, inout metadata_t m) {
     apply { held.apply(); }
 }
 
-// How many ranks are missing.
+// The number of missing ranks.
 control Missing(in headers_t h, inout metadata_t m) {
     Register<bit<8>, index_t>(ENTRIES) counts;
     RegisterAction<bit<8>, index_t, bit<8>>(counts) start = {

@@ -25,8 +25,8 @@ struct lease_t {
     bit<32> begin;
 }
 
-// Whose turn it is, and since when (rule 27.10). What goes by, or leaves, makes the cell free. The
-// time begins with the patience, so that cells never used are old.
+// The turn that holds the cell, and since when (rule 27.10). A packet that goes by, or leaves,
+// frees the cell. The clock starts at the patience, so that cells never used are old.
 control Lease(inout metadata_t m) {
     Register<lease_t, index_t>(ENTRIES) begins;
     RegisterAction<lease_t, index_t, bit<8>>(begins) claim = {

@@ -1,11 +1,11 @@
-//! Where the aggregator is.
+//! The address of an aggregator.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 /// Why an aggregator cannot be found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It is no address.
+    /// The given text is no address.
     #[error(
         "aggregator address {given:?}: {why}; give host, host:port, an IP address or [IPv6]:port"
     )]
@@ -28,17 +28,17 @@ pub enum AddressError {
     },
 }
 
-/// Why not: the address alone does not say by which interface, and values go to it, too.
+/// A link-local address does not name the interface to use, and values go to it, too.
 const LINK_LOCAL: &str = "link-local addresses are not supported";
 
 /// Socket addresses of an aggregator's control plane, given as `host`, `host:port`, an IP address,
-/// or one with a port (IPv6 in brackets). The port is `default_port` unless given. Asks the
-/// system's resolver, and blocks as long as that does.
+/// or an IP address with a port (IPv6 in brackets). The port is `default_port` unless given. Asks
+/// the system's resolver, and blocks until it answers.
 ///
 /// # Errors
 ///
-/// [`AddressError::Wrong`] when it is none of these, [`AddressError::UnknownHost`] when the name
-/// has no address.
+/// [`AddressError::Wrong`] when the text is none of these, [`AddressError::UnknownHost`] when the
+/// name has no address.
 pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, AddressError> {
     let wrong = |why: String| AddressError::Wrong { given: given.to_owned(), why };
     if let Some(address) = parse(given, default_port) {
@@ -66,7 +66,7 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
     let unknown = |why: String| AddressError::UnknownHost { host: host.to_owned(), why };
     let found = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
     let mut found: Vec<SocketAddr> = found.filter(|address| !is_link_local(address)).collect();
-    // All ranks of a job must choose the same kind of IP, and IPv4 alone has multicast.
+    // All ranks of a job must choose the same kind of IP, and only IPv4 has multicast.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.dedup();
     if found.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(found) }

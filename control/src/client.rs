@@ -17,14 +17,14 @@ use tower::service_fn;
 
 use crate::tls::{ClientTls, TlsError};
 
-/// The first byte of an alert of TLS (RFC 8446, 5.1). HTTP/2 begins otherwise: with the length of
-/// a short frame.
+/// The first byte of an alert of TLS (RFC 8446, 5.1). HTTP/2 begins with the length of a short
+/// frame instead.
 const TLS_ALERT: u8 = 21;
 
 /// A connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// What requests go by.
+    /// The channel that requests are sent over.
     pub channel: Channel,
     fault: Fault,
 }
@@ -40,7 +40,7 @@ impl Connection {
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// For TLS.
+    /// TLS cannot be set up, or failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The network's or the host's reason.
@@ -50,8 +50,7 @@ pub enum ConnectError {
 
 type Fault = Arc<OnceLock<TlsError>>;
 
-/// Connects to an address, which was given as that of `host`, with timeouts as `configure` sets
-/// them.
+/// Connects to an address that `host` was resolved to, with the timeouts that `configure` sets.
 ///
 /// # Errors
 ///
@@ -63,7 +62,7 @@ pub async fn connect(
     configure: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Result<Connection, ConnectError> {
     let connector = tls.config()?.map(TlsConnector::from);
-    // One that a fingerprint identifies needs no name.
+    // A server that a fingerprint identifies needs no name.
     let name = if tls.ca.is_some() { host } else { "" };
     let name = match name {
         "" => ServerName::from(address.ip()),
@@ -114,13 +113,13 @@ async fn open(
     Ok(Watched { stream, tls, host, fault, has_heard: false })
 }
 
-/// A stream that notes what the server has against it.
+/// A stream that notes why the server refuses it.
 struct Watched {
     stream: Either<TcpStream, Box<tokio_rustls::client::TlsStream<TcpStream>>>,
     tls: ClientTls,
     host: String,
     fault: Fault,
-    /// Whether anything came.
+    /// Whether any bytes arrived.
     has_heard: bool,
 }
 

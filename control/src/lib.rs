@@ -16,11 +16,11 @@ use std::fmt;
 pub use address::{AddressError, host, resolve};
 pub use rank_list::rank_list;
 
-/// The most data threads of a rank, and so shards of a job: at 14 Gb/s each, more than a link of
-/// 100 Gb/s needs.
+/// The most data threads of a rank, and so the most shards of a job. At 14 Gb/s each, these are
+/// more than a link of 100 Gb/s needs.
 pub const MAX_DATA_THREADS: u32 = 8;
 
-/// Most calls in flight that a rank reports; more say nothing new.
+/// Most calls in flight that a rank reports; more would tell nothing new.
 pub const MAX_REPORTED_CALLS: usize = 1000;
 
 include!(concat!(env!("OUT_DIR"), "/switchml.v1.rs"));

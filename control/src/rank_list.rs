@@ -1,6 +1,6 @@
 //! Ranks in words, for messages that both sides make.
 
-/// More runs than that are counted, not named.
+/// Most runs of ranks that are named; further ones are counted.
 const MOST_RUNS: usize = 16;
 
 /// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9",

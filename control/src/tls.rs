@@ -1,5 +1,5 @@
-//! TLS of the control plane, as those who connect to an aggregator see it: how they know that it is
-//! the right one, and what can go wrong, each in one line.
+//! TLS of the control plane for clients of an aggregator: how they identify the aggregator, and a
+//! one-line message for each failure.
 
 use std::fmt;
 use std::fs;
@@ -22,16 +22,17 @@ use rustls::{
 
 const SECONDS_A_DAY: u64 = 24 * 60 * 60;
 
-/// What an aggregator that speaks TLS is known by, and what is shown to it. Without a fingerprint
-/// and a CA there is no TLS.
+/// The settings that identify an aggregator which speaks TLS, and the certificate that is shown to
+/// it. Without a fingerprint or a CA there is no TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// SHA-256 of its certificate, see [`Fingerprint`]. This alone decides, so the certificate may
-    /// sign itself, and its names and dates do not matter.
+    /// SHA-256 of the aggregator's certificate, see [`Fingerprint`]. The client checks nothing
+    /// else: the certificate may sign itself, and its names and dates do not matter.
     pub fingerprint: Option<String>,
-    /// File with certificates, in PEM, of the CAs one of which has signed its certificate.
+    /// File with the certificates, in PEM, of CAs, one of which has signed the aggregator's
+    /// certificate.
     pub ca: Option<PathBuf>,
-    /// File with the certificate, in PEM, that is shown to it, with those between it and its CA.
+    /// File with the certificate, in PEM, that the client shows, and those between it and its CA.
     pub cert: Option<PathBuf>,
     /// File with the certificate's private key, in PEM.
     pub key: Option<PathBuf>,
@@ -49,22 +50,22 @@ pub struct WrongSetting {
     pub allowed: &'static str,
 }
 
-/// Why there is no TLS connection to an aggregator, as what is wrong with it ("it …").
+/// Why there is no TLS connection to an aggregator, as text about the aggregator ("it …").
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// It does not answer by TLS.
+    /// The aggregator does not answer by TLS.
     #[error(
         "it does not use TLS; start it with --tls-cert and --tls-key, or leave out the TLS \
          settings here"
     )]
     Plain,
-    /// It answers by TLS alone.
+    /// The aggregator answers by TLS alone.
     #[error(
         "it accepts TLS only; give the fingerprint of its certificate (tls-fingerprint), or the \
          file of its CA (tls-ca)"
     )]
     Required,
-    /// Its certificate is another one.
+    /// The aggregator's certificate has another fingerprint.
     #[error(
         "its certificate has the fingerprint {seen}, but {given} was given; if its operator has \
          changed the certificate, give the new fingerprint; otherwise somebody else answers in its \
@@ -73,10 +74,10 @@ pub enum TlsError {
     Fingerprint {
         /// What was given.
         given: Fingerprint,
-        /// That of its certificate.
+        /// The fingerprint of the aggregator's certificate.
         seen: Fingerprint,
     },
-    /// Its certificate is too old.
+    /// The aggregator's certificate has expired.
     #[error(
         "its certificate expired {days} days ago by this host's clock; have its operator renew it, \
          or set the clock"
@@ -88,7 +89,7 @@ pub enum TlsError {
     /// Its certificate is too new.
     #[error("its certificate is not valid yet; check the clocks of both hosts")]
     NotYetValid,
-    /// Its certificate is signed by somebody else.
+    /// The aggregator's certificate is signed by another CA.
     #[error(
         "its certificate is not signed by a CA of {}; give the file of the CA that has signed it \
          (tls-ca), or the certificate's fingerprint (tls-fingerprint)",
@@ -98,34 +99,34 @@ pub enum TlsError {
         /// The file.
         ca: PathBuf,
     },
-    /// Its certificate has another name.
+    /// The aggregator's certificate has another name.
     #[error(
         "its certificate is for {names}, not for {given}; give a name or an address that it is for"
     )]
     Name {
-        /// Where it was looked for.
+        /// The host that the client connected to.
         given: String,
         /// The names in its certificate.
         names: String,
     },
-    /// Its certificate, or what it does with its key, has a wrong signature.
+    /// The aggregator's certificate, or a message signed with its key, has a wrong signature.
     #[error(
         "a signature of its certificate or with its key is wrong: somebody else answers in its \
          place"
     )]
     Forged,
-    /// It wants to know who asks.
+    /// The aggregator asks for a client certificate.
     #[error("it asks for a client certificate; give one and its key (tls-cert, tls-key)")]
     ClientCertificateRequired,
-    /// It does not like who asks.
+    /// The aggregator refuses the client certificate.
     #[error("it refuses the client certificate {}: {why}", cert.display())]
     ClientCertificateRefused {
         /// The file.
         cert: PathBuf,
-        /// What it said.
+        /// The reason in the aggregator's alert.
         why: &'static str,
     },
-    /// A file of this side's is of no use.
+    /// A file on this side cannot be used.
     #[error("{} {why}", file.display())]
     File {
         /// The file.
@@ -156,7 +157,7 @@ pub enum TlsError {
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// That of a certificate.
+    /// The fingerprint of a certificate.
     pub fn of(certificate: &CertificateDer) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest::digest(&digest::SHA256, certificate).as_ref());
@@ -198,8 +199,7 @@ impl FromStr for Fingerprint {
 }
 
 impl ClientTls {
-    /// These settings, and for what they leave out those of `other`. A fingerprint and a CA
-    /// replace each other.
+    /// These settings, completed by those of `other`. A fingerprint and a CA replace each other.
     pub fn over(self, other: Self) -> Self {
         let trusts = self.is_used();
         let shows = self.cert.is_some() || self.key.is_some();
@@ -213,7 +213,8 @@ impl ClientTls {
         }
     }
 
-    /// What the environment says, as `text` reads a variable of it. Empty ones are as good as none.
+    /// The settings in the environment, whose variables `text` reads. An empty variable counts as
+    /// not set.
     ///
     /// | variable | setting |
     /// | --- | --- |
@@ -223,7 +224,7 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// As `text`.
+    /// The errors of `text`.
     pub fn from_variables<E>(
         text: impl Fn(&'static str) -> Result<Option<String>, E>,
     ) -> Result<Self, E> {
@@ -237,7 +238,7 @@ impl ClientTls {
         })
     }
 
-    /// Whether they ask for TLS.
+    /// Whether the settings ask for TLS.
     pub fn is_used(&self) -> bool {
         self.fingerprint.is_some() || self.ca.is_some()
     }
@@ -269,7 +270,8 @@ impl ClientTls {
         }
     }
 
-    /// What connections are made with, from the files as they are now; `None` without TLS.
+    /// The TLS configuration of connections, from the present contents of the files; `None` without
+    /// TLS.
     pub(crate) fn config(&self) -> Result<Option<Arc<ClientConfig>>, TlsError> {
         let provider = Arc::new(default_provider());
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider));
@@ -294,7 +296,7 @@ impl ClientTls {
         Ok(Some(Arc::new(config)))
     }
 
-    /// What a failure of a connection to `host` means, if it is one of TLS.
+    /// The cause of a failed connection to `host`, if it is one of TLS.
     pub(crate) fn explain(&self, error: &io::Error, host: &str) -> Option<TlsError> {
         let error = error.get_ref()?.downcast_ref::<Error>()?;
         let file = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
@@ -338,7 +340,7 @@ impl ClientTls {
     }
 }
 
-/// What an alert says of a client's certificate.
+/// The reason for which an alert refuses a client's certificate.
 fn refusal(alert: AlertDescription) -> Option<&'static str> {
     match alert {
         AlertDescription::UnknownCA => Some("none of the CAs that it knows has signed it"),
@@ -400,7 +402,7 @@ pub fn revocations(
     in_pem(file, pem, "list of revoked certificates (CRL)")
 }
 
-/// A certificate, with those that lead to its CA, and its key: the files' names and contents.
+/// A certificate, with those between it and its CA, and its key: the files' names and contents.
 ///
 /// # Errors
 ///
@@ -431,7 +433,7 @@ fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     in_pem(file, pem, "certificate")
 }
 
-/// All of a kind that a file with these contents has, at least one.
+/// All items of one kind in a PEM file with these contents; at least one.
 fn in_pem<T: PemObject>(file: &Path, pem: &[u8], kind: &str) -> Result<Vec<T>, TlsError> {
     let wrong = |why| TlsError::File { file: file.to_owned(), why };
     let found: Result<Vec<_>, _> = T::pem_slice_iter(pem).collect();

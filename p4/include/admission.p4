@@ -1,5 +1,5 @@
-// Part of a role's control: what is addressed to it and is no admitted contribution; and the plain
-// switch for all other frames. What an admitted HELLO does is the role's to say: `greet`.
+// Part of a role's control: packets for the role that are not admitted contributions; and the plain
+// switch for all other frames. The role defines what an admitted HELLO does: `greet`.
 
     action ours() { m.is_ours = 1; }
 
@@ -63,10 +63,10 @@
         DROP
     }
 
-    // What the parser found wrong stays the reason.
+    // The reason that the parser found stays.
     action refuse_malformed() { DROP }
 
-    // Why. The most telling entry first.
+    // The reason of a refusal. The most telling entry comes first.
     table refusals {
         key = {
             m.outcome: ternary @name("outcome");
@@ -87,7 +87,7 @@
 
     action forged() { m.outcome = OUTCOME_SPOOFED; }
 
-    // Nobody else sends from the aggregator's address, behind tags or not (rule 5.9).
+    // Nobody else may send from the aggregator's address, behind tags or not (rule 5.9).
     table forgeries {
         key = {
             h.ipv4.isValid(): exact @name("is_ipv4");
@@ -102,7 +102,7 @@
     action flood(group_t group) { FLOOD(group) }
     action nowhere() { DROP }
 
-    // What the parser refused in it was none of its business.
+    // The parser's complaint does not matter for a frame that is not for the role.
     action not_ours() {
         m.outcome = OUTCOME_NOT_OURS;
     }

@@ -1,10 +1,10 @@
 // A frame's way: admission, its slot, the answer; or the plain switch, if it is not for the
 // aggregator.
 //
-// Tables are filled by the control plane. The front says how frames leave it: DROP, TO_PORT,
+// Tables are filled by the control plane. The front defines how frames leave it: DROP, TO_PORT,
 // CONTROL_REPLY_TO_PORT, TO_GROUP, FLOOD, ONCE_MORE; LEARN tells the control plane of a HELLO.
 
-// What it answers to.
+// The number of endpoints that the aggregator answers to.
 #define ENDPOINTS MAX_JOBS
 
 control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETERS) {
@@ -14,9 +14,9 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // ---- Admission of contributions: rule 7.5, rule 7.9, rule 7.10 ----
 
-    // `base`: the set of the packet's parity of slot 0 of the job. `own`: the rank's bit. `rest`:
-    // those of all others. `others`: how many these are. `again`: the port by which its frames come
-    // in once more, of the pipeline that all its ranks are at.
+    // `base`: the set of slot 0 of the job for the round's parity. `own`: the rank's bit. `rest`:
+    // the bits of all other ranks. `others`: the number of other ranks. `again`: the recirculation
+    // port of the pipeline that all the job's ranks are at.
     action admit(index_t base, bit<32> own, bit<32> rest, bit<8> others, port_t again) {
         m.pass = m.first;
         m.again = again;
@@ -31,8 +31,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     // 24.9).
     action turn_away() { m.pass = m.first | PASS_TURNED_AWAY; }
 
-    // Contributions. For each member two entries, for even and for odd rounds. The mask of `slot`
-    // says how many slots the job has: a power of two.
+    // Contributions. Each member has two entries, for even and for odd rounds. The mask of `slot`
+    // gives the number of the job's slots, a power of two.
     table members {
         key = {
             m.is_contribution: ternary;
@@ -63,9 +63,9 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.is_answer = 1;
     }
 
-    // What a RESULT of this contribution alone would have for flags (rule 8.11). No CHECKED where
-    // nothing can sum the lanes of a maximum; nor without payload, so that a sum's set has CHECKED
-    // once it has lanes.
+    // The flags that a RESULT of this contribution alone would have (rule 8.11). CHECKED is missing
+    // for maxima if nothing can sum their lanes, and without payload, so that a sum's set has
+    // CHECKED once it has lanes.
     action with_flags(bit<8> value) { m.flags = value; }
 
     table own_flags {
@@ -160,7 +160,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         control_reply(KIND_PENDING, 0, m.seen);
     }
 
-    // Which rank started the round is not known here (rule 24.5).
+    // The rank that started the round is not known here (rule 24.5).
     action mismatch() {
         m.outcome = OUTCOME_MISMATCH;
         control_reply(KIND_REJECT, REJECT_MISMATCH, h.switchml.rank ++ h.switchml.rank);
@@ -236,7 +236,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     action vacant() { DROP }
 
-    // Where a RESULT to all goes (rule 5.2).
+    // The destination of a RESULT to all (rule 5.2).
     table jobs {
         key = { h.switchml.job: exact @name("job"); }
         actions = { to_group; vacant; }

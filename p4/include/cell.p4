@@ -1,8 +1,8 @@
 // What a contribution does to its cell: rules 27.7 to 27.14 of docs/protocol.md.
 //
-// State lies in registers, with an entry for each cell, and one access to each per pass. `lease`
-// says first whether the packet claims the cell: everything else is written then. What an access
-// does is the front's to say (Lease, Held, Words, Check, Flags, Lane).
+// State is in registers, with an entry for each cell; each pass accesses each register once.
+// `lease` first decides whether the packet claims the cell: if so, everything else is written. The
+// front defines what an access does (Lease, Held, Words, Check, Flags, Lane).
 
 control Cell(inout headers_t h, inout metadata_t m) {
     Lease() lease;

@@ -1,29 +1,30 @@
-// Numbers that controls tell each other. None is on a wire.
+// Numbers that controls pass to each other. None is on a wire.
 
 // How a frame goes through the pipeline. 0: it does not concern a slot.
 const bit<8> PASS_NONE = 0;
 const bit<8> PASS_FIRST = 1;
-// The first, of a contribution without payload (rule 8.13).
+// The first pass of a contribution without payload (rule 8.13).
 const bit<8> PASS_EMPTY = 2;
 // Reads the first half of a complete round for a rank that is in it already.
 const bit<8> PASS_QUERY = 3;
 // Reads the second half, and sends the RESULT.
 const bit<8> PASS_RESULT = 4;
-// What is answered without a look at its slot: REJECT(ABORTED), or ROOM if it has no payload.
+// Answered without access to the slot: REJECT(ABORTED), or ROOM without payload.
 const bit<8> PASS_TURNED_AWAY = 8;
 const bit<8> PASS_ABORTED = PASS_TURNED_AWAY | PASS_FIRST;
 const bit<8> PASS_ROOM = PASS_TURNED_AWAY | PASS_EMPTY;
 
-// What a set holds: another round than the packet's, the same, or the one before. (The TNA numbers
-// predicates so.)
+// The round that a set holds: another one than the packet's, the same, or the one before. (The TNA
+// numbers predicates in this way.)
 const bit<8> HELD_OTHER = 1;
 const bit<8> HELD_SAME = 2;
 const bit<8> HELD_BEFORE = 4;
 
-// The round's call is the packet's: both the fingerprint and the shape are. (Likewise.)
+// The round's call is the packet's: both the fingerprint and the shape are. (Also a number of the
+// TNA's.)
 const bit<8> CALL_SAME = 8;
 
-// What the packet does to its slot, and what it finds there.
+// The packet's effect on its slot.
 const bit<8> STEP_NONE = 0;
 const bit<8> STEP_START = 1;
 const bit<8> STEP_ADD = 2;
@@ -36,17 +37,18 @@ const bit<8> STEP_AGAIN = 6;
 const bit<8> STEP_MISMATCH = 7;
 const bit<8> STEP_STALE = 8;
 const bit<8> STEP_ABORTED = 9;
-// Without payload: as START and ADD, but for the lanes; or nothing.
+// Without payload: as START and ADD, except for the lanes; or ROOM, without effect.
 const bit<8> STEP_START_EMPTY = 10;
 const bit<8> STEP_ADD_EMPTY = 11;
 const bit<8> STEP_ROOM = 12;
 
-// Of a combiner. A contribution that goes by on its way up, and leaves the cell of its round free.
+// Combiners only. A contribution that goes by on its way up, and frees the cell of its round.
 const bit<8> PASS_BY = 16;
-// What a cell holds is old, and of another turn; or of the same. (The TNA numbers predicates so.)
+// The cell's contents are old, and of another turn; or of the same. (The TNA numbers predicates in
+// this way.)
 const bit<8> HELD_OLD = 4;
 const bit<8> HELD_OLD_SAME = 8;
-// It completes what is below the combiner.
+// The packet completes the ranks below the combiner.
 const bit<8> STEP_COMPLETE = 13;
-// It goes up as it is.
+// The packet goes up unchanged.
 const bit<8> STEP_PASS = 14;

@@ -1,11 +1,14 @@
 // A frame's way through a combiner: from below, to its cell and to the parent; from the parent, to
-// the ranks below; or the plain switch. To ranks it is the aggregator (rule 27.1), and so called.
+// the ranks below; or the plain switch. Ranks see it as the aggregator (rule 27.1), so the control
+// has that name.
 //
-// Tables are filled by the control plane. The front says how frames leave, as in `aggregator.p4`;
-// CELL makes the index of the packet's cell, TURN and PLACE numbers of what it is about;
-// THROUGH_EGRESS sends a frame through egress, which adds a salt to its check word.
+// Tables are filled by the control plane. The front defines how frames leave, as in
+// `aggregator.p4`; CELL computes the index of the packet's cell, TURN and PLACE the numbers that
+// identify its contents; THROUGH_EGRESS sends a frame through egress, which adds a salt to its
+// check word.
 
-// What it answers to: for each job, the data port, one for each rank, one for RESULTs to all.
+// The number of endpoints: for each job, the data port, a port for each rank, and one for RESULTs
+// to all.
 #define ENDPOINTS MAX_MEMBERS + 2 * MAX_JOBS
 
 control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETERS) {
@@ -16,9 +19,9 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // ---- Admission from below: rule 27.1 ----
 
-    // `own`: the rank's bit. `rest`: those of the others of its group that are below. `surplus`,
-    // `salts`: what a partial sum of all has in its check word beside. `from`: the port from which
-    // the rank's packets go up. `again`: the port by which its frames come in once more.
+    // `own`: the rank's bit. `rest`: the bits of the other ranks of its group that are below.
+    // `surplus`, `salts`: the additional terms in the check word of a partial sum of all. `from`:
+    // the port from which the rank's packets go up. `again`: the recirculation port.
     action admit(
         bit<32> own, bit<32> rest, bit<32> surplus, bit<8> salts, bit<16> from, port_t again)
     {
@@ -31,14 +34,15 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.again = again;
     }
 
-    // Partial sums, what has nobody to be combined with, and all of an aborted job.
+    // For partial sums, contributions with no others to be combined with, and all of an aborted
+    // job.
     action pass_by(bit<16> from) {
         m.pass = PASS_BY;
         m.combiner.from = from;
     }
 
-    // Contributions and partial sums. `kind` and `set` tell the latter, whose set (aux) has bits of
-    // ranks at its sender's place alone.
+    // Contributions and partial sums. `kind` and `set` match partial sums, whose set (aux) may only
+    // have bits of ranks at the sender's place.
     table members {
         key = {
             m.is_contribution: ternary;
@@ -72,7 +76,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.combiner.from = h.udp.src;
     }
 
-    // What a partial sum of this contribution alone would have for flags.
+    // The flags that a partial sum of this contribution alone would have.
     action with_flags(bit<8> value) { m.flags = value; }
 
     table own_flags {
@@ -89,7 +93,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         size = 2;
     }
 
-    // ---- What becomes of it ----
+    // ---- Outcomes ----
 
     action held() {
         m.outcome = OUTCOME_HELD;
@@ -101,10 +105,11 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         DROP
     }
 
-    // Its cell was claimed since its first pass: what it was has been forgotten (rule 27.12).
+    // The cell was claimed since the packet's first pass: its contents were overwritten (rule
+    // 27.12).
     action forgotten() { DROP }
 
-    // Rule 27.14, of all ranks below.
+    // Rule 27.14, for all ranks below.
     action complete() {
         m.outcome = OUTCOME_COMBINED;
         h.switchml.kind = KIND_PARTIAL;
@@ -167,7 +172,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // ---- From the parent: rule 27.4 ----
 
-    // As a RESULT to all, or an answer, of this combiner's own.
+    // Sends the packet as a RESULT to all of this combiner's own.
     action to_group(group_t group, bit<48> mac, bit<32> address, bit<16> udp_port) {
         m.outcome = OUTCOME_TO_ALL;
         h.ethernet.src = h.ethernet.dst;

@@ -1,4 +1,5 @@
-// States of a combiner's parser alone: what goes up as it is, and what comes from its parent.
+// States that only a combiner's parser has: for packets that go up unchanged, and for packets from
+// its parent.
 
 #define CONTROL_REPLY_BYTES (20 + 8 + HEADER_BYTES + 4 * CONTROL_REPLY_LANES)
 
@@ -19,13 +20,13 @@ state partial_##blocks {                                                        
 BY_STATES(1)
 BY_STATES(2)
 
-// Without lanes.
+// A partial sum without lanes.
 state partial_0 {
     m.outcome = OUTCOME_BAD_LANES;
     transition accept;
 }
 
-// It has no shape, so no cell is free for it.
+// A partial sum has no shape, so it frees no cell.
 state partial {
     transition select(h.switchml.aux) {
         0: empty_set;

@@ -2,8 +2,8 @@
 // rules 24.13 and 27.12 leave to a combiner. Several tables decide by them at the same time, each
 // about a register.
 
-// What a cell is of, beside epoch and round: job, slot, group, op and lanes. Jobs below 4096, with
-// up to 1024 slots and ranks.
+// The identity of a cell's contents, without epoch and round: job, slot, group, op and lanes. Jobs
+// are below 4096, with up to 1024 slots and ranks.
 #define PLACE                                                                    \
     (h.switchml.job[11:0] ++ h.switchml.slot[9:0] ++ h.switchml.rank[9:5] ++ m.shape[4:0])
 
@@ -15,15 +15,15 @@
     h.switchml.rank: ternary;                                                    \
     m.seen: ternary;
 
-// Neither HELD_OTHER nor HELD_SAME.
+// Matches neither HELD_OTHER nor HELD_SAME.
 #define FREE 0 &&& 3
 
-// The packet's rank is in the cell's group: the lowest five bits are its place there.
+// The packet's rank is in the cell's group: the lowest five bits of the rank are its bit number.
 #define IN_ALREADY(pass, r, again)                                               \
     (pass, HELD_SAME, CALL_SAME, CALL_SAME, r &&& 16w31, (32w1 << r) &&& (32w1 << r)): again;
 
-// `start`: the packet claims the cell (rule 27.10). `again`: its rank is in. `sum`: it is new to
-// its round (rule 27.9). None of these: it passes.
+// `start`: the packet claims the cell (rule 27.10). `again`: its rank is in already. `sum`: it is
+// new to its round (rule 27.9). Otherwise it passes.
 #define RULES(start, again, sum, maximum)                                        \
     (PASS_FIRST, FREE, _, _, _, _): start;                                       \
     ANY_IN_ALREADY(PASS_FIRST, again)                                            \

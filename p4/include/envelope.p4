@@ -1,4 +1,4 @@
-// Part of a role's control: sizes of its tables, and what it does to a frame that it sends.
+// Part of a role's control: the sizes of its tables, and the changes to a frame that it sends.
 
 #define MAX_JOBS 16
 #define MAX_RANKS 32

@@ -1,8 +1,8 @@
-// Headers of a frame, and what is carried along with it.
+// Headers of a frame, and the metadata carried with it.
 
 typedef bit<9> port_t;
 typedef bit<16> group_t;
-// Of a set of a slot, in every register.
+// Index of a set of a slot, in every register.
 typedef bit<16> index_t;
 
 header ethernet_t {
@@ -37,7 +37,7 @@ header udp_t {
     bit<16> checksum;
 }
 
-// 32 lanes of payload. A register holds a lane of `low` beside one of `high`.
+// 32 lanes of payload. A register entry holds a lane of `low` and one of `high`.
 header lanes_t {
     bit<32> v0; bit<32> v1; bit<32> v2; bit<32> v3;
     bit<32> v4; bit<32> v5; bit<32> v6; bit<32> v7;
@@ -49,19 +49,19 @@ header lanes_t {
     bit<32> v28; bit<32> v29; bit<32> v30; bit<32> v31;
 }
 
-// What a PENDING or REJECT says.
+// The payload of a PENDING or REJECT.
 header control_reply_t {
     bit<32> first;
     bit<32> second;
 }
 
-// In front of a frame that goes through the pipeline again; never on a wire.
+// Stands in front of a frame that goes through the pipeline again; never on a wire.
 header pass_t {
     bit<8> kind;
     bit<7> unused;
     port_t port;
     index_t index;
-    // Ranks of the job but one.
+    // Number of the job's other ranks.
     bit<8> others;
 #ifdef COMBINER
     bit<32> turn;
@@ -83,11 +83,11 @@ struct headers_t {
 }
 
 #ifdef COMBINER
-// What a combiner knows beside.
+// Additional metadata of a combiner.
 struct combiner_t {
     // The packet came to a port for the parent's answers.
     bit<1> is_from_parent;
-    // It goes to the parent.
+    // The packet goes to the parent.
     bit<1> goes_up;
     // The time, as the front counts.
     clock_t now;
@@ -98,33 +98,33 @@ struct combiner_t {
     bit<8> round;
     // UDP port from which the rank's packets go up.
     bit<16> from;
-    // What the check word of a partial sum of all ranks below has more than theirs (rule 3.5): so
-    // many salts, and this.
+    // The additional terms in the check word of a partial sum of all ranks below (rule 3.5): the
+    // number of salts, and a constant.
     bit<8> salts;
     bit<32> surplus;
 }
 #endif
 
 struct metadata_t {
-    // OUTCOME_*: what became of the packet, for the counters.
+    // OUTCOME_*: the outcome of the packet, for the counters.
     bit<8> outcome;
     // The frame has a whole header of ours, of a kind that the aggregator takes.
     bit<1> is_contribution;
     bit<1> is_hello;
     bit<1> bad_ip_checksum;
-    // It is addressed to the aggregator.
+    // The packet is addressed to the aggregator.
     bit<1> is_ours;
-    // It is a HELLO that has the rank's secret.
+    // The packet is a HELLO with the rank's secret.
     bit<1> is_member;
-    // It goes out as an answer, so the IP header is ours.
+    // The frame goes out as an answer, so its IP header is ours.
     bit<1> is_answer;
     // PASS_*
     bit<8> pass;
-    // What its first pass is, once it is admitted: PASS_FIRST, or PASS_EMPTY.
+    // The packet's first pass, once it is admitted: PASS_FIRST or PASS_EMPTY.
     bit<8> first;
-    // Where the frame came in, the first time.
+    // The port by which the frame came in the first time.
     port_t port;
-    // Where it comes in once more.
+    // The recirculation port.
     port_t again;
     index_t index;
     // The round before the packet's in its set.
@@ -133,13 +133,13 @@ struct metadata_t {
     bit<8> shape;
     // The flags of a RESULT of this contribution alone.
     bit<8> flags;
-    // The rank's bit, and those of all others.
+    // The rank's bit, and the bits of all other ranks.
     bit<32> own;
     bit<32> rest;
-    // Ranks of the job but one.
+    // Number of the job's other ranks.
     bit<8> others;
-    // What the set's registers said: HELD_*, CALL_*, the ranks in the round before this packet, how
-    // many are missing, the flags of a RESULT before this packet.
+    // The values read from the set's registers: HELD_*, CALL_*, the ranks in the round before this
+    // packet, the number of missing ranks, the flags of a RESULT before this packet.
     bit<8> held;
     bit<8> call;
     bit<32> seen;

@@ -51,7 +51,7 @@ state high {
 state ethernet {
     packet.extract(h.ethernet);
     transition select(h.ethernet.dst[47:40], h.ethernet.type) {
-        // To a group, or to all: not the aggregator's, whatever its address (rule 5.7).
+        // A frame to a group or to all is not for the aggregator, whatever its address (rule 5.7).
         (1 &&& 1, ETHERTYPE_IPV4): others_ipv4;
         (_, ETHERTYPE_IPV4): ipv4;
         (_, ETHERTYPE_IPV6): ipv6;
@@ -104,7 +104,7 @@ state ipv4 {
     packet.extract(h.ipv4);
     IPV4_EXTRACTED
     transition select(h.ipv4.version_ihl, h.ipv4.protocol, h.ipv4.fragment) {
-        // More fragments, or an offset.
+        // The packet is not a fragment: no more fragments, no offset.
         (PLAIN_IPV4, PROTOCOL_UDP, 0 &&& 0x3FFF): udp;
         (PLAIN_IPV4, PROTOCOL_UDP, _): fragment;
         (_, PROTOCOL_UDP, _): ip_options;
@@ -167,7 +167,7 @@ state hello {
 // Op and lanes as one number, the same with and without payload.
 #define SHAPE(blocks, op) (2 * blocks + op)
 
-// Without payload: rule 2.8.
+// Without payload (rule 2.8).
 #define EMPTY FLAG_EMPTY &&& FLAG_EMPTY
 
 state contribution_0 {

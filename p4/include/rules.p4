@@ -1,5 +1,5 @@
-// Section 8 of docs/protocol.md as entries of a table. Several tables decide by them at the same
-// time, each about a register.
+// Section 8 of docs/protocol.md as entries of a table. Several tables apply these rules in
+// parallel, each for a register.
 
 #define RULE_KEY                                                                 \
     m.pass: ternary;                                                             \
@@ -9,16 +9,16 @@
     h.switchml.rank: ternary;                                                    \
     m.seen: ternary;
 
-// Only of a packet's first pass: on others, neither the call nor the ranks were asked for.
+// Only for a packet's first pass: other passes read neither the call nor the ranks.
 //
-// An entry for each of the 32 ranks that a packet may be of (`ranks.p4`): to compare two fields
-// would cost a stage.
+// There is an entry for each of the 32 possible ranks of a packet (`ranks.p4`), because comparing
+// two fields would cost a stage.
 #define IN_ALREADY(pass, r, again) \
     (pass, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
 
 // `start`: the packet starts its round (rule 8.8), which it may if the set holds the round before
-// (rule 24.5). `again`: its rank is in (rule 8.5, rule 8.6). `sum`, `maximum`: it is new to its
-// round (rule 8.4). None of these: another call (rule 8.3), or another round (rule 8.9).
+// (rule 24.5). `again`: its rank is in already (rule 8.5, rule 8.6). `sum`, `maximum`: it is new to
+// its round (rule 8.4). Otherwise: another call (rule 8.3), or another round (rule 8.9).
 #define RULES(start, again, sum, maximum)                                        \
     (PASS_FIRST, HELD_BEFORE, _, _, _, _): start;                                \
     ANY_IN_ALREADY(PASS_FIRST, again)                                            \
@@ -32,8 +32,8 @@
     ANY_IN_ALREADY(PASS_EMPTY, room)                                             \
     (PASS_EMPTY, HELD_SAME, CALL_SAME, _, _, _): sum;
 
-// What lanes do. The first of a sum's lanes to come are stored, those after it added (rule 8.13):
-// flags of a set without lanes have no CHECKED.
+// The effect on lanes. The first lanes of a sum are stored, later ones added (rule 8.13): the flags
+// of a set without lanes have no CHECKED.
 #define LANE_KEY                                                                 \
     m.step: ternary;                                                             \
     m.union: ternary;

@@ -1,4 +1,4 @@
-// What a packet does to its slot: section 8 of docs/protocol.md, with less state as rule 24.5
+// The effect of a packet on its slot: section 8 of docs/protocol.md, with less state, as rule 24.5
 // allows.
 //
 // State lies in registers (rule 24.7), with an entry for each set of each slot, and one access to
@@ -37,7 +37,7 @@ control Slot(inout headers_t h, inout metadata_t m) {
         size = 128;
     }
 
-    // What changes nothing when it is combined, so that combining reads.
+    // Values that change nothing when they are combined, so that combining reads the lanes.
     action zeros() {
         h.low.v0 = 0; h.high.v0 = 0; h.low.v1 = 0; h.high.v1 = 0;
         h.low.v2 = 0; h.high.v2 = 0; h.low.v3 = 0; h.high.v3 = 0;

@@ -11,7 +11,7 @@ use crate::share::Share;
 use crate::slot::{self, Slot};
 use crate::{LANES_PER_BLOCK, RANKS_PER_GROUP};
 
-/// What data planes can do that serve packets by this module.
+/// The capabilities of data planes that serve packets by this module.
 pub const CAPABILITIES: Capabilities = Capabilities::CHECKED_MAXIMA
     .union(Capabilities::EMPTY_CONTRIBUTIONS)
     .union(Capabilities::PARTIAL_SUMS)
@@ -20,9 +20,9 @@ pub const CAPABILITIES: Capabilities = Capabilities::CHECKED_MAXIMA
 
 /// Storage of jobs and members: BPF maps in the kernel, vectors on a host.
 pub trait Members {
-    /// The job of that number, if the table is that long.
+    /// The job with this number, if the table is that long.
     fn job(&self, number: u16) -> Option<JobEntry>;
-    /// What is known of a rank.
+    /// The entry of a rank in the member table.
     fn member(&self, job: u16, rank: u16) -> Option<MemberEntry>;
     /// Binds a rank to the place it said HELLO from, for this epoch.
     fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding);
@@ -30,8 +30,8 @@ pub trait Members {
 
 /// Storage of slots, too.
 pub trait Tables: Members {
-    /// Runs `f` on a slot of the pool, with nobody else on it. [`Outcome::SlotBusy`] when that
-    /// cannot be had, [`Outcome::BadSlot`] when there is no such slot.
+    /// Runs `f` on a slot of the pool, under its lock. Returns [`Outcome::SlotBusy`] if the lock
+    /// stays taken, [`Outcome::BadSlot`] if the pool has no such slot.
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome;
 }
 
@@ -127,7 +127,8 @@ fn has_right_tag<P: Payload + ?Sized>(
     Ok(())
 }
 
-/// Rule 28.4: gives an answer its tag, in a job with tags. There is room: what it answers had one.
+/// Rule 28.4: gives an answer its tag, in a job with tags. There is room: the packet that it
+/// answers had a tag.
 #[inline(always)]
 fn seal<P: Payload + ?Sized>(key: &Key, header: &mut Header, payload: &mut P) {
     if key.is_none() {
@@ -138,8 +139,8 @@ fn seal<P: Payload + ?Sized>(key: &Key, header: &mut Header, payload: &mut P) {
 }
 
 /// Rules 7.5, 7.14, 7.9, 7.10: the packet is of the job's session, and came from where its ranks
-/// live. The key of its rank; of a PARTIAL, none. `has_right_tag` judges rule 7.14 by the rank's
-/// key.
+/// live. Returns the rank's key; for a PARTIAL, no key. `has_right_tag` judges rule 7.14 by the
+/// rank's key.
 #[inline(always)]
 pub(crate) fn admit<T: Members>(
     tables: &T,
@@ -154,14 +155,14 @@ pub(crate) fn admit<T: Members>(
         return Err(Outcome::BadRank);
     }
     let key = if share.is_partial() {
-        // Who adds up has no keys.
+        // A combiner has no keys.
         if header.tag_len() > 0 || !job.key.is_none() {
             return Err(Outcome::BadTag);
         }
         for index in 0..RANKS_PER_GROUP {
             if let Some(rank) = share.rank(index) {
                 let member = tables.member(header.job.get(), rank).ok_or(Outcome::BadRank)?;
-                // Its combiner sends for each rank from a port of its own.
+                // The rank's combiner sends for each rank from a separate port.
                 comes_from(binding, &Binding { port: binding.port, ..home(job, &member)? })?;
             }
         }

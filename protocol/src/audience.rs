@@ -1,11 +1,11 @@
-//! For whom the lanes of a round's result are: rules 2.10 and 9.3 of `docs/protocol.md`.
+//! The ranks that need the lanes of a round's result: rules 2.10 and 9.3 of `docs/protocol.md`.
 
 use crate::header::Op;
 
 /// Ranks that an op can name: 0 up to this.
 pub const NAMED_RANKS: u16 = 64;
 
-/// What the upper two bits of an op say.
+/// The upper two bits of an op, and the mask of the rank below them.
 const ONE: u8 = 1;
 const ALL_BUT: u8 = 2;
 const RANK: u8 = 0x3F;
@@ -15,14 +15,14 @@ const RANK: u8 = 0x3F;
 pub enum Audience {
     /// Every rank.
     All,
-    /// This one.
+    /// One rank alone.
     One(u16),
     /// Every rank but this one.
     AllBut(u16),
 }
 
 impl Audience {
-    /// That of a packet with this op.
+    /// The audience that a packet's op names.
     #[inline(always)]
     pub const fn of(op: u8) -> Self {
         let rank = (op & RANK) as u16;
@@ -33,9 +33,10 @@ impl Audience {
         }
     }
 
-    /// The op of its packets, whose lanes are combined by `op`: a sum, unless it is for all.
+    /// The op field of packets for this audience, whose lanes are combined by `op`: always a sum,
+    /// unless the audience is all ranks.
     ///
-    /// Of ranks below [`NAMED_RANKS`].
+    /// The rank must be below [`NAMED_RANKS`].
     #[inline(always)]
     pub const fn op(self, op: Op) -> u8 {
         match self {

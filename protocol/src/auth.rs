@@ -1,4 +1,4 @@
-//! Packet tags (section 28 of `docs/protocol.md`): who has a key tells packets of its other holder
+//! Packet tags (section 28 of `docs/protocol.md`): a key's two holders tell each other's packets
 //! from forged ones.
 
 use core::fmt;
@@ -10,22 +10,22 @@ use crate::U64;
 pub use crate::header::TAG_LEN;
 use crate::header::{HEADER_LEN, Header, flags};
 
-/// 128 random bits that two ends of a job know. [`Key::NONE`] is none: packets have no tag.
+/// 128 random bits that two ends of a job know. With [`Key::NONE`], packets have no tag.
 #[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Key(pub [u64; 2]);
 
 impl Key {
-    /// No key.
+    /// The key of a job without tags.
     pub const NONE: Self = Self([0; 2]);
 
-    /// Whether it is none.
+    /// Whether it is [`Self::NONE`].
     #[inline(always)]
     pub const fn is_none(&self) -> bool {
         self.0[0] | self.0[1] == 0
     }
 
-    /// The key of these bytes, in the order in which SipHash takes them.
+    /// The key made of these bytes, in the order in which SipHash takes them.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let number = u128::from_le_bytes(bytes);
         Self([number as u64, (number >> 64) as u64])
@@ -46,7 +46,7 @@ impl Key {
     }
 }
 
-/// Keys do not get into logs.
+/// Keys must not get into logs.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_none() { "Key::NONE" } else { "Key(…)" })

@@ -1,9 +1,9 @@
-//! The combiner: adds up, on the way to the root, what several ranks contribute to one round of a
-//! slot. Section 27 of `docs/protocol.md`.
+//! The combiner: adds up the contributions of several ranks to one round of a slot, on their way to
+//! the root. Section 27 of `docs/protocol.md`.
 //!
-//! All of its state is soft. It may forget a cell, let it go or pass it by at any time, and costs
-//! nothing but time: the root judges each packet by the ranks that it stands for, and what ranks
-//! send again passes combiners untouched.
+//! All of its state is soft. It may forget a cell, flush it or pass packets by at any time. That
+//! costs only time: the root judges each packet by the ranks that it stands for, and resends pass
+//! combiners untouched.
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -14,7 +14,7 @@ use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::Outcome;
 use crate::share::Share;
 
-/// What a cell knows of what it holds, values aside.
+/// The state of a cell, without its values.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -54,7 +54,7 @@ pub struct CellHead {
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Cell {
-    /// What the cell knows of what it holds.
+    /// The cell's state, without its values.
     pub head: CellHead,
     /// The values, in the machine's byte order.
     pub values: Values,
@@ -71,7 +71,7 @@ impl Default for Cell {
     }
 }
 
-/// What the combiner knows beside its cells.
+/// The combiner's inputs for a packet, in addition to the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surroundings {
     /// Bitmap of the ranks of the packet's group that are below this combiner, from the control
@@ -79,7 +79,7 @@ pub struct Surroundings {
     pub below: u32,
     /// The time, in any unit; it wraps around.
     pub now: u32,
-    /// From which age on a cell gives way to another key, in the same unit.
+    /// The age at which a cell may be taken by another key, in the same unit.
     pub patience: u32,
 }
 
@@ -101,14 +101,15 @@ pub enum Fate {
     Flushes,
     /// Rule 27.9: its values are in the cell already; it is dropped.
     Duplicate,
-    /// It is dropped: its check word disagrees, or it ends too early. The cell is as before.
+    /// The packet is dropped: its check word disagrees, or it ends too early. The cell is as
+    /// before.
     Refused(Outcome),
 }
 
 /// What a packet finds in its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// Its own round of its own call.
+    /// The packet's own call and round.
     Match,
     /// Something that it may overwrite.
     Free,
@@ -151,7 +152,7 @@ impl CellHead {
             let ahead = header.round.get().wrapping_sub(self.round) as i32;
             return match ahead {
                 0 if self.has_call(header) => Finding::Match,
-                // All ranks have the result of the round that is held.
+                // All ranks have the result of the round that the cell holds.
                 1.. => Finding::Free,
                 _ => Finding::Taken,
             };
@@ -165,7 +166,7 @@ impl CellHead {
         }
     }
 
-    /// Rule 27.12: holds nothing any more.
+    /// Rule 27.12: empties the cell.
     #[inline(always)]
     pub const fn forget(&mut self) {
         (self.held, self.check, self.flags) = (0, 0, flags::CHECKED);
@@ -210,8 +211,8 @@ impl CellHead {
         self.flags |= header.flags & flags::CE;
     }
 
-    /// Rule 27.14: makes a PARTIAL of the packet, whose payload has the values, and holds nothing
-    /// any more.
+    /// Rule 27.14: makes a PARTIAL of the packet, whose payload has the values, and empties the
+    /// cell.
     #[inline(always)]
     fn leave<P: Payload + ?Sized>(
         &mut self,
@@ -243,10 +244,10 @@ impl CellHead {
 }
 
 /// Serves a CONTRIBUTION or PARTIAL from below, which has been admitted (rule 27.1) except for its
-/// check word, with nobody else on its cell.
+/// check word, under the cell's lock.
 ///
 /// After [`Fate::Combined`] and [`Fate::Evicted`], header and payload are those of the partial sum,
-/// as long as the packet was. After [`Fate::Held`] the payload is not to be used any more.
+/// as long as the packet was. After [`Fate::Held`] the payload must not be used.
 #[inline(always)]
 pub fn combine<P: Payload + ?Sized>(
     cell: &mut Cell,
@@ -312,7 +313,7 @@ fn take_in<P: Payload + ?Sized>(
         cell.head.leave(header, payload)?;
         return Ok(Fate::Combined);
     }
-    // What is as long as the packet takes its place. All else is forgotten.
+    // A partial sum as long as the packet takes the packet's place. Any other is forgotten.
     if finding == Finding::Old && old.lanes == header.lanes.get() {
         old.leave(header, payload)?;
         return Ok(Fate::Evicted);
@@ -320,8 +321,8 @@ fn take_in<P: Payload + ?Sized>(
     Ok(Fate::Held)
 }
 
-/// Rules 27.11 and 27.12: makes a packet of what the cell holds, which then holds nothing. The
-/// packet's envelope is the caller's, and its payload has room for the cell's lanes.
+/// Rules 27.11 and 27.12: makes a packet of the cell's values and empties the cell. The packet's
+/// envelope is the caller's, and its payload has room for the cell's lanes.
 #[inline(always)]
 pub fn flush<P: Payload + ?Sized>(
     cell: &mut Cell,
@@ -333,8 +334,7 @@ pub fn flush<P: Payload + ?Sized>(
     cell.head.leave(header, payload)
 }
 
-/// Overwrites the values with the payload, and the payload with the values, unless the check word
-/// disagrees: both are then as before.
+/// Exchanges the values and the payload. If the check word disagrees, both keep their old contents.
 #[inline(always)]
 fn exchange_checked<P: Payload + ?Sized>(
     values: &mut Values,
@@ -350,7 +350,7 @@ fn exchange_checked<P: Payload + ?Sized>(
     Err(Outcome::BadCheck)
 }
 
-/// Combines the payload into the values, unless the check word disagrees: they are then as before.
+/// Combines the payload into the values. If the check word disagrees, they keep their old contents.
 #[inline(always)]
 fn add_checked<P: Payload + ?Sized>(
     values: &mut Values,

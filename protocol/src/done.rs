@@ -4,7 +4,7 @@
 use crate::audience::Audience;
 use crate::header::{Header, Kind, flags};
 
-/// A DONE in the making: of RESULTs to all of one call and one audience.
+/// A DONE under construction, for RESULTs to all of one call and one audience.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Done {
@@ -19,7 +19,7 @@ impl Done {
         !matches!(Audience::of(result.op), Audience::All) && result.tag_len() == 0
     }
 
-    /// That of the call of this RESULT to all; it names no round yet.
+    /// A DONE for the call of this RESULT to all; it names no round yet.
     #[inline(always)]
     pub fn new(result: &Header) -> Self {
         let mut header = *result;
@@ -38,7 +38,7 @@ impl Done {
             && result.fingerprint == self.header.fingerprint
     }
 
-    /// Names this round. The lane that says so.
+    /// Names the round of this RESULT, and returns the lane that does so.
     #[inline(always)]
     pub fn add(&mut self, result: &Header) -> u32 {
         let lane = u32::from(result.slot.get()) << 16 | result.round.get() & 0xFFFF;
@@ -48,25 +48,25 @@ impl Done {
         lane
     }
 
-    /// The ranks that need the lanes of its rounds: not those that it is for.
+    /// The ranks that need the lanes of its rounds; a DONE goes to the others.
     #[inline(always)]
     pub const fn audience(&self) -> Audience {
         Audience::of(self.header.op)
     }
 
-    /// How many rounds it names: its lanes.
+    /// The number of rounds that it names: its lanes.
     #[inline(always)]
     pub fn len(&self) -> u16 {
         self.header.lanes.get()
     }
 
-    /// Whether it names none.
+    /// Whether it names no round.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its header; the lanes follow it.
+    /// The header of the DONE; the lanes follow it.
     #[inline(always)]
     pub fn header(&self) -> Header {
         let mut header = self.header;

@@ -1,4 +1,4 @@
-//! Whom a job's RESULTs to all go to.
+//! The places that a job's RESULTs to all go to.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -12,22 +12,22 @@ pub const MAX_PLACES: usize = 64;
 /// How a rank gets RESULTs to all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By the job's group.
+    /// By multicast, to the job's group.
     Group,
-    /// A copy of its own.
+    /// By a unicast copy.
     Copy,
     /// By its combiner, which gets one copy for all ranks below it.
     Combiner,
 }
 
-/// The ways of ranks 0, 1, … that live there, none behind a combiner: those of `by_group` by their
-/// group.
+/// How ranks 0, 1, …, which live at `members` and not behind a combiner, get RESULTs: the ranks of
+/// `by_group` by their group, others by a copy.
 pub fn direct(members: &[Binding], by_group: &Ranks) -> impl Iterator<Item = (u16, Binding, Way)> {
     let way = |rank| if by_group.contains(rank) { Way::Group } else { Way::Copy };
     (0..).zip(members).map(move |(rank, member)| (rank, *member, way(rank)))
 }
 
-/// Where the copy goes that a rank gets, which lives there, of the job of that number.
+/// The destination of a rank's copy, in the job with this number. The rank lives at `member`.
 pub const fn place(
     job: &JobEntry,
     number: u16,
@@ -52,22 +52,22 @@ pub struct Receivers {
     pub epoch: u32,
     /// 1 if the copies differ in their addresses; 0 if all go to the group.
     pub differ: u32,
-    /// By which port each leaves, and where to; up to the first without a port.
+    /// The port by which each copy leaves, and its destination; up to the first without a port.
     pub places: [Binding; MAX_PLACES],
-    /// The ranks that each is for, of the first 64: bit r is rank r.
+    /// The ranks that each copy is for, of the first 64: bit r is rank r.
     pub ranks: [u64; MAX_PLACES],
 }
 
 const _: () = assert!(size_of::<Receivers>() == 8 + (32 + 8) * MAX_PLACES);
 
-/// A rank in a bitmap of the first 64; no bit of any other.
+/// A rank in a bitmap of the first 64; 0 for any other rank.
 pub const fn bit(rank: u16) -> u64 {
     if rank < 64 { 1 << rank } else { 0 }
 }
 
 impl Receivers {
-    /// Rules 5.2 and 5.3, for the job of that number. `members` are ranks, where each lives, and by
-    /// which way it gets RESULTs to all. `None` if that takes more than [`MAX_PLACES`].
+    /// Rules 5.2 and 5.3, for the job with this number. `members` says of each rank where it lives
+    /// and how it gets RESULTs to all. `None` if that takes more than [`MAX_PLACES`] copies.
     pub fn new(
         job: &JobEntry,
         number: u16,
@@ -89,7 +89,7 @@ impl Receivers {
         Some(this)
     }
 
-    /// The places, without those that are not used.
+    /// The places, without the unused ones.
     #[inline(always)]
     pub fn used(&self) -> impl Iterator<Item = &Binding> {
         self.places.iter().take_while(|place| place.ifindex != 0)

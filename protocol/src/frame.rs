@@ -1,8 +1,8 @@
 //! Ethernet, IP and UDP around a packet, for data planes that see whole frames.
 //!
-//! [`Envelope`] has what is the same over IPv4 and IPv6, and [`Network`] the rest. A VLAN tag is no
-//! part of it: all data planes serve frames without it, and put it into the answer. At tc the
-//! kernel has taken it off, a program in XDP does so itself.
+//! [`Envelope`] has the parts that IPv4 and IPv6 share, and [`Network`] the rest. A VLAN tag is not
+//! part of it: all data planes serve frames without the tag, and put it back into the answer. At tc
+//! the kernel has taken the tag off; an XDP program does so itself.
 
 mod network;
 mod tag;
@@ -34,10 +34,10 @@ const UDP_LEN: u16 = 8;
 /// Who fills in the UDP checksum of a frame on its way out (rule 6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Whoever makes the frame; or nobody, where it may be left out.
+    /// The program that makes the frame; or nobody, where the checksum may be left out.
     Whole,
-    /// The device, or the kernel where it cuts the frame apart: the field holds what they go on
-    /// from.
+    /// The device, or the kernel when it cuts the frame apart: the field holds the sum that they
+    /// start from.
     Offloaded,
 }
 
@@ -66,13 +66,13 @@ pub struct Envelope<N> {
 }
 
 impl<N: Network> Envelope<N> {
-    /// Its size in bytes.
+    /// Size of these headers in bytes.
     pub const LEN: usize = size_of::<Self>();
 
-    /// Rule 5.8: whether the frame may be for the aggregator: plain UDP over that kind of IP. Says
-    /// why not otherwise.
+    /// Rule 5.8: whether the frame may be for the aggregator: plain UDP over this kind of IP. The
+    /// error says why not.
     ///
-    /// A yes leaves to check that address and port are the aggregator's, then
+    /// The caller must then check that address and port are the aggregator's, and
     /// [`Self::payload_len`].
     #[inline(always)]
     pub fn is_udp(&self) -> Result<(), Outcome> {
@@ -105,7 +105,7 @@ impl<N: Network> Envelope<N> {
         Ok(udp_len - headers)
     }
 
-    /// What the frame is addressed to.
+    /// The endpoint that the frame is addressed to.
     #[inline(always)]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::served(self.mac_destination, self.ip.destination(), self.destination_port)
@@ -124,8 +124,8 @@ impl<N: Network> Envelope<N> {
         }
     }
 
-    /// Whether it is what a host sends to itself: by loopback alone does a frame without a MAC
-    /// reach a host.
+    /// Whether a host sent the frame to itself: only by loopback does a frame without a MAC reach a
+    /// host.
     #[inline(always)]
     pub fn is_looped(&self) -> bool {
         self.mac_destination == [0; 6]
@@ -137,23 +137,23 @@ impl<N: Network> Envelope<N> {
         self.ip.traffic_class() & ECN_MASK == ECN_CE
     }
 
-    /// Rule 5.1: turns the frame back to its sender, with `lanes` words of payload. `sum` is that
-    /// of header and payload ([`sum_of_packet`]), of use where UDP needs a checksum.
+    /// Rule 5.1: turns the frame back to its sender, with `lanes` words of payload. `sum` is the
+    /// sum of header and payload ([`sum_of_packet`]), used where UDP needs a checksum.
     #[inline(always)]
     pub fn turn_back(&mut self, lanes: u16, sum: u16) {
         self.swap_ends();
         self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
-    /// Turns a bundle back to its sender, as long as it is. `sum` is that of its packet, unless the
-    /// checksum is offloaded.
+    /// Turns a bundle back to its sender, with its length unchanged. `sum` is the sum of its
+    /// packet, unless the checksum is offloaded.
     #[inline(always)]
     pub fn turn_bundle_back(&mut self, checksum: Checksum, sum: u16) {
         self.swap_ends();
         self.finish(self.udp_len.get(), checksum, sum);
     }
 
-    /// Rule 5.2: sends the frame from the aggregator's address to that place, with `lanes` words of
+    /// Rule 5.2: sends the frame from the aggregator's address to this place, with `lanes` words of
     /// payload. `sum` is as for [`Self::turn_back`].
     #[inline(always)]
     pub fn send_to(&mut self, place: &Binding, source: Ip, lanes: u16, sum: u16) {
@@ -161,15 +161,16 @@ impl<N: Network> Envelope<N> {
         self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
-    /// Sends a bundle there, as long as it is. `sum` is as for [`Self::turn_bundle_back`].
+    /// Sends a bundle to this place, with its length unchanged. `sum` is as for
+    /// [`Self::turn_bundle_back`].
     #[inline(always)]
     pub fn send_bundle_to(&mut self, place: &Binding, source: Ip, checksum: Checksum, sum: u16) {
         self.leave_for(place, source);
         self.finish(self.udp_len.get(), checksum, sum);
     }
 
-    /// Sends a packet of `lanes` words of payload there in place of the bundle. `sum` is as for
-    /// [`Self::turn_bundle_back`].
+    /// Sends a packet of `lanes` words of payload to this place, instead of the bundle. `sum` is as
+    /// for [`Self::turn_bundle_back`].
     #[inline(always)]
     pub fn send_instead(
         &mut self,
@@ -190,19 +191,19 @@ impl<N: Network> Envelope<N> {
         self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
-    /// Leaves open where a frame goes that is complete otherwise: no host takes it as it is.
+    /// Removes the destination of a frame that is complete otherwise: no host takes such a frame.
     #[inline(always)]
     pub const fn leave_open(&mut self) {
         self.mac_destination = [0; 6];
     }
 
-    /// Whether where it goes was left open.
+    /// Whether the frame has no destination yet.
     #[inline(always)]
     pub fn is_open(&self) -> bool {
         self.mac_destination == [0; 6]
     }
 
-    /// Sends a frame to that place whose destination was left open.
+    /// Sends a frame without a destination to this place.
     #[inline(always)]
     pub fn close(&mut self, place: &Binding) {
         // RFC 1624, equation 3.
@@ -259,7 +260,7 @@ impl<N: Network> Envelope<N> {
         }
     }
 
-    /// Makes the UDP checksum that of words with this sum.
+    /// Sets the UDP checksum for words with this sum.
     #[inline(always)]
     fn set_checksum(&mut self, sum: u32) {
         // 0 would say that there is none.
@@ -276,7 +277,7 @@ impl<N: Network> Envelope<N> {
     }
 }
 
-/// Sum of the words of a packet with so many lanes and maybe a tag, for its UDP checksum.
+/// Sum of the words of a packet with `lanes` lanes and maybe a tag, for its UDP checksum.
 #[inline(always)]
 pub fn sum_of_packet<P: Payload + ?Sized>(
     header: &Header,
@@ -293,7 +294,7 @@ pub fn sum_of_packet<P: Payload + ?Sized>(
     Ok(ones_complement_sum(sum))
 }
 
-/// The same of a DONE, whose lanes have this sum of words.
+/// Sum of the words of a DONE for its UDP checksum, given the sum of its lanes' words.
 #[inline(always)]
 pub fn sum_of_done(header: &Header, lanes: u32) -> u16 {
     ones_complement_sum(u32::from(ones_complement_sum(lanes)) + sum_of_header(header))
@@ -316,7 +317,7 @@ const fn udp_len(lanes: u16) -> u16 {
     UDP_LEN + HEADER_LEN as u16 + 4 * lanes
 }
 
-/// The sum of 16-bit words (RFC 1071), of which `sum` is the plain one.
+/// The ones' complement sum (RFC 1071) of 16-bit words whose plain sum is `sum`.
 #[inline(always)]
 const fn ones_complement_sum(sum: u32) -> u16 {
     let sum = (sum & 0xFFFF) + (sum >> 16);

@@ -32,19 +32,19 @@ pub struct Header {
     pub slot: U16,
     /// Use count of the slot since the start of the epoch, modulo 2^32.
     pub round: U32,
-    /// An [`Op`], and for whom the result is ([`Audience`](crate::audience::Audience)).
+    /// An [`Op`], and the result's audience ([`Audience`](crate::audience::Audience)).
     pub op: u8,
     /// See [`flags`].
     pub flags: u8,
     /// 32-bit words of payload that follow.
     pub lanes: U16,
-    /// Hash of (collective number, op, dtype, element count): equal on all ranks, or the call is in
-    /// error.
+    /// Hash of (collective number, op, dtype, element count): equal on all ranks, or the call
+    /// fails.
     pub fingerprint: U32,
     /// See [`Header::check_of`].
     pub check: U32,
-    /// The sender's own: echoed in unicast replies, 0 in a RESULT for all. In a HELLO, the secret;
-    /// in a PARTIAL, which ranks of its group it stands for.
+    /// A value of the sender's choice: echoed in unicast replies, 0 in a RESULT for all. In a
+    /// HELLO, the secret; in a PARTIAL, which ranks of its group it stands for.
     pub aux: U32,
 }
 
@@ -78,8 +78,8 @@ numbers! {
         Reject = 4, "REJECT";
         /// Opens a rank's data path.
         Hello = 5, "HELLO";
-        /// Nothing: takes the place of a segment that has no part in an answer that is as long as
-        /// the superpacket it was made of.
+        /// Padding: takes the place of a segment without an answer, in a superpacket of answers
+        /// that must be as long as the one it is made of.
         Filler = 6, "FILLER";
         /// A contribution without payload must be sent again in full: its answer needs the room.
         Room = 7, "ROOM";
@@ -101,8 +101,8 @@ numbers! {
 }
 
 impl Op {
-    /// That of a packet whose op is this; it may also say for whom the result is
-    /// ([`Audience`](crate::audience::Audience)).
+    /// The operator in a packet's op field, which may also name the result's
+    /// [`Audience`](crate::audience::Audience).
     #[inline(always)]
     pub const fn of(op: u8) -> Option<Self> {
         match op >> 6 {
@@ -128,7 +128,7 @@ pub mod flags {
         CE = 1;
         /// The check word is valid.
         CHECKED = 2;
-        /// In a CONTRIBUTION: all lanes are zero, and left out.
+        /// In a CONTRIBUTION: all lanes are zero, and the payload is left out.
         EMPTY = 3;
         /// In a HELLO: the answer goes to the job's group.
         GROUP = 4;
@@ -142,7 +142,7 @@ pub mod flags {
 pub enum Malformed {
     /// Shorter than a header.
     Truncated,
-    /// Not [`VERSION`].
+    /// Another version than [`VERSION`].
     Version,
     /// No such [`Kind`].
     Kind,
@@ -172,7 +172,7 @@ impl Header {
             return Err(Malformed::Kind);
         };
         if kind == Kind::Filler {
-            // Whatever was there before is still there.
+            // A filler keeps the bytes of the segment that it replaces.
             return Ok((kind, Op::Sum));
         }
         let Some(op) = Op::of(self.op) else {
@@ -197,7 +197,7 @@ impl Header {
         self.flags & flags::EMPTY != 0 && !self.is_partial()
     }
 
-    /// Whether it stands for the contributions of a set of ranks.
+    /// Whether it stands for a set of ranks: a PARTIAL.
     #[inline(always)]
     pub const fn is_partial(&self) -> bool {
         self.kind == Kind::Partial as u8
@@ -244,7 +244,7 @@ impl Header {
     /// * salt`, modulo 2^32.
     ///
     /// A contribution counts 1, as do PENDING and REJECT; a RESULT counts the job's ranks. So check
-    /// words add up like lanes do, and a data plane needs to know nothing more of them.
+    /// words add up as lanes do, and a data plane need not know more about them.
     #[inline(always)]
     pub fn check_of(&self, lane_sum: u32, contributions: u32) -> u32 {
         lane_sum.wrapping_add(self.salt().wrapping_mul(contributions))

@@ -5,8 +5,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// An IPv6 address, or one of IPv4 as IPv6 maps it (RFC 4291, section 2.5.5.2): so tables have one
-/// kind of entry. The default is no address.
+/// An IPv6 address, or an IPv4 address as IPv6 maps it (RFC 4291, section 2.5.5.2), so that tables
+/// have one kind of entry. The default is no address.
 #[derive(
     Clone,
     Copy,
@@ -24,20 +24,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Ip(pub [u8; 16]);
 
 impl Ip {
-    /// One of IPv4.
+    /// An IPv4 address, mapped into IPv6.
     #[inline(always)]
     pub const fn v4([a, b, c, d]: [u8; 4]) -> Self {
         Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, a, b, c, d])
     }
 
-    /// The last four bytes: those of an IPv4 address.
+    /// The last four bytes, which hold an IPv4 address.
     #[inline(always)]
     pub const fn low(self) -> [u8; 4] {
         let [.., a, b, c, d] = self.0;
         [a, b, c, d]
     }
 
-    /// Whether it is one of IPv4.
+    /// Whether it is an IPv4 address.
     pub const fn is_v4(self) -> bool {
         matches!(self.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, ..])
     }

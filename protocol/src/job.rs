@@ -1,5 +1,5 @@
-//! What the control plane tells the data plane of a job, and what the data plane learns of its
-//! members.
+//! The control plane's description of a job for the data plane, and where the job's members live,
+//! which the data plane learns.
 //!
 //! These structs are values of BPF maps: `#[repr(C)]`, without padding, the same size on both
 //! sides. They are aligned to 8 bytes, because the BPF program copies them by 8-byte words, and its
@@ -12,11 +12,11 @@ use crate::U16;
 use crate::auth::Key;
 use crate::ip::Ip;
 
-/// A job is absent, or gone: its packets are those of an unknown job.
+/// A job is absent, or gone: its packets count as an unknown job's.
 pub const VACANT: u32 = 0;
 /// A job is open for contributions.
 pub const OPEN: u32 = 1;
-/// A job was aborted: its members are told so, and nothing is added any more.
+/// A job was aborted: its members are told so, and no contribution is added any more.
 pub const ABORTED: u32 = 2;
 
 /// One job. The default is a vacant entry.
@@ -38,20 +38,20 @@ pub struct JobEntry {
     pub slots: u32,
     /// Source address of a RESULT for all: where the job's workers send to.
     pub address: Ip,
-    /// Multicast group of a RESULT for all, of IPv4 alone.
+    /// Multicast group of a RESULT for all; IPv4 only.
     pub group: [u8; 4],
     /// UDP port of the group.
     pub group_port: U16,
     /// Zero.
     pub reserved: [u8; 6],
-    /// Key of the RESULTs to all; of a job without tags, none.
+    /// Key of the RESULTs to all; [`Key::NONE`] in a job without tags.
     pub key: Key,
 }
 
 const _: () = assert!(size_of::<JobEntry>() == 64);
 
 impl JobEntry {
-    /// Rule 5.2: where a frame to the job's group goes that leaves by this port.
+    /// Rule 5.2: the destination of a frame to the job's group that leaves by this port.
     #[inline(always)]
     pub const fn group_at(&self, ifindex: u32) -> Binding {
         let [_, b, c, d] = self.group;
@@ -90,13 +90,14 @@ const _: () = assert!(size_of::<Binding>() == 32);
 )]
 #[repr(C, align(8))]
 pub struct MemberEntry {
-    /// What the rank's HELLO must carry, given to it by the control plane.
+    /// The secret that the rank's HELLO must carry, given to the rank by the control plane.
     pub secret: u32,
-    /// Epoch in which `binding` was learned; of another epoch, the rank has not said HELLO yet.
+    /// Epoch in which `binding` was learned. If it is not the job's, the rank has not said HELLO
+    /// yet.
     pub epoch: u32,
     /// Where the rank lives.
     pub binding: Binding,
-    /// Key of what the rank sends, and of what answers it alone.
+    /// Key of the packets that the rank sends, and of answers to it alone.
     pub key: Key,
 }
 

@@ -21,7 +21,7 @@ pub trait Payload {
 
     /// The two lanes from `lane` on, an even number, or `None` when the packet ends before them.
     fn pair(&self, lane: usize) -> Option<U64>;
-    /// Overwrites them; `None` as for [`Self::pair`].
+    /// Overwrites the two lanes from `lane` on; `None` as for [`Self::pair`].
     fn set_pair(&mut self, lane: usize, pair: U64) -> Option<()>;
 
     /// [`Key::tag`].
@@ -33,8 +33,8 @@ pub trait Payload {
     /// [`sum`] of this payload.
     ///
     /// This and the methods below are loops over blocks. BPF implements them, and [`Self::tag`], as
-    /// calls of functions that the verifier checks one at a time, for inlined into each other they
-    /// have too many paths.
+    /// calls of functions that the verifier checks one at a time: inlined, they have too many
+    /// paths.
     #[inline(always)]
     fn sum(&self, blocks: usize) -> Result<u32, ShortPayload> {
         sum(self, blocks)
@@ -52,10 +52,10 @@ pub trait Payload {
         exchange(values, self, blocks)
     }
 
-    /// The sums as they are, but made by now.
+    /// The unchanged sums, computed before this call returns.
     ///
-    /// LLVM would put off the additions to the end of a block. BPF has too few registers for the
-    /// lanes that they wait for.
+    /// Otherwise LLVM would postpone the additions to the end of a block. BPF has too few registers
+    /// for the lanes that they wait for.
     #[inline(always)]
     fn made(sums: [u32; 2]) -> [u32; 2] {
         sums
@@ -111,14 +111,15 @@ impl Payload for [U32] {
 /// upper half. So one byte swap takes both in or out.
 pub type Values = [u64; MAX_LANES / 2];
 
-/// The payload ended before its lane count said so; the slot's values are not to be used.
+/// The payload is shorter than its lane count says; the slot's values must not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortPayload;
 
 /// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it.
 #[inline(always)]
 pub fn sum<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
-    // The first lane of each pair times 2^32, plus the second one; and the second ones alone.
+    // The sum of all pairs, each its first lane times 2^32 plus its second; and the sum of the
+    // second lanes alone.
     let (mut both, mut second) = (0u64, 0u64);
     for index in 0..MAX_BLOCKS {
         if index >= blocks {
@@ -133,8 +134,8 @@ pub fn sum<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, Short
     Ok(first.wrapping_add(second) as u32)
 }
 
-/// Sum of the first `lanes` lanes, 2 or whole blocks, that is the same modulo 65535 as that of
-/// their 16-bit words: what a UDP checksum needs of a payload.
+/// Sum of the first `lanes` lanes, 2 or whole blocks, for a UDP checksum: modulo 65535 it equals
+/// the sum of their 16-bit words.
 #[inline(always)]
 pub fn fold<P: Payload + ?Sized>(payload: &P, lanes: usize) -> Result<u32, ShortPayload> {
     let mut sum = 0u64;
@@ -157,8 +158,8 @@ pub fn fold<P: Payload + ?Sized>(payload: &P, lanes: usize) -> Result<u32, Short
     Ok((sum as u32).wrapping_add((sum >> 32) as u32))
 }
 
-/// Overwrites `values` with the payload, and the payload with what they were: done twice, it is as
-/// if it had not been done. Returns the [`sum`] of what the values are now.
+/// Overwrites `values` with the payload, and the payload with the old values: a second call undoes
+/// the first. Returns the [`sum`] of the new values.
 #[inline(always)]
 pub fn exchange<P: Payload + ?Sized>(
     values: &mut Values,
@@ -182,7 +183,7 @@ pub fn exchange<P: Payload + ?Sized>(
     Ok(sums[0].wrapping_add(sums[1]))
 }
 
-/// Adds the payload to `values`, and returns its [`sum`]: one pass over the packet for both.
+/// Adds the payload to `values`, and returns its [`sum`]: both in one pass over the packet.
 #[inline(always)]
 pub fn add<P: Payload + ?Sized>(
     values: &mut Values,

@@ -1,4 +1,4 @@
-//! The aggregation protocol: its wire format, and what an aggregator does with a packet.
+//! The aggregation protocol: its wire format, and the way an aggregator serves a packet.
 //!
 //! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and
 //! every test drive this same code. `docs/protocol.md` is the specification; [`aggregator`] holds
@@ -7,20 +7,20 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`header`] | the 32-byte header, its kinds, operators and flags |
-//! | [`audience`] | for whom the lanes of a result are |
+//! | [`audience`] | the ranks that get the lanes of a result |
 //! | [`auth`] | keys, and the tags of packets |
-//! | [`frame`] | Ethernet, IPv4 and UDP around it, for data planes that see whole frames |
+//! | [`frame`] | Ethernet, IP and UDP around a packet, for data planes that see whole frames |
 //! | [`job`] | what the control plane tells the data plane: jobs and their members |
 //! | [`share`] | the ranks that a packet stands for |
 //! | [`ranks`] | sets of ranks of a job |
 //! | [`slot`] | the slot state machine |
-//! | [`done`] | news of complete rounds, for ranks that need no lanes of theirs |
+//! | [`done`] | complete rounds, reported to ranks that need none of their lanes |
 //! | [`combiner`] | adding up contributions on the way to an aggregator |
 //! | [`patience`] | how long a combiner's cell waits for its ranks |
 //! | [`lanes`] | adding up payloads |
 //! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
-//! | [`relay`] | the same of a combiner, over any storage of jobs and cells |
-//! | [`shell`] | what is around that on every data plane: whose frames are served, marks, events |
+//! | [`relay`] | one packet at a combiner, over any storage of jobs and cells |
+//! | [`shell`] | what all data planes share around it: whose frames are served, marks, events |
 //! | [`capabilities`] | what some data planes can do and others cannot |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
 //! | [`times`] | a histogram of times |
@@ -70,7 +70,7 @@ pub const MAX_LANES: usize = 768;
 pub const MAX_BLOCKS: usize = MAX_LANES / LANES_PER_BLOCK;
 /// Rule 1.1: most ranks in one job. A PENDING names them all in one block.
 pub const MAX_RANKS: usize = 1024;
-/// Ranks of a group: a partial sum says which of them it stands for.
+/// Ranks of a group: a partial sum names those ranks of one group that it stands for.
 pub const RANKS_PER_GROUP: u16 = 32;
 /// Lanes of a REJECT, and of a PENDING in a job of up to 64 ranks.
 pub const CONTROL_REPLY_LANES: usize = 2;

@@ -1,4 +1,4 @@
-//! Keys and values of BPF maps that the XDP program and its loader share, beside those of
+//! Keys and values of BPF maps that the XDP program and its loader share, in addition to those of
 //! [`crate::job`].
 
 use core::mem::{offset_of, size_of};
@@ -19,15 +19,15 @@ pub const MAX_JOBS: usize = 512;
 /// for all jobs.
 pub const MAX_SHARDS: usize = 1024;
 
-/// Slots that lie together in memory, taken when they are first needed: as many as an entry of the
-/// job table gets.
+/// Slots that lie together in memory, allocated when they are first needed: the number of slots of
+/// one entry of the job table.
 pub const SLOTS_PER_SHARD: usize = 512;
 
 /// Most interfaces that a data plane serves.
 pub const MAX_PORTS: usize = 1024;
 
-/// Key of the set of what the aggregator answers to. With port and MAC 0 it is an address that
-/// nobody else may send from.
+/// Key of the set of endpoints that the aggregator answers to. With port and MAC 0 it is an address
+/// of the aggregator's, which nobody else may send from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Endpoint {
@@ -40,7 +40,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// What the aggregator answers to.
+    /// The endpoint of the aggregator with this MAC, address and port.
     #[inline(always)]
     pub const fn served(mac: [u8; 6], ip: Ip, port: U16) -> Self {
         Self { ip, port, mac }

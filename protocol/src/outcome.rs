@@ -4,10 +4,10 @@
 use crate::header::Malformed;
 use crate::lanes::ShortPayload;
 
-/// What a data plane does with the packet after serving it.
+/// What a data plane does with a packet after serving it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Not ours: the host's network stack gets it, untouched.
+    /// Not for the aggregator: the host's network stack gets it, untouched.
     Pass,
     /// Consumed or refused without an answer.
     Drop,
@@ -34,7 +34,7 @@ macro_rules! outcomes {
             /// Every outcome, in the order of their counters.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// The one of that number.
+            /// The outcome with this number.
             #[inline(always)]
             pub const fn from_number(number: u8) -> Option<Self> {
                 match number {
@@ -212,7 +212,7 @@ impl Outcome {
     /// Number of outcomes: the size of a table of counters.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Whether combiners alone have it.
+    /// Whether only combiners count this outcome.
     pub const fn is_of_combiner(self) -> bool {
         matches!(self.action(), Action::Up | Action::Down)
             || matches!(self, Self::Held | Self::ToAll)

@@ -2,13 +2,13 @@
 //! 27.10 and 27.21): a few times the smoothed age at which partial sums are complete, in
 //! microseconds.
 
-/// How many times as long as it usually takes.
+/// A cell may wait this many times the average age.
 const TIMES: u32 = 4;
-/// The least: ranks are not in step to less than that.
+/// The least patience: ranks are never more closely in step.
 const LEAST: u32 = 1_000;
-/// The most: a cell whose ranks pause is of use to others.
+/// The most patience: other keys need the cells of ranks that pause.
 const MOST: u32 = 50_000;
-/// What an age counts for in the average: one part in so many.
+/// The weight of a new age in the average is one part in this many.
 const WEIGHT: u32 = 8;
 
 /// The average to begin with.
@@ -21,7 +21,7 @@ pub const fn average(before: u32, age: u32) -> u32 {
     before - before / WEIGHT + age / WEIGHT
 }
 
-/// The patience that goes with an average.
+/// The patience that belongs to an average.
 #[inline(always)]
 pub const fn patience(average: u32) -> u32 {
     match average.saturating_mul(TIMES) {

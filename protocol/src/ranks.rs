@@ -5,7 +5,8 @@ use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_RANKS, RANKS_PER_GROUP};
 /// Groups of the largest job.
 pub const GROUPS: usize = MAX_RANKS / RANKS_PER_GROUP as usize;
 
-/// Ranks that a PENDING names in the lanes of other control replies; in larger jobs it has a block.
+/// Ranks that a PENDING can name in as many lanes as other control replies have; in larger jobs a
+/// PENDING has a block.
 const RANKS_OF_SHORT_REPLY: u32 = 32 * CONTROL_REPLY_LANES as u32;
 
 const _: () = assert!(GROUPS == LANES_PER_BLOCK && GROUPS * 32 == MAX_RANKS);
@@ -13,13 +14,13 @@ const _: () = assert!(GROUPS == LANES_PER_BLOCK && GROUPS * 32 == MAX_RANKS);
 /// A bitmap by group: bit b of word g is rank 32g + b.
 pub type Words = [u32; GROUPS];
 
-/// Whether a job has so many ranks that its PENDINGs are longer than other control replies.
+/// Whether PENDINGs in a job of `ranks` ranks are longer than other control replies.
 #[inline(always)]
 pub const fn is_large(ranks: u32) -> bool {
     ranks > RANKS_OF_SHORT_REPLY
 }
 
-/// Rule 2.3: lanes of a PENDING in a job of so many ranks.
+/// Rule 2.3: lanes of a PENDING in a job of `ranks` ranks.
 #[inline(always)]
 pub const fn pending_lanes(ranks: u32) -> usize {
     if is_large(ranks) { LANES_PER_BLOCK } else { CONTROL_REPLY_LANES }
@@ -37,18 +38,18 @@ pub const fn group_of_lane(lane: usize) -> usize {
 pub struct Ranks(Words);
 
 impl Ranks {
-    /// No rank.
+    /// The empty set.
     pub const NONE: Self = Self([0; GROUPS]);
 
     /// All ranks that a job can have.
     pub const ALL: Self = Self([u32::MAX; GROUPS]);
 
-    /// All ranks of a job of so many.
+    /// All ranks of a job with `ranks` ranks.
     pub fn below(ranks: u16) -> Self {
         (0..ranks).collect()
     }
 
-    /// Those that a PENDING with these lanes names.
+    /// The ranks named by a PENDING with these lanes.
     pub fn of_pending(lanes: impl IntoIterator<Item = u32>) -> Self {
         let mut words = [0; GROUPS];
         for (lane, word) in lanes.into_iter().enumerate() {
@@ -59,7 +60,7 @@ impl Ranks {
         Self(words)
     }
 
-    /// Lanes of a PENDING that names them, in a job of so many ranks.
+    /// Lanes of a PENDING that names these ranks, in a job with `ranks` ranks.
     pub fn to_pending(self, ranks: u32) -> impl Iterator<Item = u32> {
         (0..pending_lanes(ranks)).map(move |lane| self.0[group_of_lane(lane)])
     }
@@ -81,29 +82,29 @@ impl Ranks {
         }
     }
 
-    /// Adds those of `other`.
+    /// The ranks that are in this set or in `other`.
     #[must_use]
     pub fn union(self, other: &Self) -> Self {
         Self(core::array::from_fn(|group| self.0[group] | other.0[group]))
     }
 
-    /// Takes out those of `other`.
+    /// The ranks that are in this set and not in `other`.
     #[must_use]
     pub fn without(self, other: &Self) -> Self {
         Self(core::array::from_fn(|group| self.0[group] & !other.0[group]))
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// How many there are.
+    /// The number of ranks in the set.
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// They, in order.
+    /// The ranks, in order.
     pub fn iter(&self) -> impl Iterator<Item = u16> + use<> {
         let this = *self;
         (0..MAX_RANKS as u16).filter(move |rank| this.contains(*rank))

@@ -1,5 +1,5 @@
-//! What a combiner does with one packet: from below, or from its parent. Section 27 of
-//! `docs/protocol.md`; adding up is in [`combiner`].
+//! How a combiner serves one packet, from below or from its parent: section 27 of
+//! `docs/protocol.md`. [`combiner`] does the adding up.
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -15,14 +15,15 @@ use crate::ranks::{GROUPS, Words};
 use crate::share::Share;
 use crate::{EVERYONE, LANES_PER_BLOCK, RANKS_PER_GROUP, U16};
 
-/// Ports from which a combiner sends ranks' packets; behind them are those of jobs.
+/// Ports from which a combiner sends ranks' packets; the ports of jobs follow them.
 const RANK_PORTS: u16 = 1024;
-/// How far apart the ports of the same rank are in successive jobs: as many as there are ranks
-/// below a combiner. Hosts on the way merge packets between the same ports, but not usefully those
-/// of different jobs.
+/// The distance between the ports of the same rank in successive jobs: the most ranks below a
+/// combiner. Hosts on the path merge packets between the same ports, which does not help if the
+/// jobs differ.
 const PORTS_PER_JOB: u16 = 64;
 
-/// A job's way up. A value of a BPF map, laid out as those of [`crate::job`].
+/// A job's link to the combiner's parent. A value of a BPF map, laid out as those of
+/// [`crate::job`].
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Uplink {
@@ -30,11 +31,11 @@ pub struct Uplink {
     pub epoch: u32,
     /// The combiner's own data port, at which it serves what is below.
     pub port: U16,
-    /// Its MAC towards its parent.
+    /// The combiner's MAC towards its parent.
     pub mac: [u8; 6],
-    /// How many cells it has.
+    /// The number of the combiner's cells.
     pub cells: u32,
-    /// Its address towards its parent.
+    /// The combiner's address towards its parent.
     pub address: Ip,
     /// The parent's address and data port, and how frames get there: interface, MAC of the next
     /// hop, VLAN.
@@ -44,7 +45,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// That of no job.
+    /// The entry of a number that no job has.
     pub const NONE: Self = Self {
         epoch: 0,
         port: U16::ZERO,
@@ -71,8 +72,8 @@ pub trait Cells: Members {
     fn parent(&self, job: u16) -> Option<Binding>;
     /// Bitmap of the ranks of a group that are below the combiner; the group is `first / 32`.
     fn below(&self, job: u16, group: u16) -> u32;
-    /// Runs `f` on the cell of this packet's key ([`combiner::cell_of`]), with nobody else on it.
-    /// [`Outcome::SlotBusy`] when that cannot be had.
+    /// Runs `f` on the cell of this packet's key ([`combiner::cell_of`]), under its lock. Returns
+    /// [`Outcome::SlotBusy`] if the lock stays taken.
     fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome
     where
         Self: Sized;
@@ -90,7 +91,7 @@ pub const fn port_for_all(base: u16, job: u16) -> u16 {
     base.wrapping_add(1 + RANK_PORTS).wrapping_add(job)
 }
 
-/// The data port of the combiner from which a rank's packets come, by the port that they come from.
+/// The data port of the combiner that sends a rank's packets, computed from their source port.
 #[inline(always)]
 pub const fn base_of(rank_port: u16, job: u16, rank: u16) -> u16 {
     rank_port.wrapping_sub(1 + place(job, rank))
@@ -150,8 +151,8 @@ pub fn admit<T: Cells, P: Payload + ?Sized>(
     Ok(below)
 }
 
-/// Serves an admitted CONTRIBUTION or PARTIAL, with the ranks of its group that are below, the time
-/// and the patience of the moment.
+/// Serves an admitted CONTRIBUTION or PARTIAL, given the ranks of its group that are below, the
+/// time and the current patience.
 ///
 /// After an outcome whose action is Up, header and payload are those of the packet that goes to the
 /// parent. It leaves from the [`rank_port`] of `Share::of(header).highest()`, as the header was
@@ -183,8 +184,9 @@ pub fn combine<T: Cells, P: Payload + ?Sized>(
     })
 }
 
-/// Serves one packet that came to a port of this combiner other than its data port, or there from
-/// its parent: `payload_len` bytes follow the header. Nothing of it changes.
+/// Serves one packet that came to a port of this combiner other than its data port, or that came to
+/// the data port from its parent: `payload_len` bytes follow the header. The packet does not
+/// change.
 #[inline(always)]
 pub fn down<T: Cells>(
     tables: &T,
@@ -228,13 +230,13 @@ pub fn down<T: Cells>(
     if port == rank_port(base, number, rank) { Outcome::ToRank } else { Outcome::WrongPlace }
 }
 
-/// Rule 27.4: whether a packet comes from there. A router's MAC may change.
+/// Rule 27.4: whether a packet comes from the parent. A router's MAC may change.
 #[inline(always)]
 pub(crate) fn is_from(binding: &Binding, parent: &Binding) -> bool {
     binding.ip == parent.ip && binding.port == parent.port && binding.ifindex == parent.ifindex
 }
 
-/// Rule 28.6: a combiner has no keys, and sends on no more than lanes.
+/// Rule 28.6: a combiner has no keys, and sends on lanes alone.
 #[inline(always)]
 fn has_no_tag(header: &Header) -> Result<(), Outcome> {
     if header.tag_len() == 0 { Ok(()) } else { Err(Outcome::BadTag) }
@@ -252,7 +254,7 @@ fn hello<T: Cells>(tables: &T, binding: &Binding, header: &Header) -> Outcome {
     }
 }
 
-/// Bitmap of the ranks of a packet's group that are below, if all that it stands for are.
+/// Bitmap of the ranks of a packet's group that are below, if the packet stands for no others.
 #[inline(always)]
 fn ranks_below<T: Cells>(tables: &T, header: &Header) -> Option<u32> {
     let (first, ranks) = Share::of(header).in_group();

@@ -22,20 +22,20 @@ impl Share {
         Self { first, ranks: if is_partial { header.aux.get() } else { 1 }, is_partial }
     }
 
-    /// Whether it is that of a PARTIAL, to which nobody awaits an answer.
+    /// Whether it is the share of a PARTIAL, which gets no answer.
     #[inline(always)]
     pub const fn is_partial(&self) -> bool {
         self.is_partial
     }
 
-    /// Whether it can be one of a job of so many ranks.
+    /// Whether these can be ranks of a job with `ranks` ranks.
     #[inline(always)]
     pub const fn is_within(&self, ranks: u32) -> bool {
         let whole = !self.is_partial || self.first.is_multiple_of(RANKS_PER_GROUP);
         whole && self.ranks != 0 && self.first as u32 + 32 - self.ranks.leading_zeros() <= ranks
     }
 
-    /// Its highest rank. (For the lowest, BPF would need a table.)
+    /// The highest rank of the packet. (For the lowest, BPF would need a table.)
     #[inline(always)]
     pub const fn highest(&self) -> u16 {
         if self.is_partial {
@@ -51,34 +51,34 @@ impl Share {
         if self.ranks >> (index & 31) & 1 == 1 { Some(self.first + index) } else { None }
     }
 
-    /// Number of their group.
+    /// Number of the ranks' group.
     #[inline(always)]
     pub const fn group(&self) -> usize {
-        // A packet that was admitted has one in range; the verifier wants to see it.
+        // The group of an admitted packet is in range; the modulo shows that to the BPF verifier.
         (self.first / RANKS_PER_GROUP) as usize % GROUPS
     }
 
-    /// The first rank of their group, and a bitmap of them within it.
+    /// The first rank of the ranks' group, and a bitmap of the ranks within it.
     #[inline(always)]
     pub const fn in_group(&self) -> (u16, u32) {
         let place = self.first % RANKS_PER_GROUP;
         (self.first - place, self.ranks << place)
     }
 
-    /// Rule 3.2: how many salts are in its check word.
+    /// Rule 3.2: how many salts the check word of their packet contains.
     #[inline(always)]
     pub const fn count(&self) -> u32 {
         if self.is_partial { self.ranks.count_ones() } else { 1 }
     }
 
-    /// Rule 3.5: what the check word of the packet with this header has beyond those of the
-    /// contributions that it stands for.
+    /// Rule 3.5: by how much the check word of the packet with this header exceeds the sum of the
+    /// check words of the contributions that it stands for.
     #[inline(always)]
     pub fn surplus(&self, header: &Header) -> u32 {
         if !self.is_partial {
             return 0;
         }
-        // An even number of salts would not tell some of the fields' highest bits.
+        // With an even number of salts, the fields' highest bits would cancel out.
         let salt = if self.count().is_multiple_of(2) { header.salt() } else { 0 };
         salt.wrapping_add(self.ranks).wrapping_add(u32::from(self.first))
     }

@@ -14,7 +14,7 @@ use crate::maps::{Endpoint, Event};
 use crate::outcome::Outcome;
 use crate::relay::{self, Cells};
 
-/// What a hook knows of the frame that it was called for.
+/// The frame that a hook was called for.
 pub trait Hook {
     /// The frame's length in bytes, padding included, without the tag.
     fn frame_len(&self) -> usize;
@@ -58,15 +58,15 @@ pub fn open<H: Hook, N: Network>(
 /// Which way a packet goes at a combiner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heading {
-    /// To the parent.
+    /// From ranks below, to the parent.
     Up,
     /// To ranks below, from the parent.
     Down,
 }
 
-/// The same as [`open`] at a combiner, where the first packet begins at that offset of the frame.
-/// It serves no frames with tags. Of those to its other ports, which its host uses as well, only
-/// the parent's are its own.
+/// [`open`] for a combiner; the first packet begins at offset `packet` of the frame. A combiner
+/// serves no frames with VLAN tags. On ports other than its data port, which its host uses too, it
+/// serves only frames from the parent.
 #[inline(always)]
 pub fn open_combiner<T: Cells, H: Hook, N: Network>(
     tables: &T,
@@ -111,8 +111,8 @@ fn heading<T: Cells, H: Hook, N: Network>(
     Err(Outcome::NotOurs)
 }
 
-/// Serves one packet: `payload_len` bytes follow the header. See [`aggregator::serve`]. Tells
-/// `report` of it if it is notable.
+/// Serves one packet: `payload_len` bytes follow the header. See [`aggregator::serve`]. Passes a
+/// notable packet to `report`.
 #[inline(always)]
 pub fn serve<T: Tables, P: Payload + ?Sized>(
     tables: &T,
@@ -133,8 +133,8 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
     outcome
 }
 
-/// Rules 5.7, 5.8 and 5.10: the VLAN of a frame for the aggregator; otherwise what the frame is
-/// passed on as.
+/// Rules 5.7, 5.8 and 5.10: the VLAN of a frame for the aggregator; otherwise the outcome with
+/// which it is passed on.
 #[inline(always)]
 fn vlan_of_aggregator<H: Hook, N: Network>(
     hook: &H,
@@ -145,8 +145,8 @@ fn vlan_of_aggregator<H: Hook, N: Network>(
     if hook.is_local(envelope.endpoint()) { Ok(vlan) } else { Err(Outcome::NotOurs) }
 }
 
-/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here,
-/// or hides where it comes from.
+/// Whether the frame claims to come from the aggregator, whose own frames do not arrive here, or
+/// hides its source.
 #[inline(always)]
 fn is_spoofed<H: Hook>(hook: &H) -> bool {
     match source(hook.tag(), |offset| hook.word(offset)) {

@@ -53,7 +53,8 @@ pub struct SetHead {
     pub dissenter: u16,
     /// [`FILLING`], [`COMPLETE`] or [`POISONED`].
     status: u8,
-    /// 1 while no contribution has brought lanes: the values are still those of an earlier round.
+    /// 1 while no contribution has brought lanes: the values are still left over from an earlier
+    /// round.
     hollow: u8,
     /// Zero.
     pub reserved: [u8; 2],
@@ -63,7 +64,7 @@ pub struct SetHead {
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Set {
-    /// What the set knows of its round.
+    /// The set's state, without its values.
     pub head: SetHead,
     /// The ranks that have contributed. In a job that is not [large](is_large), the words behind
     /// the first two are those of an earlier job.
@@ -159,7 +160,7 @@ impl SetHead {
         self.hollow != 0
     }
 
-    /// Whether the round lacks none but these ranks, which are not in yet.
+    /// Whether the round lacks exactly these ranks.
     #[inline(always)]
     fn lacks_only(&self, job: &JobEntry, share: &Share) -> bool {
         self.count + share.count() == job.ranks
@@ -210,7 +211,7 @@ impl Set {
         self.add(job, share, header);
     }
 
-    /// Adds ranks that are not in yet.
+    /// Adds ranks that the round does not have yet.
     #[inline(always)]
     fn add(&mut self, job: &JobEntry, share: &Share, header: &Header) {
         let (_, ranks) = share.in_group();
@@ -230,7 +231,7 @@ impl Set {
 /// Applies rules 8.3 to 8.10, 8.14 and 8.15: `set` is the one of the packet's round (round & 1),
 /// `other` its shadow's head.
 ///
-/// The header must be that of a valid CONTRIBUTION or PARTIAL of the job's epoch (section 7).
+/// The header must belong to a valid CONTRIBUTION or PARTIAL of the job's epoch (section 7).
 #[inline(always)]
 pub fn decide(job: &JobEntry, set: &Set, other: &SetHead, header: &Header) -> Decision {
     let share = Share::of(header);
@@ -272,9 +273,9 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
 /// Serves one contribution or partial sum: updates the slot, and turns the packet into the answer
 /// if there is one.
 ///
-/// The caller has admitted the packet (section 7), except its check word, and nobody else changes
+/// The caller has admitted the packet (section 7), except its check word, and nothing else changes
 /// its payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload
-/// are those of the answer, [`Header::payload_lanes`] words long.
+/// hold the answer, [`Header::payload_lanes`] words long.
 #[inline(always)]
 pub fn contribute<P: Payload + ?Sized>(
     job: &JobEntry,
@@ -294,7 +295,8 @@ pub fn contribute<P: Payload + ?Sized>(
             Err(outcome) => outcome,
         };
     }
-    // What can be taken back is checked while it is done. All else is checked first.
+    // Changes that can be undone are checked while they are made. For all others, the check comes
+    // first.
     let is_first = decision == Decision::Start || decision == Decision::Add && set.head.is_hollow();
     let served = if is_first {
         store_checked(&mut set.values, header, payload)
@@ -308,8 +310,8 @@ pub fn contribute<P: Payload + ?Sized>(
         .unwrap_or_else(|outcome| outcome)
 }
 
-/// Rule 8.13: does what was decided on a contribution without payload whose check word agrees. It
-/// counts if nobody is to be answered; otherwise the slot stays as it is.
+/// Rule 8.13: carries out the decision on a contribution without payload whose check word agrees.
+/// The contribution counts if no answer is due; otherwise the slot does not change.
 #[inline(always)]
 fn apply_zeros(decision: Decision, job: &JobEntry, set: &mut Set, header: &mut Header) -> Outcome {
     let share = Share::of(header);
@@ -341,8 +343,7 @@ fn check<P: Payload + ?Sized>(header: &Header, payload: &P) -> Result<(), Outcom
     if Share::of(header).agrees(header, sum) { Ok(()) } else { Err(Outcome::BadCheck) }
 }
 
-/// Overwrites the values with the payload, and the payload with the values, unless the check word
-/// disagrees: both are then as before.
+/// Exchanges the values and the payload. If the check word disagrees, both keep their old contents.
 #[inline(always)]
 fn store_checked<P: Payload + ?Sized>(
     values: &mut Values,
@@ -360,8 +361,8 @@ fn store_checked<P: Payload + ?Sized>(
 /// Rule 7.13: adds the payload to the values, unless the check word disagrees: they are then as
 /// before.
 ///
-/// One pass over the packet instead of two. Nobody sees what is between the adding and the taking
-/// back: the slot is ours.
+/// One pass over the packet instead of two. Nobody sees the values between the addition and the
+/// subtraction: we hold the slot's lock.
 #[inline(always)]
 fn add_checked<P: Payload + ?Sized>(
     values: &mut Values,
@@ -392,8 +393,8 @@ pub(crate) fn refuse_aborted<P: Payload + ?Sized>(header: &mut Header, payload: 
         .unwrap_or_else(|outcome| outcome)
 }
 
-/// Does what was decided on a contribution whose check word agrees. Its lanes are in the values
-/// already if it brought the first ones, or joins a sum.
+/// Carries out the decision on a contribution whose check word agrees. Its lanes are in the values
+/// already if they are the round's first, or if the round is a sum.
 #[inline(always)]
 fn apply<P: Payload + ?Sized>(
     decision: Decision,
@@ -444,7 +445,8 @@ fn blocks(header: &Header) -> usize {
     usize::from(header.payload_lanes()) / LANES_PER_BLOCK
 }
 
-/// After the values took a contribution in: the RESULT for all if it was the last one.
+/// Called after a contribution was added to the values; writes the RESULT for all if it was the
+/// last.
 #[inline(always)]
 fn advance<P: Payload + ?Sized>(
     job: &JobEntry,
@@ -459,8 +461,8 @@ fn advance<P: Payload + ?Sized>(
     }
     write_result(set, header, payload)?;
     if !op.is_sum() {
-        // Rule 8.12: check words add up with sums alone, so that of a maximum is made from the
-        // values themselves.
+        // Rule 8.12: check words add up only for sums, so the check word of a maximum is computed
+        // from the values.
         let blocks = usize::from(set.head.lanes) / LANES_PER_BLOCK;
         set.head.check = header.check_of(payload.sum(blocks)?, job.ranks);
         header.check.set(set.head.check);

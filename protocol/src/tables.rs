@@ -1,5 +1,5 @@
-//! One table for each kind of number that stands in packets. All else that knows these numbers is
-//! made from the tables, by the macros here, or by `cargo xtask gen` for P4 and Python.
+//! One table for each kind of number in packets. All other code that knows these numbers is made
+//! from the tables, by the macros here, or by `cargo xtask gen` for P4 and Python.
 //!
 //! | numbers | table |
 //! | --- | --- |
@@ -7,7 +7,7 @@
 //! | what a data plane can do | [`crate::capabilities`] |
 //! | outcomes with their counters and help texts, REJECT reasons | [`crate::outcome`] |
 //!
-//! A test holds them against the tables of `docs/protocol.md`.
+//! A test compares them with the tables of `docs/protocol.md`.
 
 /// An enum of numbers on the wire: each row has a variant, its number, and its name in the
 /// specification.
@@ -26,10 +26,10 @@ macro_rules! numbers {
         }
 
         impl $Numbers {
-            /// All of them, in the order of their numbers.
+            /// All variants, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// The one with that number on the wire.
+            /// The variant with this number on the wire.
             #[inline(always)]
             pub const fn from_wire(number: $repr) -> Option<Self> {
                 match number {
@@ -38,7 +38,7 @@ macro_rules! numbers {
                 }
             }
 
-            /// Its name in the specification.
+            /// The variant's name in the specification.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -51,7 +51,7 @@ macro_rules! bits {
     ($($(#[$doc:meta])+ $name:ident = $bit:literal;)+) => {
         $($(#[$doc])+ pub const $name: u8 = 1 << $bit;)+
 
-        /// All of them, with their names.
+        /// All bits, with their names.
         pub const ALL: &[(&str, u8)] = &[$((stringify!($name), $name),)+];
     };
 }

@@ -3,14 +3,14 @@
 
 /// Nanoseconds of a unit: a microsecond, nearly.
 pub const UNIT: u64 = 1 << SHIFT;
-/// A clock's nanoseconds shifted by so many bits are units.
+/// The shift that turns a clock's nanoseconds into units.
 pub const SHIFT: u32 = 10;
 
-/// Buckets. That of index b counts times of less than 2^b units, and not those of the buckets
-/// before it; the last one all that are longer, from 4.3 s on.
+/// Number of buckets. Bucket b counts times below 2^b units that no earlier bucket counts; the last
+/// one also counts all longer times, from 4.3 s on.
 pub const BUCKETS: usize = 24;
 
-/// Counts by bucket, and behind them the sum of all times, in units.
+/// Counts by bucket, followed by the sum of all times, in units.
 pub type Times = [u64; BUCKETS + 1];
 
 /// Index of the sum.
@@ -23,12 +23,12 @@ pub const fn bucket(units: u32) -> usize {
     if bits < BUCKETS { bits } else { BUCKETS - 1 }
 }
 
-/// Below which the times of a bucket are, in seconds; of the last there is no such bound.
+/// The upper bound of the times of a bucket, in seconds; the last bucket has none.
 pub fn bound_seconds(bucket: usize) -> f64 {
     if bucket + 1 < BUCKETS { seconds(1 << bucket) } else { f64::INFINITY }
 }
 
-/// So many units, in seconds.
+/// `units` in seconds.
 pub fn seconds(units: u64) -> f64 {
     (units * UNIT) as f64 / 1e9
 }

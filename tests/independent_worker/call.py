@@ -71,7 +71,7 @@ def mix(x: int) -> int:
     return x ^ x >> 31
 
 
-# ---- Lanes of integers and of extremes. Elements are bits, as unsigned numbers. ----
+# ---- Lanes of integers and of maxima and minima. Elements are bits, as unsigned numbers. ----
 
 NAN_LANE = 0x7FFFFFFF
 

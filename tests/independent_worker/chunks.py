@@ -31,9 +31,9 @@ def chunk(op: int, content: Sequence[int], least: int = 0) -> Chunk:
 
 # Data chunks and how they become lanes.
 Group = list[tuple[Codec, list[int]]]
-# A chunk's lanes, and what the lanes of its RESULT say.
+# A chunk's lanes, and a function that decodes the lanes of its RESULT.
 Late = tuple[list[int], Callable[[tuple[int, ...]], list[int]]]
-# Sends chunks in this order, and returns the lanes of their RESULTs.
+# A function that sends chunks in this order, and returns the lanes of their RESULTs.
 Exchange = Callable[[list[Chunk]], list[tuple[int, ...]]]
 
 

@@ -13,7 +13,7 @@ from .path import Session
 
 PROTO = File(__file__).resolve().parents[2] / "control/proto"
 sys.path.append(str(PROTO))
-# The messages are made from the file when this runs, so there is nothing that could be out of date.
+# The messages are generated from the file at run time, so no generated file can be out of date.
 messages, services = grpc.protos_and_services("switchml.proto")
 
 
@@ -38,7 +38,7 @@ class Control:
         )
         self.stream = self.stub.Join(request)
         self.events: queue.Queue[Any] = queue.Queue()
-        # Why the job has been aborted, should that happen while nobody asks.
+        # The reason why the job was aborted, if that happened between calls.
         self.aborted: str | None = None
         threading.Thread(target=self.listen, daemon=True).start()
         self.assigned = self.wait_for("assigned")

@@ -20,7 +20,7 @@ from .packet import (
 )
 from .path import Path
 
-# Packets outstanding at most; the page lets each rank choose.
+# The most outstanding packets; docs/protocol.md lets each rank choose.
 WINDOW = 32
 FLOOR, CEILING = 0.002, 0.1
 MISMATCH = 1
@@ -76,7 +76,7 @@ class Exchanger:
         self.outstanding: dict[int, Outstanding] = {}
         self.missing: list[int] = []
         self.resent = 0
-        # When there was a result last, and when there was that, a PENDING or a timeout.
+        # The times of the last result, and of the last result, PENDING or timeout.
         self.progress = self.timer_from = time.monotonic()
 
     def exchange(self, chunks: list[Chunk], fingerprint: int) -> list[tuple[int, ...]]:

@@ -83,7 +83,7 @@ class Format:
         units, rest = divmod(over << max(-unit, 0), under << max(unit, 0))
         rest = 2 * rest - (under << max(unit, 0))
         units += rest > 0 or (rest == 0 and units & 1)
-        # A carry of the mantissa runs into the exponent, as it should.
+        # A carry out of the mantissa correctly increments the exponent.
         return sign | min(units + (unit - self.least << self.mantissa), self.infinity)
 
     def of_float(self, x: float) -> int:
@@ -106,7 +106,7 @@ class Fixed:
     format: Format
     ranks: int
     average: bool
-    # 1 or 3.
+    # Lanes per element: 1 or 3.
     lanes: int
 
     @property

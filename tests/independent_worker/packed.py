@@ -19,7 +19,7 @@ class Packed:
     """What both widths have in common. `fixed` knows the elements' type, and exponents of 18.1."""
 
     fixed: Fixed
-    # Elements in a lane.
+    # Elements per lane.
     fields = 2
     wide = None
 
@@ -82,7 +82,7 @@ def f32(x: float) -> float:
 @dataclass(frozen=True)
 class Packed8(Packed):
     rank: int
-    # The call's number, and the place of the chunk's first element.
+    # The call's number, and the index of the chunk's first element.
     number: int
     first: int = 0
     fields = 4
@@ -141,7 +141,7 @@ class Packed8(Packed):
         """Of a rotated element in units of 2^-16 of a step."""
         t = (self.random(i // lanes, i % lanes) + self.part(self.rank)) % 65536
         middle = 32768 * self.steps
-        # What is not finite does not count.
+        # Infinities and NaN do not count.
         q = round(max(min(place, middle), -middle)) if isfinite(place) else 0
         return (q + middle + t) // 65536
 

@@ -57,7 +57,7 @@ def parse(data: bytes) -> Packet | None:
         HEADER.unpack_from(data)
     )
     there = (len(data) - HEADER.size) // 4
-    # A PENDING or REJECT may have anything behind its two lanes.
+    # A PENDING or REJECT may have any bytes behind its two lanes.
     if kind in (PENDING, REJECT):
         wanted = lanes == 2 and there >= 2
     elif kind == ROOM:
@@ -67,7 +67,7 @@ def parse(data: bytes) -> Packet | None:
     if version != VERSION or not wanted:
         return None
     if kind == ROOM:
-        # It has none, and stands for zeros.
+        # A ROOM has no values, and stands for zeros.
         values: tuple[int, ...] = (0,) * lanes
     else:
         values = struct.unpack_from(f">{lanes}I", data, HEADER.size)

@@ -28,7 +28,7 @@ class Session:
     ranks: int
     slots: int
     aggregator: tuple[str, int]
-    # None where the aggregator sends copies.
+    # None if the aggregator sends copies.
     group: tuple[str, int] | None
     hello_secret: int
     max_lanes: int
@@ -40,11 +40,11 @@ class Path:
 
     def __init__(self, session: Session):
         self.session = session
-        # The aggregator's address tells the kind of IP.
+        # The aggregator's address decides the IP version.
         self.is_ipv6 = ":" in session.aggregator[0]
         family = socket.AF_INET6 if self.is_ipv6 else socket.AF_INET
         self.data = socket.socket(family, socket.SOCK_DGRAM)
-        # Don't Fragment, and let HELLO find out what passes.
+        # Sets Don't Fragment; HELLO finds out which sizes pass.
         if self.is_ipv6:
             self.data.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE)
             self.data.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_DONTFRAG, 1)
@@ -89,7 +89,7 @@ class Path:
                     data, source = each.recvfrom(65536)
                 except (BlockingIOError, ConnectionRefusedError):
                     break
-                # Over IPv6 there are also a flow label and a scope.
+                # Over IPv6, the source also has a flow label and a scope.
                 packet = parse(data) if source[:2] == self.session.aggregator else None
                 if packet:
                     packets.append(packet)

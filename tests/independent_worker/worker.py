@@ -26,7 +26,7 @@ class Worker:
             raise
         self.exchanger = Exchanger(self.path, patience)
         self.chunks = Chunks(rank, ranks, full)
-        # Of the next call.
+        # The number of the next call.
         self.number = 0
 
     def all_reduce(self, operation: Operation, element: Element, elements: list[int]) -> list[int]:

@@ -8,63 +8,63 @@ use std::{
     time::Duration,
 };
 
-/// What the daemon prints before the address of its control plane, once it serves.
+/// The output of the daemon before the address of its control plane, once it serves.
 const READY: &str = "ready: control ";
 
-/// What the line begins with that names the certificate of its control plane.
+/// The beginning of the line that names the certificate of the daemon's control plane.
 const FINGERPRINT: &str = "sha256:";
 
 /// Loading the BPF program takes the verifier a second or two, many times that on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the daemon may take to detach.
+/// Time that the daemon may take to detach.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the hosts of racks run.
+/// The data plane on the hosts of racks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
-    /// Programs at their ports, where the racks' mode says.
+    /// Programs at the hosts' ports, attached in the racks' mode.
     Programs,
-    /// A process, over UDP sockets.
+    /// A process that uses UDP sockets.
     Software,
 }
 
-/// `switchml-aggregator`, serving. It ends with the value.
+/// A `switchml-aggregator` that serves, and ends when this is dropped.
 pub struct Aggregator {
     process: Process,
     control: String,
     fingerprint: String,
-    /// What it steers, if that is a process, too; ends after it.
+    /// The `simple_switch` that the daemon controls, if it does; dropped after the daemon.
     _switch: Option<SimpleSwitch>,
 }
 
 impl Aggregator {
-    /// Starts it in the rack's switch, on all ports, where its mode says; in [`Mode::Bmv2`]
+    /// Starts the daemon in the rack's switch, on all ports, in the rack's mode; in [`Mode::Bmv2`]
     /// together with `simple_switch`.
     ///
     /// # Errors
     ///
-    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its
+    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not start, with its
     /// last lines; [`Error::NoSimpleSwitch`].
     pub fn in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
         Self::in_rack_with(binaries, rack, &[])
     }
 
-    /// The same, with further options of the daemon.
+    /// Starts the daemon like [`Self::in_rack`], with further options.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn in_rack_with(binaries: &Binaries, rack: &Rack, options: &[&str]) -> Result<Self, Error> {
         Self::serve_rack(binaries, rack, &any_port(rack), options)
     }
 
-    /// The same, with the control plane at this address and port: where an earlier one was, for
-    /// example; and with further options.
+    /// Starts the daemon like [`Self::in_rack`], with the control plane at this address and port
+    /// (that of an earlier daemon, for example), and with further options.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn in_rack_at(
         binaries: &Binaries,
         rack: &Rack,
@@ -74,18 +74,18 @@ impl Aggregator {
         Self::serve_rack(binaries, rack, control, options)
     }
 
-    /// Starts it in the rack's switch with these options, which name its ports.
+    /// Starts the daemon in the rack's switch with these options, which name its ports.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn with_options(binaries: &Binaries, rack: &Rack, options: &[&str]) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--control", &any_port(rack)]).args(options);
         Self::start(rack.switch(), command)
     }
 
-    /// Starts it in a host of [`Racks`](crate::Racks), at that address and on these ports.
+    /// Starts the daemon in a host of [`Racks`](crate::Racks), at this address and on these ports.
     pub(crate) fn in_host(
         binaries: &Binaries,
         host: &Namespace,
@@ -135,21 +135,21 @@ impl Aggregator {
         Self::start(rack.switch(), command)
     }
 
-    /// Starts it on this host's loopback interface, with the software data plane, on ports that are
-    /// free.
+    /// Starts the daemon on this host's loopback interface, with the software data plane, on free
+    /// ports.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn on_loopback(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         Self::start(host, on_loopback(binaries))
     }
 
-    /// The same, with further options of the daemon.
+    /// Starts the daemon like [`Self::on_loopback`], with further options.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn on_loopback_with(
         binaries: &Binaries,
         host: &Namespace,
@@ -160,22 +160,23 @@ impl Aggregator {
         Self::start(host, command)
     }
 
-    /// The same, reached by IPv6 alone.
+    /// Starts the daemon like [`Self::on_loopback`], reached only over IPv6.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn on_loopback_by_ipv6(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--control", "[::1]:0", "--data-port", "0"]);
         Self::start(host, command)
     }
 
-    /// The same, at all addresses of both kinds of IP, and so by TLS: there may be public ones.
+    /// Starts the daemon like [`Self::on_loopback`], at all IPv4 and IPv6 addresses. It uses TLS,
+    /// because there may be public addresses.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn on_loopback_by_both(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--control", "[::]:0", "--data-port", "0"]);
@@ -183,11 +184,11 @@ impl Aggregator {
         Self::start(host, command)
     }
 
-    /// Starts it in the rack's switch with the software data plane, which attaches nothing.
+    /// Starts the daemon in the rack's switch with the software data plane, which attaches nothing.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn software_in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--control", &any_port(rack)]);
@@ -207,26 +208,26 @@ impl Aggregator {
         Ok(Self { process, control, fingerprint, _switch: None })
     }
 
-    /// Address and port of its control plane, as workers take them.
+    /// Address and port of the daemon's control plane, as workers take them.
     pub fn control(&self) -> &str {
         &self.control
     }
 
-    /// The fingerprint of its certificate, with `--tls-self-signed`.
+    /// The fingerprint of the daemon's certificate, with `--tls-self-signed`.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Its process.
+    /// The daemon's process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// Ends it cleanly.
+    /// Ends the daemon cleanly.
     ///
     /// # Errors
     ///
-    /// [`Error::Process`] if the system fails to.
+    /// [`Error::Process`] if the system fails to do that.
     pub fn stop(mut self) -> Result<(), Error> {
         self.process.terminate(STOP_TIMEOUT).map(drop)
     }

@@ -7,17 +7,18 @@ use std::{
     sync::OnceLock,
 };
 
-/// Names the folder with the binaries to test; without it, tests build their own.
+/// The variable that names the folder with the binaries to test; without it, tests build their own.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
-/// Where the binaries are.
+/// The paths of the binaries.
 #[derive(Debug, Clone)]
 pub struct Binaries {
     /// The daemon, `switchml-aggregator`.
     pub aggregator: PathBuf,
     /// The worker's command line, `switchml-worker`.
     pub worker: PathBuf,
-    /// What makes links bad, `switchml-impairment`; only what needs it looks whether it is there.
+    /// The process that makes links bad, `switchml-impairment`; only tests that need it check that
+    /// it exists.
     pub impairment: PathBuf,
 }
 
@@ -39,14 +40,14 @@ impl Binaries {
         })
     }
 
-    /// The release binaries for a test: those in the folder `SWITCHML_BIN_DIR` where it is set, as
-    /// `cargo xtask test` does; otherwise they are brought up to date first, for cargo does not
-    /// build another package's binaries for a test, and one that runs yesterday's daemon is worse
-    /// than none.
+    /// The release binaries for a test: those in the folder `SWITCHML_BIN_DIR` if it is set, as
+    /// `cargo xtask test` does. Otherwise they are built first, because cargo does not build
+    /// another package's binaries for a test, and a test that runs an old daemon is worse than
+    /// none.
     ///
     /// # Errors
     ///
-    /// [`Error::NotBuilt`] if the folder lacks one, [`Error::Build`] if building fails.
+    /// [`Error::NotBuilt`] if the folder lacks a binary, [`Error::Build`] if building fails.
     pub fn for_test() -> Result<Self, Error> {
         static FOLDER: OnceLock<PathBuf> = OnceLock::new();
         if let Some(folder) = std::env::var_os(BIN_DIR) {
@@ -61,9 +62,9 @@ impl Binaries {
     }
 }
 
-/// Takes out of a command's environment what cargo told this program of its own package. Ring's
-/// build script looks at that: cargo would run it again, and compile all that depends on ring,
-/// whenever it was called from here and then by hand.
+/// Removes from a command's environment what cargo told this program about its own package. Ring's
+/// build script reads that: cargo would run it again, and recompile everything that depends on
+/// ring, whenever cargo is run from here and then by hand.
 pub fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
@@ -73,8 +74,8 @@ pub fn forget_package(command: &mut Command) {
     }
 }
 
-/// Builds the binaries into the target folder that the running test came from, and returns the
-/// folder where they are.
+/// Builds the binaries into the target folder of the running test, and returns the folder where
+/// they are.
 fn build() -> Result<PathBuf, Error> {
     let target = target_folder()?;
     let packages = ["switchml-userspace", "switchml-worker-cli", "switchml-impairment"]
@@ -91,7 +92,7 @@ fn build() -> Result<PathBuf, Error> {
     if status.success() { Ok(target.join("release")) } else { Err(failed(status.to_string())) }
 }
 
-/// The folder above the running executable in which cargo keeps its notes on the compiler.
+/// The folder above the running executable in which cargo keeps its information about the compiler.
 fn target_folder() -> Result<PathBuf, Error> {
     let executable = std::env::current_exe().unwrap_or_default();
     let found = executable.ancestors().find(|folder| folder.join(".rustc_info.json").exists());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A point in time, or never: where `timeout` reaches beyond what the clock can count.
+/// A point in time, or never if `timeout` exceeds what the clock can represent.
 #[derive(Clone, Copy)]
 pub struct Deadline(Option<Instant>);
 

@@ -1,21 +1,21 @@
-//! Everything that can go wrong, each in one line that says what to do.
+//! All errors, each in one line that says what to do.
 
 use crate::{MAX_MTU, MAX_WORKERS, MIN_MTU};
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// Why a rack could not be built, or a process in it did not do what was asked.
+/// Why a rack could not be built, or a process in it did not do what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The number of workers is out of range.
     #[error("a rack of {0} workers was asked for; it takes 1 to {MAX_WORKERS}")]
     Workers(usize),
 
-    /// There are no racks, or more than workers.
+    /// The number of racks is 0, or larger than the number of workers.
     #[error("{racks} racks of {workers} workers in all were asked for; each rack has one at least")]
     Racks {
-        /// That many racks.
+        /// The number of racks.
         racks: usize,
-        /// For that many workers.
+        /// The number of workers in all.
         workers: usize,
     },
 
@@ -40,7 +40,7 @@ pub enum Error {
     )]
     Vlan,
 
-    /// IPv6 was asked for where there is none.
+    /// IPv6 was asked for where it is not available.
     #[error("neither bmv2 nor a router with NAT has IPv6; leave IPv6 out, or the mode or topology")]
     Ipv6,
 
@@ -58,7 +58,7 @@ pub enum Error {
          Linux 5.9 or later"
     )]
     Kernel {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
         /// The kernel's answer.
         source: io::Error,
@@ -69,7 +69,7 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
 
@@ -78,9 +78,9 @@ pub enum Error {
     Start {
         /// The command line.
         command: String,
-        /// The namespace in which it was to run.
+        /// The namespace to run it in.
         namespace: String,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
 
@@ -89,37 +89,37 @@ pub enum Error {
     Tool {
         /// The command line.
         command: String,
-        /// The namespace in which it ran.
+        /// The namespace that it ran in.
         namespace: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
-        /// What it said.
+        /// The tool's standard error.
         stderr: String,
     },
 
-    /// A process did not do in time what was waited for.
+    /// A process did not do in time what the test waited for.
     #[error("{process}: no {what} within {waited:?}; its last lines:\n{tail}")]
     Timeout {
         /// The process's name.
         process: String,
-        /// What was waited for.
+        /// What the test waited for.
         what: String,
-        /// The bound.
+        /// The timeout.
         waited: Duration,
-        /// The last lines of its output.
+        /// The last lines of the process's output.
         tail: String,
     },
 
-    /// A process ended in a way that was not waited for.
+    /// A process ended unexpectedly.
     #[error("{process}: {what}, but it ended ({status}); its last lines:\n{tail}")]
     Ended {
         /// The process's name.
         process: String,
         /// What was expected instead.
         what: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
-        /// The last lines of its output.
+        /// The last lines of the process's output.
         tail: String,
     },
 
@@ -128,7 +128,7 @@ pub enum Error {
     Process {
         /// The process's name.
         process: String,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -149,15 +149,15 @@ pub enum Error {
     )]
     NoTorchrun(PathBuf),
 
-    /// A script failed that torchrun ran: the ranks, and what they said last.
+    /// A script run by torchrun failed: the ranks, and their last lines.
     #[error("the script failed; its last lines:\n{0}")]
     Script(String),
 
-    /// Ranks that trained together did not do the same, or told of it otherwise than agreed.
+    /// Ranks that trained together differ, or printed something else than agreed.
     #[error("training went wrong: {0}")]
     Training(String),
 
-    /// What [`Mode::Bmv2`](crate::Mode::Bmv2) needs is not installed.
+    /// A program that [`Mode::Bmv2`](crate::Mode::Bmv2) needs is not installed.
     #[error(
         "{0}; bmv2 needs simple_switch of https://github.com/p4lang/behavioral-model, built with \
          Thrift and nanomsg, and p4c-bm2-ss of https://github.com/p4lang/p4c"

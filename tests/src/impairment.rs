@@ -4,27 +4,26 @@ use crate::{Binaries, Error, Namespace, Process, Rack, Racks, rack::wire_ends};
 use serde::Deserialize;
 use std::{process::Command, time::Duration};
 
-/// What the process prints once frames pass.
+/// The output of the process once frames pass.
 const READY: &str = "ready";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What happens to the frames of the aggregation protocol in one direction of a link, each with its
+/// The faults of frames of the aggregation protocol in one direction of a link, each with its
 /// probability from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// The frame is lost.
     pub loss: f64,
-    /// It comes twice.
+    /// The frame comes twice.
     pub duplication: f64,
-    /// It is held back until 1 to `distance` later ones have passed.
+    /// The frame is held back until 1 to `distance` later ones have passed.
     pub reordering: f64,
-    /// The farthest that a frame is moved back, in frames; 1 to 1024, counts only with
-    /// `reordering`.
+    /// The farthest that a frame is moved back, in frames; 1 to 1024, only used with `reordering`.
     pub distance: u32,
-    /// A bit of its headers is flipped: IP, UDP, or the protocol's.
+    /// A bit of the frame's headers is flipped: IP, UDP, or the protocol's.
     pub corruption: f64,
-    /// A bit of its payload is flipped.
+    /// A bit of the frame's payload is flipped.
     pub flips: f64,
 }
 
@@ -37,44 +36,45 @@ pub enum Direction {
     Down,
 }
 
-/// How many frames of the aggregation protocol came in, and how often each fault happened.
+/// The number of frames of the aggregation protocol that came in, and how often each fault
+/// happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct FaultCounts {
     /// Frames that came in.
     pub frames: u64,
-    /// Of those, lost.
+    /// Frames lost.
     pub lost: u64,
-    /// Sent twice.
+    /// Frames sent twice.
     pub duplicated: u64,
-    /// Held back.
+    /// Frames held back.
     pub reordered: u64,
-    /// With a bit of the headers flipped.
+    /// Frames with a flipped bit in the headers.
     pub corrupted: u64,
-    /// With a bit of the payload flipped.
+    /// Frames with a flipped bit in the payload.
     pub flipped: u64,
-    /// Held back, and sent by now.
+    /// Frames held back and sent by now.
     pub released: u64,
-    /// To be held back, but sent at once because too many were already.
+    /// Frames sent at once instead of being held back, because too many were held already.
     pub no_room: u64,
-    /// Lost, sent once instead of twice, or left as they were because the kernel refused: none,
+    /// Frames lost, sent once instead of twice, or left unchanged because the kernel refused: 0,
     /// unless something is wrong.
     pub failed: u64,
 }
 
-/// The wires of a rack, joined. They come apart when the value is dropped.
+/// The joined wires of a rack. They are separated when this is dropped.
 pub struct Impairment {
     process: Process,
 }
 
 impl Impairment {
     /// Joins the halves of all links of a rack that was made with
-    /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` says what happens to frames, for
-    /// each rank and direction. The same seed gives the same faults to the same sequence of frames.
+    /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` gives the faults for each rank
+    /// and direction. The same seed gives the same faults to the same sequence of frames.
     ///
     /// # Errors
     ///
     /// [`Error::NoWires`] for another rack; [`Error::Start`], [`Error::Ended`] or
-    /// [`Error::Timeout`] when it does not come up.
+    /// [`Error::Timeout`] when the process does not start.
     pub fn in_rack(
         binaries: &Binaries,
         rack: &Rack,
@@ -86,12 +86,12 @@ impl Impairment {
     }
 
     /// Joins the halves of all uplinks of racks that were made with
-    /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` are those of each rack and
-    /// direction.
+    /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` gives the faults for each rack
+    /// and direction.
     ///
     /// # Errors
     ///
-    /// As [`Self::in_rack`].
+    /// The errors of [`Self::in_rack`].
     pub fn on_uplinks(
         binaries: &Binaries,
         racks: &Racks,
@@ -130,11 +130,11 @@ impl Impairment {
         Ok(Self { process })
     }
 
-    /// Takes the links apart; what happened on each, up and down, by rank.
+    /// Separates the links. Returns the counts of each, up and down, by rank.
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] when it did not end cleanly, with its last lines.
+    /// [`Error::Ended`] when the process did not end cleanly, with its last lines.
     pub fn stop(mut self) -> Result<Vec<[FaultCounts; 2]>, Error> {
         let status = self.process.terminate(STOP_TIMEOUT)?;
         let output = self.process.stdout();
@@ -148,7 +148,7 @@ impl Impairment {
 }
 
 impl Faults {
-    /// As the process takes them.
+    /// The faults as an argument of the process.
     fn arguments(&self) -> String {
         let Self { loss, duplication, reordering, distance, corruption, flips } = self;
         let distance = (*distance).max(1);

@@ -1,4 +1,4 @@
-//! What a namespace's thread and its children ask of the kernel.
+//! System calls for a namespace's thread and its children.
 #![allow(unsafe_code)]
 
 use rustix::{
@@ -8,13 +8,13 @@ use rustix::{
 };
 use std::{io, os::unix::process::CommandExt, process::Command};
 
-/// Moves the calling thread, and what it will start, into a new network namespace, and into a new
-/// mount namespace with a `/sys` and a BPF file system that belong to it.
+/// Moves the calling thread, and the processes that it will start, into a new network namespace,
+/// and into a new mount namespace with a `/sys` and a BPF file system that belong to it.
 pub fn enter_new_namespace() -> io::Result<()> {
-    // SAFETY: unsharing is unsafe for the descriptor table alone (UnshareFlags::FILES), which stays
+    // SAFETY: unsharing is unsafe only for the descriptor table (UnshareFlags::FILES), which stays
     // shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS) }?;
-    // What is mounted from here on must not show up in the mount namespace that we came from.
+    // Later mounts must not show up in the mount namespace that this process came from.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     mount("rack", "/sys", "sysfs", MountFlags::empty(), None)?;
     mount("rack", "/sys/fs/bpf", "bpf", MountFlags::empty(), None)?;

@@ -1,6 +1,6 @@
-//! A rack on one machine: a switch and N workers, each in a network namespace of its own, joined by
-//! veth pairs. `cargo xtask run` and the end-to-end tests start the real binaries in it; it is also
-//! the shortest description of what a deployment looks like.
+//! A rack on one machine: a switch and N workers, each in its own network namespace, joined by veth
+//! pairs. `cargo xtask run` and the end-to-end tests start the real binaries in it; it is also the
+//! shortest description of a deployment.
 //!
 //! ```text
 //!   ┌─ switch ────────────────────────────────────────────────────────────┐
@@ -24,22 +24,22 @@
 //!   └─────────────────────┘ └────────────────────┘       └────────────────┘
 //! ```
 //!
-//! What is not the aggregator's, its XDP program passes on: worker to worker and control-plane
-//! traffic is switched by the bridge, as a host that serves as a switch would.
+//! The XDP program passes on frames that are not the aggregator's: the bridge switches traffic
+//! between workers and of the control plane, like a host that serves as a switch.
 //!
 //! The drawing shows [`Mode::Native`]. By default ([`Mode::Auto`]) the aggregator takes
 //! superpackets whole, at tc ingress of the ports; `eth0` has all offloads then, and no program,
-//! for XDP at either end would have superpackets cut up.
+//! because XDP at either end would split superpackets.
 //!
-//! With native XDP, a veth drops, without a word, the frames that XDP sends into it unless its
-//! other end runs an XDP program too, or has GRO on; and with GRO alone, those sent by `XDP_TX`
-//! wait until something else arrives. That is what the passing program on each `eth0` is for.
-//! Checksum and segmentation offloads are off on `eth0` then, because XDP on the other end would
-//! see UDP checksums not filled in yet.
+//! With native XDP, a veth silently drops the frames that XDP sends into it unless its other end
+//! runs an XDP program too, or has GRO on; and with GRO alone, frames sent by `XDP_TX` wait until
+//! something else arrives. This is why each `eth0` has a program that passes frames. Checksum and
+//! segmentation offloads are off on `eth0` then, because XDP on the other end would see UDP
+//! checksums not filled in yet.
 //!
 //! With [`Mode::Bmv2`] the switch is bmv2's `simple_switch`, which takes whole frames from its
-//! ports and gives them back, and there is no bridge. The aggregator's address is at one more port
-//! of it, where the daemon and its control plane are:
+//! ports and returns them, and there is no bridge. The aggregator's address is at one more port of
+//! the switch, with the daemon and its control plane:
 //!
 //! ```text
 //!   ┌─ switch ────────────────────────────────────────────────────────────┐
@@ -71,7 +71,7 @@
 //! every frame as it comes out of one half, one at a time, and sends it into the other, or not:
 //! seeded loss, duplication, reordering and corruption, for each link and direction, counted. The
 //! port's native XDP sees frames one at a time too; for its tc ingress ([`Mode::Auto`]) GRO has
-//! merged what is left of them into superpackets, as behind a NIC.
+//! merged the remaining ones into superpackets, as behind a NIC.
 //!
 //! ```text
 //!   worker i                    wires                         switch
@@ -91,7 +91,7 @@
 //! ```
 //!
 //! An uplink passes a bridge in the namespace of the wires, where it is shaped and counted; or it
-//! is open there, as links above, for an [`Impairment`].
+//! is open there, like the links above, for an [`Impairment`].
 //!
 //! # Nothing is left behind
 //!

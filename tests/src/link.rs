@@ -1,4 +1,4 @@
-//! The links of racks, and what is at their ends.
+//! The links of racks, and their ends.
 
 use crate::{Error, Namespace};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ pub enum Ip {
 }
 
 impl Ip {
-    /// The address of this kind that stands for one of IPv4.
+    /// The address of this IP version that stands for an IPv4 address.
     pub fn of(self, address: Ipv4Addr) -> IpAddr {
         let [_, _, subnet, host] = address.octets().map(u16::from);
         match self {
@@ -23,8 +23,8 @@ impl Ip {
         }
     }
 
-    /// Gives an interface an address, which it has at once: nobody else has it, so there is nobody
-    /// to ask.
+    /// Gives an interface an address, without duplicate address detection: no other interface has
+    /// it.
     pub(crate) fn assign(
         self,
         host: &Namespace,
@@ -39,7 +39,8 @@ impl Ip {
         host.tool("ip", &format!("address add dev {interface} {address}{length}"))
     }
 
-    /// Has groups be reached by an interface: to join one, a host needs a route. IPv6 has none.
+    /// Routes multicast groups through an interface: to join one over IPv4, a host needs a route.
+    /// IPv6 needs none.
     pub(crate) fn route_groups(self, host: &Namespace, interface: &str) -> Result<(), Error> {
         match self {
             Self::V4 => host.tool("ip", &format!("route add 224.0.0.0/4 dev {interface}")),
@@ -51,16 +52,16 @@ impl Ip {
 /// The aggregator's address, for contributions and for the control plane.
 pub const AGGREGATOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 254);
 
-/// The switch host's only port, where there is a network behind it.
+/// The switch host's only port, if there is a network behind it.
 pub const NIC: &str = "nic0";
 
-/// The end of a worker's link that is not the worker's.
+/// The other end of a worker's link.
 pub fn port(rank: usize) -> String {
     format!("p{rank}")
 }
 
-/// Makes a veth pair: namespace, name and MAC of each end. Both start where they belong, so that
-/// they are never seen, nor left, outside the rack.
+/// Makes a veth pair: namespace, name and MAC of each end. Both are created in their namespaces, so
+/// that they never appear, or stay, outside the rack.
 pub fn join(
     end: (&Namespace, String, String),
     peer: (&Namespace, String, String),

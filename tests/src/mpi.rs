@@ -1,4 +1,4 @@
-//! Programs of MPI: a rank in each worker's namespace, as on hosts of their own.
+//! MPI programs with a rank in each worker's namespace, as if on separate hosts.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -109,8 +109,9 @@ impl Mpi {
     }
 }
 
-/// Runs a command on a host, in place of ssh: in the namespace of its worker, with a folder of its
-/// own for what daemons of Open MPI otherwise share with others of the same host name.
+/// Writes a script that replaces ssh and runs a command on a host: in the namespace of its worker,
+/// with a separate folder for what Open MPI's daemons otherwise share with others of the same host
+/// name.
 fn agent(workers: &[(&Namespace, IpAddr)], folder: &Path) -> io::Result<PathBuf> {
     let mut script = "#!/bin/sh\nwhile case $1 in -*) ;; *) false ;; esac; do shift; done\n\
                       host=$1; shift\nexport TMPDIR=$(dirname \"$0\")/$host\n\
@@ -136,10 +137,10 @@ fn open_mpi(
     command.args(["-np", &hosts.len().to_string(), "--host", &hosts.join(",")]);
     command.args(["--mca", "plm_rsh_agent"]).arg(agent);
     command.env("TMPDIR", folder);
-    // Ranks in other namespaces are on this host by its name: no shared memory.
+    // Ranks in other namespaces have this host's name too, so shared memory is disabled.
     command.args(["--mca", "btl", "self,tcp", "--mca", "pml", "ob1"]);
     command.args(["--mca", "btl_tcp_if_include", "eth0"]);
-    // All ranks share this machine's processors, which mpirun takes for several machines'.
+    // All ranks share this machine's processors, which mpirun takes for those of several machines.
     command.args(["--mca", "mpi_yield_when_idle", "1"]);
     for (name, value) in environment {
         command.arg("-x").arg(format!("{name}={value}"));
@@ -157,7 +158,7 @@ fn mpich(
     command.args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
     command.args(["-localhost", &top_address.to_string(), "-bind-to", "none"]);
     command.args(["-np", &hosts.len().to_string(), "-hosts", &hosts.join(",")]);
-    // As above.
+    // The variables disable shared memory, and select the interface.
     for (name, value) in
         [("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "eth0")]
     {

@@ -1,4 +1,4 @@
-//! A router's routes of multicast, which only a program with a raw socket can enter.
+//! Multicast routes of a router, which only a program with a raw socket can add.
 #![allow(unsafe_code)]
 
 use std::{
@@ -7,14 +7,14 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-// Of linux/mroute.h.
+// Constants of linux/mroute.h.
 const MRT_INIT: libc::c_int = 200;
 const MRT_ADD_VIF: libc::c_int = 202;
 const MRT_ADD_MFC: libc::c_int = 204;
 const VIFF_USE_IFINDEX: u8 = 8;
 const MAXVIFS: usize = 32;
 
-/// The groups of so many jobs, from the first on, are forwarded.
+/// The number of jobs, from the first on, whose groups are forwarded.
 const JOBS: u8 = 32;
 
 /// `struct vifctl`
@@ -38,7 +38,7 @@ struct Route {
     counters: [u32; 4],
 }
 
-/// Forwards what `source` sends to the groups of jobs from the interface `from` to all of `to`, in
+/// Forwards packets of `source` to the groups of jobs, from the interface `from` to all of `to`, in
 /// the calling thread's namespace, until the returned descriptor is closed.
 pub fn forward(source: Ipv4Addr, from: &str, to: Vec<String>) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
@@ -46,7 +46,7 @@ pub fn forward(source: Ipv4Addr, from: &str, to: Vec<String>) -> io::Result<Owne
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was opened above, and nobody else has it.
+    // SAFETY: the descriptor was opened above, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     set(&socket, MRT_INIT, &1)?;
     let mut thresholds = [0; MAXVIFS];

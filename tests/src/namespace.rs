@@ -15,12 +15,12 @@ use std::{
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One namespace of a rack, with its own interfaces, routes and sockets, its own `/sys` and BPF
-/// file system.
+/// A namespace of a rack, with its own interfaces, routes and sockets, its own `/sys` and BPF file
+/// system.
 ///
-/// A thread lives in it and does there what it is asked to. When the value is dropped the thread
+/// A thread lives in the namespace and runs the jobs given to it. When this is dropped, the thread
 /// ends, which kills the processes that it started, except for tools, which end by themselves; the
-/// kernel then removes the namespace with all that is in it.
+/// kernel then removes the namespace with everything in it.
 pub struct Namespace {
     name: String,
     tid: Pid,
@@ -37,13 +37,12 @@ impl Namespace {
         })
     }
 
-    /// The namespace that this process is in already, for what needs no rack and no privilege: its
-    /// loopback interface will do. Processes started in it die with this value, as those in a rack
-    /// do.
+    /// The namespace that this process is in, for tests that need neither rack nor privilege, only
+    /// a loopback interface. Processes started in it die with this value, like those in a rack.
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`] if the system has no thread left.
+    /// [`Error::Kernel`] if the system cannot start a thread.
     pub fn of_host() -> Result<Self, Error> {
         Self::with_thread("the host", || Ok(()))
             .map_err(|source| Error::Kernel { what: "start a thread".to_owned(), source })
@@ -56,7 +55,7 @@ impl Namespace {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let result = enter();
             let usable = result.is_ok();
-            // The caller waits for this; were it gone, the queue below would be closed.
+            // The caller waits for this; if it had gone, the queue below would be closed.
             let _ = ready.send(result.map(|()| gettid()));
             if usable {
                 queue.iter().for_each(|job| job());
@@ -71,8 +70,7 @@ impl Namespace {
         &self.name
     }
 
-    /// What to type, in front of any command, to run it in here: `nsenter --target <thread> --net
-    /// --mount`.
+    /// A prefix for commands that run in this namespace: `nsenter --target <thread> --net --mount`.
     pub fn enter_command(&self) -> String {
         format!("nsenter --target {} --net --mount", self.tid)
     }
@@ -82,15 +80,14 @@ impl Namespace {
         self.tid.as_raw_nonzero().get()
     }
 
-    /// The file that stands for the network namespace, for tools that take one (`ip link … netns
-    /// <path>`).
+    /// The file of the network namespace, for tools that take one (`ip link … netns <path>`).
     pub fn path(&self) -> String {
         format!("/proc/{}/task/{}/ns/net", getpid(), self.tid)
     }
 
-    /// Runs `job` on the namespace's thread and returns its result. Sockets that it opens belong to
-    /// this namespace for good, wherever they are used later. Keep it short: the namespace does one
-    /// job at a time.
+    /// Runs `job` on the namespace's thread and returns its result. Sockets that it opens stay in
+    /// this namespace, wherever they are used later. Jobs should be short: the namespace runs one
+    /// at a time.
     ///
     /// # Panics
     ///
@@ -111,8 +108,8 @@ impl Namespace {
         }
     }
 
-    /// Starts a program in here. Its output is kept line by line ([`Process::stdout`],
-    /// [`Process::wait_for_line`]); its input is empty. `name` is what messages call it.
+    /// Starts a program in this namespace. Its output is kept line by line ([`Process::stdout`],
+    /// [`Process::wait_for_line`]); its input is empty. `name` is its name in messages.
     ///
     /// # Errors
     ///
@@ -135,16 +132,16 @@ impl Namespace {
         Process::new(name, self.start(command)?)
     }
 
-    /// Runs a tool in here to its end.
+    /// Runs a tool in this namespace until it ends.
     ///
     /// # Errors
     ///
-    /// [`Error::Start`] if it cannot be started, [`Error::Tool`] with what it said if it fails.
+    /// [`Error::Start`] if it cannot be started, [`Error::Tool`] with its output if it fails.
     pub fn output(&self, mut command: Command) -> Result<Output, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = command_line(&command);
-        // It ends by itself. What is to die with its parent is forked, and a fork copies the page
-        // tables of this process, which takes longer than most tools.
+        // The tool ends by itself. A process that must die with its parent is forked, and a fork
+        // copies the page tables of this process, which takes longer than most tools.
         let output = self.start(command)?.wait_with_output().map_err(|source| Error::Start {
             command: line.clone(),
             namespace: self.name.clone(),
@@ -161,7 +158,7 @@ impl Namespace {
         })
     }
 
-    /// Runs `<program> <arguments>`, arguments separated by spaces, for its effect alone.
+    /// Runs `<program> <arguments>`, arguments separated by spaces; the output is dropped.
     pub(crate) fn tool(&self, program: &str, arguments: &str) -> Result<(), Error> {
         let mut command = Command::new(program);
         command.args(arguments.split_whitespace());

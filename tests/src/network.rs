@@ -1,4 +1,4 @@
-//! What is between the workers and a switch host that has a single port: an Ethernet switch, or one
+//! The network between the workers and a switch host with a single port: an Ethernet switch, or one
 //! or two routers.
 
 use crate::{
@@ -11,82 +11,83 @@ use std::{fs, net::Ipv4Addr, os::fd::OwnedFd};
 /// How the workers are joined to the switch host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Topology {
-    /// By a port for each worker.
+    /// The switch host has a port for each worker.
     #[default]
     Star,
-    /// By one port at an Ethernet switch, at which the workers are, too.
+    /// The switch host has one port, at an Ethernet switch to which the workers are connected, too.
     OneNic(Fabric),
-    /// By one port at a router, behind which each worker has a subnet of its own; or at a second
-    /// one behind that.
+    /// The switch host has one port, at a router with a subnet for each worker, or at a second
+    /// router behind that one.
     Routed(Router),
 }
 
 /// The Ethernet switch: a bridge in the namespace [`Rack::network`](crate::Rack::network).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fabric {
-    /// What becomes of multicast.
+    /// How the switch handles multicast.
     pub multicast: Multicast,
-    /// Whether its port to the switch host has GRO, without which a veth takes nothing from XDP.
+    /// Whether its port to the switch host has GRO, without which a veth drops frames from XDP.
     pub gro: bool,
 }
 
 impl Default for Fabric {
-    /// A switch that floods, as a simple one does.
+    /// A switch that floods, like a simple one.
     fn default() -> Self {
         Self { multicast: Multicast::Flooded, gro: true }
     }
 }
 
-/// What an Ethernet switch does with multicast.
+/// How an Ethernet switch handles multicast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Multicast {
-    /// It goes to all ports.
+    /// Multicast goes to all ports.
     Flooded,
-    /// IGMP snooping, but nobody asks for members: Linux's bridge floods then.
+    /// IGMP snooping, but no querier: Linux's bridge floods then.
     Snooped,
-    /// IGMP snooping with a querier: it goes to the ports of members.
+    /// IGMP snooping with a querier: multicast goes to the ports of members.
     Queried,
-    /// It goes to workers of even rank alone.
+    /// Multicast goes only to workers of even rank.
     Partial,
-    /// It goes to no worker.
+    /// Multicast goes to no worker.
     Blocked,
 }
 
 /// The router: a namespace that forwards, [`Rack::network`](crate::Rack::network).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Router {
-    /// Whether it forwards the groups of the first jobs to all workers. Linux does not forward
-    /// superpackets of multicast.
+    /// Whether the router forwards the groups of the first jobs to all workers. Linux does not
+    /// forward superpackets of multicast.
     pub multicast: bool,
-    /// Whether it hides the workers behind its own address, as Docker does with containers.
+    /// Whether the router hides the workers behind its own address, as Docker does with containers.
     pub nat: bool,
-    /// The MTU of the link to a second router, between it and the switch host, if there is one.
+    /// The MTU of the link to a second router, between this one and the switch host, if there is
+    /// one.
     pub core: Option<u32>,
 }
 
-/// The interface of the fabric, or of the router, at the switch host.
+/// The interface of the fabric, or of the router, towards the switch host.
 pub(crate) const UP: &str = "uplink";
 
-/// The interface of the second router at the first.
+/// The interface of the second router towards the first.
 const DOWN: &str = "downlink";
 
-/// The address, in the switch host's subnet, of the router there.
+/// The router's address in the switch host's subnet.
 const ROUTER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 253);
 
 /// The addresses of the first and the second router on the link between them.
 const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 255, 1);
 const SECOND_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 255, 2);
 
-/// What is between the workers and the switch host, workers' side first: one namespace, or two
+/// The namespaces between the workers and the switch host, the workers' side first: one, or two
 /// routers.
 pub(crate) type Path = Vec<Namespace>;
 
-/// The router's address in the subnet of a worker, or of a rack of several.
+/// The router's address in the subnet of a worker, or of one of several racks.
 pub(crate) fn gateway(subnet: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 88, subnet as u8 + 1, 254)
 }
 
-/// Makes the network with the switch host's link to it; nothing for a star.
+/// Makes the network and the switch host's link to it; nothing for a star.
 pub(crate) fn new(switch: &Namespace, topology: Topology, ip: Ip, mtu: u32) -> Result<Path, Error> {
     let (name, gro) = match topology {
         Topology::Star => return Ok(Vec::new()),
@@ -135,8 +136,8 @@ fn new_core(first: &Namespace, ip: Ip, mtu: u32) -> Result<Namespace, Error> {
 fn make_bridge(fabric: &Namespace, multicast: Multicast, mtu: u32) -> Result<(), Error> {
     let snooping = match multicast {
         Multicast::Flooded | Multicast::Partial | Multicast::Blocked => "mcast_snooping 0",
-        // A querier's bridge trusts what it has learned once its questions must have been answered:
-        // here after 100 ms.
+        // A bridge with a querier uses what it has learned only after the time for answers: here
+        // 100 ms.
         Multicast::Snooped | Multicast::Queried => {
             "mcast_snooping 1 mcast_query_response_interval 10"
         }
@@ -176,7 +177,8 @@ pub(crate) fn plug_in(
     }
 }
 
-/// Has routers forward, once all workers are there. Returns what multicast routing lives by.
+/// Makes routers forward, once all workers are there. Returns the descriptors that keep multicast
+/// routes.
 pub(crate) fn start(
     path: &[Namespace],
     workers: usize,
@@ -190,7 +192,7 @@ pub(crate) fn start(
     Ok(routes)
 }
 
-/// Has a host forward, as routers do.
+/// Makes a host forward like a router.
 pub(crate) fn forward(router: &Namespace) -> Result<(), Error> {
     router
         .run(|| {

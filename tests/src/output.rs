@@ -1,4 +1,4 @@
-//! What a process has printed so far, line by line.
+//! The output of a process so far, line by line.
 
 use crate::deadline::Deadline;
 use std::{
@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-/// Which of a process's two streams a line came from.
+/// The stream of a process that a line came from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
     Stderr,
 }
 
-/// Filled by a thread per stream, read by those that wait for a line.
+/// Output that a thread per stream fills, and that other threads wait for.
 #[derive(Default)]
 pub struct Output {
     log: Mutex<Log>,
@@ -24,19 +24,19 @@ pub struct Output {
 #[derive(Default)]
 struct Log {
     lines: Vec<(Stream, String)>,
-    /// Streams that may still bring lines.
+    /// Streams that have not ended.
     open: usize,
 }
 
 impl Output {
-    /// Starts to collect what comes from `source`, until it ends.
+    /// Starts to collect the output of `source`, until it ends.
     pub fn collect(self: &Arc<Self>, stream: Stream, source: impl Read + Send + 'static) {
         self.log().open += 1;
         let output = Arc::clone(self);
         std::thread::spawn(move || {
             let mut source = BufReader::new(source);
             let mut line = Vec::new();
-            // An error ends the stream as its end does; no more can be had from it.
+            // An error ends the stream like its end does; nothing more can be read.
             while matches!(source.read_until(b'\n', &mut line), Ok(1..)) {
                 let text = String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned();
                 output.log().lines.push((stream, text));
@@ -48,8 +48,8 @@ impl Output {
         });
     }
 
-    /// Waits for the first line, of either stream, that contains `pattern`; lines that came earlier
-    /// count too. `None` when both streams ended, or time passed, without one.
+    /// Waits for the first line, of either stream, that contains `pattern`; earlier lines count
+    /// too. `None` if both streams end, or the time passes, without one.
     pub fn wait_for_line(&self, pattern: &str, timeout: Duration) -> Option<String> {
         let find = |log: &Log| {
             log.lines.iter().find(|(_, line)| line.contains(pattern)).map(|(_, line)| line.clone())

@@ -1,4 +1,4 @@
-//! Whether this process may build racks at all.
+//! Whether this process may build racks.
 
 use crate::{
     Error, Namespace,
@@ -6,31 +6,32 @@ use crate::{
 };
 use std::{fs::OpenOptions, io::Write, sync::OnceLock};
 
-/// Whether the test `name` can run. If not, that is said by [`skip`]; the test should then return
-/// at once.
+/// Whether the test `name` can run. If not, [`skip`] reports that; the test should then return at
+/// once.
 ///
-/// It is tried, not guessed: a namespace is made and a program is loaded. A rack that fails
-/// nevertheless is an error.
+/// This is tried out: a namespace is made and a program is loaded. If a rack fails nevertheless,
+/// that is an error.
 pub fn can_build_racks(name: &str) -> bool {
     static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
     let obstacle = OBSTACLE.get_or_init(|| try_it().err().map(|error| error.to_string()));
     obstacle.as_ref().inspect(|reason| skip(name, reason)).is_none()
 }
 
-/// Says that the test `name` cannot run: on standard error and, when the environment variable
+/// Reports that the test `name` cannot run: on standard error and, when the environment variable
 /// `SWITCHML_SKIPPED` names a file, by a line `<name>: <reason>` at its end. `cargo xtask test`
 /// reads that file.
 pub fn skip(name: &str, reason: &str) {
     say("skipped ", "", &format!("{name}: {reason}"));
 }
 
-/// The same of a test, or of a part of it, that needs what not even CI must have: a program that is
-/// in no package registry, or a module of the kernel. The line begins with [`LEFT_OUT`].
+/// Reports that a test, or a part of it, cannot run because it needs something that not even CI
+/// must have: a program that is in no package registry, or a module of the kernel. The line begins
+/// with [`LEFT_OUT`].
 pub fn leave_out(name: &str, reason: &str) {
     say(LEFT_OUT, LEFT_OUT, &format!("{name}: {reason}"));
 }
 
-/// How the line of a test begins that was left out.
+/// The beginning of the line for a test that was left out.
 pub const LEFT_OUT: &str = "left out ";
 
 fn say(spoken: &str, written: &str, what: &str) {

@@ -17,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-/// How long the output of a process that has ended may take to arrive. It is there already, unless
-/// a grandchild holds the stream open.
+/// Time for the output of a process that has ended to arrive. It is there already, unless a
+/// grandchild holds the stream open.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
 /// A process in a [`Namespace`](crate::Namespace); killed and reaped when the value is dropped, and
@@ -26,7 +26,7 @@ const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 pub struct Process {
     name: String,
     child: Child,
-    /// Names the process even after it ended and its number was given to another.
+    /// A descriptor of the process, valid even after it ended and its id was reused.
     pidfd: OwnedFd,
     output: Arc<Output>,
 }
@@ -58,30 +58,30 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has printed to its standard output so far.
+    /// The process's standard output so far.
     pub fn stdout(&self) -> String {
         self.output.text(Stream::Stdout)
     }
 
-    /// What it has printed to its standard error so far.
+    /// The process's standard error so far.
     pub fn stderr(&self) -> String {
         self.output.text(Stream::Stderr)
     }
 
-    /// Waits until it has printed a line that contains `pattern`, and returns the line. Lines
-    /// printed earlier count.
+    /// Waits until the process has printed a line that contains `pattern`, and returns the line.
+    /// Earlier lines count.
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] if it ends without, [`Error::Timeout`] if time passes; both with its last
-    /// lines.
+    /// [`Error::Ended`] if the process ends without one, [`Error::Timeout`] if the time passes;
+    /// both with its last lines.
     pub fn wait_for_line(&mut self, pattern: &str, timeout: Duration) -> Result<String, Error> {
         let deadline = Deadline::after(timeout);
         if let Some(line) = self.output.wait_for_line(pattern, timeout) {
             return Ok(line);
         }
         let what = format!("line with \"{pattern}\"");
-        // Its streams may have ended before itself.
+        // The streams may have ended before the process.
         match self.wait(deadline.left()) {
             Ok(status) => Err(self.ended(format!("waited for a {what}"), status)),
             Err(Error::Timeout { .. }) => Err(self.timeout(what, timeout)),
@@ -89,11 +89,11 @@ impl Process {
         }
     }
 
-    /// Waits for its end, whatever that is.
+    /// Waits until the process ends, with any status.
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if it still runs then.
+    /// [`Error::Timeout`] if the process still runs after `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus, Error> {
         if !self.wait_exit(timeout).map_err(|source| self.failed("wait for", source))? {
             return Err(self.timeout("end".to_owned(), timeout));
@@ -103,40 +103,40 @@ impl Process {
         Ok(status)
     }
 
-    /// Waits for its end, which must be exit status 0.
+    /// Waits until the process ends, which must be with exit status 0.
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] for any other status, [`Error::Timeout`] if it still runs then; both with
-    /// its last lines.
+    /// [`Error::Ended`] for any other status, [`Error::Timeout`] if the process still runs after
+    /// `timeout`; both with its last lines.
     pub fn wait_success(&mut self, timeout: Duration) -> Result<(), Error> {
         let status = self.wait(timeout)?;
         if status.success() { Ok(()) } else { Err(self.ended("should succeed".to_owned(), status)) }
     }
 
-    /// Whether it has not ended yet.
+    /// Whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends it a signal ([`Signal::STOP`] and [`Signal::CONT`] make a rank that hangs and comes
-    /// back).
+    /// Sends the process a signal ([`Signal::STOP`] and [`Signal::CONT`] freeze and continue a
+    /// rank).
     ///
     /// # Errors
     ///
-    /// [`Error::Process`], when it has ended already.
+    /// [`Error::Process`] when the process has ended already.
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
         pidfd_send_signal(&self.pidfd, signal).map_err(|error| self.failed("signal", error.into()))
     }
 
-    /// Asks it to end (SIGTERM), and kills it when it has not ended after `grace`. Returns how it
-    /// ended.
+    /// Asks the process to end (SIGTERM), and kills it when it has not ended after `grace`. Returns
+    /// its exit status.
     ///
     /// # Errors
     ///
-    /// [`Error::Process`] if the system fails to.
+    /// [`Error::Process`] if the system fails to do that.
     pub fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, Error> {
-        // It may have ended by itself; the status tells.
+        // The process may have ended by itself; the status tells.
         let _ = self.signal(Signal::TERM);
         match self.wait(grace) {
             Err(Error::Timeout { .. }) => self.kill(),
@@ -144,11 +144,11 @@ impl Process {
         }
     }
 
-    /// Kills it (SIGKILL), so that it cannot say goodbye to anyone, and returns how it ended.
+    /// Kills the process (SIGKILL), so that it cannot leave normally, and returns its exit status.
     ///
     /// # Errors
     ///
-    /// [`Error::Process`] if the system fails to.
+    /// [`Error::Process`] if the system fails to do that.
     pub fn kill(&mut self) -> Result<ExitStatus, Error> {
         self.child.kill().map_err(|source| self.failed("kill", source))?;
         let status = self.child.wait().map_err(|source| self.failed("reap", source))?;
@@ -156,11 +156,11 @@ impl Process {
         Ok(status)
     }
 
-    /// Whether the process has ended before the time was up; it is not reaped yet.
+    /// Whether the process has ended within the timeout; it is not reaped yet.
     fn wait_exit(&self, timeout: Duration) -> io::Result<bool> {
         let deadline = Deadline::after(timeout);
         loop {
-            // What does not fit is for ever.
+            // A time that does not fit is treated as unlimited.
             let left = Timespec::try_from(deadline.left()).ok();
             match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], left.as_ref()) {
                 Ok(ready) => return Ok(ready > 0),
@@ -186,7 +186,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both do nothing for a process that was reaped before.
+        // Both calls do nothing for a process that was reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The rack: which interfaces there are, and how they are joined.
+//! The rack: its interfaces, and how they are joined.
 
 use crate::{
     Error, MAX_MTU, MAX_WORKERS, MIN_MTU, Namespace,
@@ -12,28 +12,28 @@ use std::{
     os::fd::OwnedFd,
 };
 
-/// That for contributions in [`Mode::Bmv2`], where the switch lets nobody else send from it, and so
-/// not the daemon either.
+/// The address for contributions in [`Mode::Bmv2`], from which the switch lets no other host send,
+/// and so not the daemon either.
 pub(crate) const SWITCHED_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 253);
 
-/// Where [`Aggregator::in_rack`](crate::Aggregator::in_rack) takes frames, and what the workers'
-/// ends of the links need for that.
+/// The hook at which [`Aggregator::in_rack`](crate::Aggregator::in_rack) takes frames, and the
+/// set-up of the workers' ends of the links for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Where the daemon thinks best: on these links, superpackets at tc ingress. `eth0` has all
-    /// offloads, and no program.
+    /// The daemon's choice: on these links, superpackets at tc ingress. `eth0` has all offloads,
+    /// and no program.
     Auto,
-    /// In native XDP. `eth0` has no offloads, and runs a passing XDP program.
+    /// In native XDP. `eth0` has no offloads, and runs an XDP program that passes frames.
     Native,
-    /// The same without the program: GRO alone makes `eth0` take frames from XDP, and only those
-    /// that are redirected.
+    /// In native XDP, without that program: GRO alone makes `eth0` take frames from XDP, and only
+    /// those that are redirected.
     NativeWithGro,
-    /// In bmv2's `simple_switch`, which the daemon steers. `eth0` has no offloads.
+    /// In bmv2's `simple_switch`, which the daemon controls. `eth0` has no offloads.
     Bmv2,
 }
 
 impl Mode {
-    /// The daemon's `--mode`, where it takes the frames itself.
+    /// The daemon's `--mode`, if it takes the frames itself.
     pub fn argument(self) -> &'static str {
         match self {
             Self::Auto | Self::Bmv2 => "auto",
@@ -42,33 +42,34 @@ impl Mode {
     }
 }
 
-/// What a rack is to be like.
+/// The options of a rack.
 #[derive(Debug, Clone)]
 pub struct RackOptions {
-    /// How many workers, 1 to [`MAX_WORKERS`].
+    /// The number of workers, 1 to [`MAX_WORKERS`].
     pub workers: usize,
     /// The MTU of every link in bytes, [`MIN_MTU`] to [`MAX_MTU`].
     pub mtu: u32,
-    /// Where the aggregator is to take frames; the workers' ends are made to suit it.
+    /// Where the aggregator takes frames; the workers' ends are set up for it.
     pub mode: Mode,
     /// Whether each link runs through the namespace [`Rack::wires`], where an
-    /// [`Impairment`](crate::Impairment) joins its two halves. Without one, nothing passes. Frames
-    /// cross it one by one; at tc ingress of the switch GRO has merged them again.
+    /// [`Impairment`](crate::Impairment) joins its two halves. Without an impairment, nothing
+    /// passes. Frames cross it one by one; GRO merges them again before tc ingress of the switch.
     pub wires: bool,
     /// How the workers are joined to the switch host.
     pub topology: Topology,
-    /// Whether the switch host is one more worker, behind the others. Its packets come in by `lo`.
+    /// Whether the switch host is one more worker, after the others. Its packets come in through
+    /// `lo`.
     pub own_host: bool,
-    /// The VLAN of each worker's link in a star, 1 to 4094, or 0 for none; no VLANs if it is empty.
-    /// Workers see no tags: in the namespace [`Rack::wires`] their frames get them, one by one. It
-    /// needs Linux 6.6 (TCX), and no interfaces for VLANs, which not every kernel has.
+    /// The VLAN of each worker's link in a star, 1 to 4094, or 0 for none; no VLANs if this is
+    /// empty. Workers see no tags: frames get them in the namespace [`Rack::wires`], one by one.
+    /// This needs Linux 6.6 (TCX), but not the VLAN interfaces that some kernels lack.
     pub vlans: Vec<u16>,
-    /// The kind of IP that the hosts have addresses of.
+    /// The IP version of the hosts' addresses.
     pub ip: Ip,
 }
 
 impl Default for RackOptions {
-    /// Four workers in a star, an MTU of 1500 bytes, the aggregator where it does best, no VLAN.
+    /// Four workers in a star, an MTU of 1500 bytes, the aggregator in its preferred mode, no VLAN.
     fn default() -> Self {
         Self {
             workers: 4,
@@ -84,13 +85,13 @@ impl Default for RackOptions {
 }
 
 impl RackOptions {
-    /// Whether a rack can be like that.
+    /// Checks that a rack with these options is possible.
     ///
     /// # Errors
     ///
     /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range, [`Error::Topology`] for
-    /// bmv2 in another rack than a star, [`Error::Vlan`] for VLANs in one, with bmv2 or with wires,
-    /// [`Error::Ipv6`] for IPv6 with bmv2 or NAT.
+    /// bmv2 in another rack than a star, [`Error::Vlan`] for VLANs in such a rack, with bmv2 or
+    /// with wires, [`Error::Ipv6`] for IPv6 with bmv2 or NAT.
     pub fn check(&self) -> Result<(), Error> {
         if !(1..=MAX_WORKERS).contains(&self.workers) {
             return Err(Error::Workers(self.workers));
@@ -113,14 +114,14 @@ impl RackOptions {
     }
 }
 
-/// A switch and N workers; see the [crate's documentation](crate). It is removed when the value is
+/// A switch and N workers; see the [crate's documentation](crate). It is removed when this is
 /// dropped.
 pub struct Rack {
-    /// Attachments of programs that pass frames, and of those that tag them; dropped first.
+    /// Attachments of programs that pass or tag frames; dropped first.
     programs: Vec<OwnedFd>,
     workers: Vec<Namespace>,
     wires: Option<Namespace>,
-    /// What routers' routes of multicast live by.
+    /// Descriptors that keep the routers' multicast routes.
     _routes: Vec<OwnedFd>,
     network: network::Path,
     switch: Namespace,
@@ -130,13 +131,13 @@ pub struct Rack {
 }
 
 impl Rack {
-    /// Builds a rack; takes some 100 ms.
+    /// Builds a rack, which takes about 100 ms.
     ///
     /// # Errors
     ///
-    /// As [`RackOptions::check`]; [`Error::Kernel`] without the privilege; [`Error::Start`] and
-    /// [`Error::Tool`] if a tool (`ip`, `ethtool`, for NAT `nft`) is missing or refuses. Whatever
-    /// was made until then is removed.
+    /// The errors of [`RackOptions::check`]; [`Error::Kernel`] without the privilege;
+    /// [`Error::Start`] and [`Error::Tool`] if a tool (`ip`, `ethtool`, for NAT `nft`) is missing
+    /// or refuses. Whatever was made until then is removed.
     pub fn new(options: RackOptions) -> Result<Self, Error> {
         options.check()?;
         let switch = new_switch("switch", "02:00:00:00:00:fe", AGGREGATOR_ADDRESS, &options)?;
@@ -174,13 +175,13 @@ impl Rack {
         Ok(rack)
     }
 
-    /// Has the link of this rank be in a VLAN, if that is not 0: the switch host's port has tags,
-    /// which the wires put in and take off. What that host itself sends and gets there has none.
+    /// Puts the link of this rank into a VLAN, if `vlan` is not 0: the switch host's port has tags,
+    /// which the wires add and remove. The switch host's own stack sees no tags there.
     fn put_into_vlan(&mut self, rank: usize, vlan: u16) -> Result<(), Error> {
         let Some(wires) = &self.wires else { return Ok(()) };
         let vlan = (vlan != 0).then_some(vlan);
         let (to_worker, to_port) = wire_ends(rank);
-        // Native XDP sees tags that are in frames.
+        // Native XDP sees only tags that are in frames.
         if self.mode != Mode::Auto {
             let tags = "txvlan off tx-vlan-stag-hw-insert off";
             wires.tool("ethtool", &format!("-K {to_port} {tags}"))?;
@@ -199,17 +200,17 @@ impl Rack {
         Ok(())
     }
 
-    /// Where the aggregator is to take frames.
+    /// Where the aggregator takes frames.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Where the aggregator runs.
+    /// The namespace of the aggregator.
     pub fn switch(&self) -> &Namespace {
         &self.switch
     }
 
-    /// Where the worker of this rank runs.
+    /// The namespace of the worker of this rank.
     ///
     /// # Panics
     ///
@@ -221,18 +222,18 @@ impl Rack {
         }
     }
 
-    /// All workers with a namespace of their own, by rank.
+    /// All workers with their own namespace, by rank.
     pub fn workers(&self) -> &[Namespace] {
         &self.workers
     }
 
-    /// Where the two halves of each link meet, if the rack was made with [`RackOptions::wires`] or
-    /// with VLANs.
+    /// The namespace in which the halves of each link meet, if the rack was made with
+    /// [`RackOptions::wires`] or with VLANs.
     pub fn wires(&self) -> Option<&Namespace> {
         self.wires.as_ref()
     }
 
-    /// The Ethernet switch or the router at the workers, where the switch host has a single port.
+    /// The Ethernet switch or the router at the workers, if the switch host has a single port.
     pub fn network(&self) -> Option<&Namespace> {
         self.network.first()
     }
@@ -247,14 +248,14 @@ impl Rack {
         self.ip.of(AGGREGATOR_ADDRESS)
     }
 
-    /// The IPv4 address of the worker of this rank, which is less than [`MAX_WORKERS`], where no
+    /// The IPv4 address of the worker of this rank, which is less than [`MAX_WORKERS`], if no
     /// router is in between.
     pub fn worker_address(rank: usize) -> Ipv4Addr {
         Topology::Star.worker_address(rank)
     }
 
-    /// The interfaces on which the aggregator hears the workers: in a star, by rank, `p0`, `p1`, …;
-    /// otherwise one. That of the switch host itself comes last.
+    /// The interfaces through which the aggregator gets the workers' packets: in a star `p0`, `p1`,
+    /// … by rank; otherwise one. The switch host's own interface comes last.
     pub fn ports(&self) -> Vec<String> {
         let mut ports = match self.network() {
             Some(_) => vec![NIC.to_owned()],
@@ -265,11 +266,11 @@ impl Rack {
     }
 }
 
-/// The interface at which `simple_switch` hears the host with the aggregator's address.
+/// The interface at which `simple_switch` gets packets from the host with the aggregator's address.
 pub(crate) const HOST_PORT: &str = "host";
 
 /// A namespace with an aggregator's address: on the bridge that joins the ports, or on a link to
-/// the `simple_switch` that does. With a single port the address will be there.
+/// the `simple_switch` that joins them. With a single port, the address is assigned to it later.
 pub(crate) fn new_switch(
     name: &str,
     mac: &str,
@@ -289,9 +290,10 @@ pub(crate) fn new_switch(
     switch.tool("ip", &format!("link add {interface} address {mac} mtu {mtu} type {kind}"))?;
     ip.assign(&switch, address, interface)?;
     if mode == Mode::Bmv2 {
-        // It answers ARP for that address, too.
+        // The interface answers ARP for this address, too.
         ip.assign(&switch, SWITCHED_ADDRESS, interface)?;
-        // `simple_switch` passes frames on as they are: whole, and with their checksums.
+        // `simple_switch` passes frames on unchanged, so they must have their final size and
+        // checksums.
         switch.tool("ethtool", &format!("-K {interface} tx off tso off gso off"))?;
         switch.tool("ip", &format!("link set {HOST_PORT} arp off up"))?;
     }
@@ -300,14 +302,14 @@ pub(crate) fn new_switch(
     Ok(switch)
 }
 
-/// The interfaces in the namespace of the wires at which the link of this rank is open: the end of
-/// the worker's half, and that of the port's.
+/// The interfaces in the namespace of the wires at which the link of this rank is open: the ends of
+/// the worker's half and of the port's half.
 pub(crate) fn wire_ends(rank: usize) -> (String, String) {
     (format!("w{rank}"), format!("s{rank}"))
 }
 
 /// A worker joined to a port of the switch, or of the network: directly, or with its link open in
-/// the namespace of the wires. It has that address, and that router, if any.
+/// the namespace of the wires. It has the given address, and router, if any.
 pub(crate) fn new_worker(
     switch: &Namespace,
     wires: Option<&Namespace>,
@@ -326,8 +328,8 @@ pub(crate) fn new_worker(
         wires.tool("ip", &format!("link set {to_port} up"))?;
         wires.tool("ip", &format!("link set {to_worker} up"))?;
         if mode == Mode::Auto {
-            // As a NIC does: frames come in one by one, and GRO merges them. A veth has GRO only
-            // for what comes from an end without TSO.
+            // Frames come in one by one, and GRO merges them, as on a NIC. A veth uses GRO only for
+            // frames from an end without TSO.
             wires.tool("ethtool", &format!("-K {to_port} tso off"))?;
             switch.tool("ethtool", &format!("-K p{rank} gro on rx-udp-gro-forwarding on"))?;
         }
@@ -335,8 +337,8 @@ pub(crate) fn new_worker(
         join(port, eth0, mtu)?;
     }
     match mode {
-        // Only `simple_switch` answers there: the kernel would answer ARP for the
-        // aggregator's address.
+        // Only `simple_switch` may answer there: the kernel would answer ARP for the aggregator's
+        // address.
         Mode::Bmv2 => switch.tool("ip", &format!("link set p{rank} arp off up"))?,
         _ => network::plug_in(switch, rank, topology, ip)?,
     }
@@ -346,11 +348,11 @@ pub(crate) fn new_worker(
     if let Some(gateway) = gateway {
         worker.tool("ip", &format!("route add default via {}", ip.of(gateway)))?;
     }
-    // XDP on the port would see what the sender left for the hardware to fill in, and the wires
-    // pass frames one by one.
+    // XDP on the port would see fields that the sender leaves to the hardware, and the wires pass
+    // frames one by one.
     let offloads = if mode == Mode::Auto && wires.is_none() { "on" } else { "off" };
-    // GRO is on, as it is on every NIC; turned on while the link is up, it lets the port send to
-    // here from XDP.
+    // GRO is on, as it is on every NIC; turned on while the link is up, it lets the port send here
+    // from XDP.
     let tags = format!("txvlan {offloads} tx-vlan-stag-hw-insert {offloads}");
     worker.tool(
         "ethtool",
@@ -361,7 +363,8 @@ pub(crate) fn new_worker(
     Ok(worker)
 }
 
-/// Attaches the passing program to an end of a link, without which veth drops what XDP sends to it.
+/// Attaches a program that passes frames to an end of a link, without which veth drops frames from
+/// XDP.
 pub(crate) fn pass_frames(namespace: &Namespace, interface: String) -> Result<OwnedFd, Error> {
     let what = format!("attach XDP to {interface} of {}", namespace.name());
     namespace

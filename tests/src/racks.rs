@@ -25,11 +25,11 @@ fn uplink_address(rack: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 88, 0, rack as u8 + 1)
 }
 
-/// Racks and their root; see the [crate's documentation](crate). They are removed when the value
-/// is dropped.
+/// Racks and their root; see the [crate's documentation](crate). They are removed when this is
+/// dropped.
 ///
 /// Each rack is a subnet, and its host a router, so workers reach the root and each other over the
-/// uplinks whether or not an aggregator runs in the rack. Multicast stays in its rack.
+/// uplinks whether or not an aggregator runs in the rack. Multicast does not leave a rack.
 pub struct Racks {
     /// Attachments of programs that pass frames; dropped first.
     _programs: Vec<OwnedFd>,
@@ -50,12 +50,13 @@ pub struct Carried {
 }
 
 impl Racks {
-    /// Builds so many racks, over which the workers of `options` are spread evenly: the first
-    /// ranks are in the first rack. With [`RackOptions::wires`] the uplinks are open.
+    /// Builds `racks` racks, over which the workers of `options` are spread evenly: the first ranks
+    /// are in the first rack. With [`RackOptions::wires`] the uplinks are open.
     ///
     /// # Errors
     ///
-    /// As [`Rack::new`](crate::Rack::new), [`Error::Racks`] and [`Error::NotInRacks`].
+    /// The errors of [`Rack::new`](crate::Rack::new), and [`Error::Racks`] and
+    /// [`Error::NotInRacks`].
     pub fn new(racks: usize, options: RackOptions) -> Result<Self, Error> {
         Self::check(racks, &options)?;
         let root = new_switch("root", "02:00:00:00:00:fe", AGGREGATOR_ADDRESS, &options)?;
@@ -78,11 +79,11 @@ impl Racks {
         Ok(racks)
     }
 
-    /// Whether there can be such racks.
+    /// Checks that such racks are possible.
     ///
     /// # Errors
     ///
-    /// As [`Self::new`].
+    /// The errors of [`Self::new`].
     pub fn check(racks: usize, options: &RackOptions) -> Result<(), Error> {
         options.check()?;
         if !(1..=options.workers).contains(&racks) {
@@ -100,14 +101,14 @@ impl Racks {
         }
     }
 
-    /// The programs without which a veth drops what XDP sends to it.
+    /// Attaches the programs without which a veth drops frames from XDP.
     fn pass_all_frames(&self) -> Result<Vec<OwnedFd>, Error> {
         let is_native = self.options.mode == Mode::Native;
         let workers = self.workers.iter().filter(|_| is_native);
         let mut programs: Vec<_> = workers
             .map(|worker| pass_frames(worker, "eth0".to_owned()))
             .collect::<Result<_, _>>()?;
-        // Where uplinks are open, it also has the other ends cut superpackets up.
+        // On open uplinks, the program also makes the other ends split superpackets.
         if is_native || self.options.wires {
             for (wires, end) in self.uplink_ends() {
                 programs.push(pass_frames(wires, end)?);
@@ -116,7 +117,7 @@ impl Racks {
         Ok(programs)
     }
 
-    /// How many racks there are.
+    /// The number of racks.
     #[expect(clippy::len_without_is_empty, reason = "there is always one")]
     pub fn len(&self) -> usize {
         self.hosts.len()
@@ -178,23 +179,23 @@ impl Racks {
         self.ranks_in(rack).map(port).chain([UPLINK.to_owned()]).collect()
     }
 
-    /// Where the aggregators are to take frames.
+    /// Where the aggregators take frames.
     pub fn mode(&self) -> Mode {
         self.options.mode
     }
 
-    /// Where the two halves of each uplink meet, if they were left open.
+    /// The namespace in which the halves of each uplink meet, if they are open.
     pub fn open_wires(&self) -> Option<&Namespace> {
         self.options.wires.then_some(&self.wires)
     }
 
-    /// Both ends of each uplink's middle: towards the rack, and towards the root.
+    /// Both ends of the middle of each uplink: towards the rack, and towards the root.
     pub(crate) fn uplink_ends(&self) -> impl Iterator<Item = (&Namespace, String)> {
         let ends = (0..self.len()).flat_map(|rack| <[String; 2]>::from(wire_ends(rack)));
         ends.map(|end| (&self.wires, end))
     }
 
-    /// What each uplink has carried so far.
+    /// The bytes that each uplink has carried so far.
     ///
     /// # Errors
     ///
@@ -210,11 +211,11 @@ impl Racks {
             .map_err(|source| Error::Kernel { what: "count an uplink's bytes".to_owned(), source })
     }
 
-    /// What the link of the worker of this rank has carried so far.
+    /// The bytes that the link of the worker of this rank has carried so far.
     ///
     /// # Errors
     ///
-    /// As [`Self::carried`].
+    /// The errors of [`Self::carried`].
     pub fn carried_by_worker(&self, rank: usize) -> Result<Carried, Error> {
         self.workers[rank]
             .run(|| -> io::Result<Carried> {
@@ -224,13 +225,13 @@ impl Racks {
     }
 }
 
-/// What an interface of this namespace has sent (`tx`) or got (`rx`).
+/// The bytes that an interface of this namespace has sent (`tx`) or received (`rx`).
 fn bytes(interface: &str, way: &str) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/sys/class/net/{interface}/statistics/{way}_bytes"))?;
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// A rack host with its uplink, by way of the wires, to the root.
+/// A rack host with its uplink to the root, through the wires.
 fn new_host(
     root: &Namespace,
     wires: &Namespace,
@@ -251,18 +252,18 @@ fn new_host(
         wires.tool("ip", &format!("link set {to_root} master {cable}"))?;
     }
     for end in [&to_rack, &to_root] {
-        // With GRO a veth takes what XDP sends to it.
+        // With GRO, a veth takes frames from XDP.
         wires.tool("ethtool", &format!("-K {end} gro on"))?;
         wires.tool("ip", &format!("link set {end} up"))?;
     }
     for (namespace, end, wire) in [(&host, UPLINK, &to_rack), (root, &*root_port, &to_root)] {
         if mode == Mode::Auto && options.wires {
-            // Frames come in one by one, as from a NIC, and GRO merges them.
+            // Frames come in one by one, and GRO merges them, as on a NIC.
             wires.tool("ethtool", &format!("-K {wire} tso off"))?;
             namespace.tool("ethtool", &format!("-K {end} gro on rx-udp-gro-forwarding on"))?;
         }
         if mode == Mode::Native {
-            // XDP at the other end would see checksums that nobody has filled in.
+            // XDP at the other end would see checksums that are not filled in.
             namespace.tool("ethtool", &format!("-K {end} tx off tso off gso off"))?;
         }
         namespace.tool("ip", &format!("link set {end} up"))?;
@@ -273,7 +274,7 @@ fn new_host(
     Ok(host)
 }
 
-/// Has a host reach the racks that it has no address in.
+/// Adds routes to the racks in which a host has no address.
 fn route_to_others(host: &Namespace, racks: usize, options: &RackOptions) -> Result<(), Error> {
     let length = if options.ip == crate::Ip::V4 { 24 } else { 64 };
     for rack in (0..racks).filter(|rack| host.name() != format!("rack {rack}")) {

@@ -2,30 +2,30 @@
 
 use crate::{Error, Namespace, Rack, Racks, network::UP};
 
-/// How long a link may send at full speed after a pause. Shorter, and a timer that comes late on a
-/// busy machine would cost throughput.
+/// How long a link may send at full speed after a pause. With less, a timer that is late on a busy
+/// machine would cost throughput.
 const BURST_MS: u64 = 4;
 
-/// The least that a bucket must hold, in bytes: what is larger is cut up, and superpackets are up
-/// to 64 KiB.
+/// The least size of a bucket in bytes: larger packets are split, and superpackets have up to 64
+/// KiB.
 const LEAST_BURST: u64 = 128 << 10;
 
-/// How much a link queues: about what a switch does.
+/// The time that a link may queue, similar to a switch.
 const QUEUE_MS: u64 = 50;
 
-/// All links of a rack at a rate, in each direction, until the value is dropped. A switch host's
-/// single port has the rate of all workers' links together.
+/// All links of a rack at a rate, in each direction, until this is dropped. A switch host's single
+/// port has the rate of all workers' links together.
 ///
-/// Both token buckets of a link are in the worker's namespace: at `eth0` for what leaves, and at an
-/// `ifb` device that what arrives is sent through first. At the switch's port, where a queue would
-/// be in reality, it would not slow down what XDP redirects, which passes no queueing discipline.
-/// So all data paths, and whatever else the workers run, find the same links. The uplinks of
-/// [`Racks`] have theirs in the middle of the link.
+/// Both token buckets of a link are in the worker's namespace: at `eth0` for packets that leave,
+/// and at an `ifb` device that arriving packets pass first. A queue at the switch's port, as in
+/// reality, would not slow down packets that XDP redirects, because they pass no queueing
+/// discipline. So all data paths, and other programs on the workers, see the same links. The
+/// uplinks of [`Racks`] have their buckets in the middle of the link.
 #[derive(Default)]
 pub struct Shaping<'a> {
-    /// Shaped both ways.
+    /// Interfaces shaped in both directions.
     ends: Vec<(&'a Namespace, String)>,
-    /// Shaped one way: what leaves by them.
+    /// Interfaces shaped only for packets that leave.
     outlets: Vec<(&'a Namespace, String)>,
 }
 
@@ -34,8 +34,8 @@ impl<'a> Shaping<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Start`] and [`Error::Tool`] if `ip` or `tc` is missing or refuses; the links are as
-    /// before, then.
+    /// [`Error::Start`] and [`Error::Tool`] if `ip` or `tc` is missing or refuses; then the links
+    /// are as before.
     pub fn new(rack: &'a Rack, rate: u64) -> Result<Self, Error> {
         let mut shaping = Self::default();
         rack.workers().iter().try_for_each(|worker| shaping.shape(worker, "eth0", rate))?;
@@ -49,7 +49,7 @@ impl<'a> Shaping<'a> {
     ///
     /// # Errors
     ///
-    /// As [`Self::new`]; [`Error::WiresOpen`] for racks whose uplinks are open.
+    /// The errors of [`Self::new`]; [`Error::WiresOpen`] for racks whose uplinks are open.
     pub fn of_racks(racks: &'a Racks, rate: u64, uplink: u64) -> Result<Self, Error> {
         if racks.open_wires().is_some() {
             return Err(Error::WiresOpen);

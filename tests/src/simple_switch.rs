@@ -10,39 +10,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What compiles the program, and what runs it. Neither is in a package registry.
+/// The compiler of the program, and the switch that runs it. Neither is in a package registry.
 const COMPILER: &str = "p4c-bm2-ss";
 const SWITCH: &str = "simple_switch";
 
-/// What it logs once it can be controlled.
+/// The line that the switch logs once it can be controlled.
 const READY: &str = "Thrift server was started";
 
-/// It reads the program, some 2 MB of JSON, before it listens.
+/// Time to start: the switch reads the program, some 2 MB of JSON, before it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `simple_switch`, up and controllable. It ends with the value.
+/// A `simple_switch` that runs and can be controlled, and ends when this is dropped.
 pub struct SimpleSwitch {
     _process: Process,
 }
 
 impl SimpleSwitch {
-    /// Where it is controlled, on the loopback interface of its namespace.
+    /// The address of its control port, on the loopback interface of its namespace.
     pub const THRIFT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9090));
 
-    /// Why it cannot be had here, if so: what is not on the PATH.
+    /// What is missing on the PATH, if anything.
     pub fn obstacle() -> Option<String> {
         let missing: Vec<_> =
             [COMPILER, SWITCH].into_iter().filter(|tool| !is_on_path(tool)).collect();
         (!missing.is_empty()).then(|| format!("no {} on the PATH", missing.join(" and no ")))
     }
 
-    /// Compiles a program of `p4/`, with these macros, and starts it in a namespace, where loopback
+    /// Compiles a program of `p4/` with these macros, and starts it in a namespace where loopback
     /// is up, with these interfaces as its ports 1, 2, ….
     ///
     /// # Errors
     ///
     /// [`Error::NoSimpleSwitch`] without it or its compiler, [`Error::Start`], [`Error::Tool`],
-    /// [`Error::Ended`] or [`Error::Timeout`] when it does not come up.
+    /// [`Error::Ended`] or [`Error::Timeout`] when it does not start.
     pub fn start(
         namespace: &Namespace,
         interfaces: &[String],
@@ -58,12 +58,12 @@ impl SimpleSwitch {
             command.args(["-i", &format!("{port}@{interface}")]);
         }
         command.args(["--thrift-port", &Self::THRIFT.port().to_string()]);
-        // By default it is a file in /tmp, which nothing removes.
+        // The default is a file in /tmp that nothing removes.
         command.args(["--notifications-addr", "tcp://127.0.0.1:9091"]);
         command.args(["--log-console", "--log-level", "info"]).arg(&program.0);
         let mut process = namespace.spawn(SWITCH, command)?;
         process.wait_for_line(READY, START_TIMEOUT)?;
-        // It says so just before it listens.
+        // The switch logs the line just before it listens.
         let begin = Instant::now();
         while namespace.run(|| TcpStream::connect(Self::THRIFT)).is_err() {
             if begin.elapsed() > START_TIMEOUT {
@@ -75,7 +75,7 @@ impl SimpleSwitch {
     }
 }
 
-/// The compiled program, removed with the value.
+/// The compiled program, removed when this is dropped.
 struct Program(PathBuf);
 
 impl Program {
@@ -95,7 +95,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // There is none if the compiler failed.
+        // There is no file if the compiler failed.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -3,7 +3,7 @@
 use crate::{Error, MAX_WORKERS, Namespace, Rack, deadline::Deadline};
 use std::{path::Path, thread, time::Duration};
 
-/// How long the machine may take to make its taps, which it does before it boots.
+/// Time that the machine may take to make its taps, which it does before it boots.
 const TAPS_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// N workers, and a namespace for the program that runs the machine. A NIC of the machine is a tap
@@ -23,7 +23,7 @@ impl TapRack {
     ///
     /// # Errors
     ///
-    /// [`Error::Workers`] if it cannot have so many workers, [`Error::Kernel`] without the
+    /// [`Error::Workers`] if the number of workers is out of range, [`Error::Kernel`] without the
     /// privilege.
     pub fn new(workers: usize) -> Result<Self, Error> {
         if !(1..=MAX_WORKERS).contains(&workers) {
@@ -34,7 +34,7 @@ impl TapRack {
         Ok(Self { machine, workers: workers.collect::<Result<_, _>>()? })
     }
 
-    /// Where the program runs that makes the taps, under the names of [`TapRack::tap`].
+    /// The namespace of the program that makes the taps, under the names of [`TapRack::tap`].
     pub fn machine(&self) -> &Namespace {
         &self.machine
     }

@@ -1,4 +1,4 @@
-//! Training jobs of PyTorch's: torchrun in each worker's namespace, and what the ranks say of each
+//! Training jobs of PyTorch: torchrun in each worker's namespace, and what the ranks print for each
 //! step.
 
 use std::path::Path;
@@ -9,23 +9,23 @@ use serde::Deserialize;
 
 use crate::{Aggregator, Error, Namespace, Process, Rack, deadline::Deadline};
 
-/// How long ranks may go on once one has failed. They are told by its connections, or by the
-/// aggregator.
+/// How long ranks may run on once one has failed. They hear of it by broken connections, or from
+/// the aggregator.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(20);
 
-/// Where the ranks meet: torchrun's usual port, at worker 0.
+/// The port where the ranks meet, at worker 0: torchrun's usual port.
 const PORT: &str = "29500";
 
-/// A training job: torchrun in each worker's namespace. Dropped, it ends at once, with all
-/// processes of its own.
+/// A training job: torchrun in each worker's namespace. When this is dropped, the job ends at once,
+/// with all its processes.
 pub struct Torchrun {
     agents: Vec<Process>,
 }
 
 impl Torchrun {
     /// Starts `torchrun --nnodes N --node-rank I … SCRIPT ARGUMENTS` for each of the rack's N
-    /// workers. `python` is an interpreter that has torch, and with it torchrun at its side;
-    /// `aggregator` is whom the backend `switchml` is to use.
+    /// workers. `python` is an interpreter that has torch, and so torchrun next to it; `aggregator`
+    /// is the one that the backend `switchml` uses.
     ///
     /// # Errors
     ///
@@ -46,11 +46,11 @@ impl Torchrun {
         Self::start_with(rack, python, aggregator, meeting, script, arguments)
     }
 
-    /// The same for a job that torchrun starts again, so often, when a rank of it ends.
+    /// Starts a job that torchrun restarts up to `restarts` times when a rank of it ends.
     ///
     /// # Errors
     ///
-    /// As [`Self::start`].
+    /// The errors of [`Self::start`].
     pub fn start_elastic(
         rack: &Rack,
         python: &Path,
@@ -80,8 +80,8 @@ impl Torchrun {
             return Err(Error::NoTorchrun(torchrun));
         }
         let start = |(rank, worker): (usize, &Namespace)| {
-            // Torchrun has children. In a namespace of processes the kernel ends them with it,
-            // however it ends. It tells hosts apart by their names, and tells others its own.
+            // Torchrun has children. In its PID namespace the kernel ends them with it, however it
+            // ends. It tells hosts apart by their names, so each has its own name.
             let mut command = Command::new("unshare");
             command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]);
             command.args(["sh", "-c", "hostname \"$0\" && exec \"$@\""]);
@@ -96,41 +96,41 @@ impl Torchrun {
         Ok(Self { agents: rack.workers().iter().enumerate().map(start).collect::<Result<_, _>>()? })
     }
 
-    /// Waits until the script has ended on all ranks, and puts together what they printed.
+    /// Waits until the script has ended on all ranks, and combines what they printed.
     ///
     /// # Errors
     ///
     /// [`Error::Script`] with the ranks that failed and the last lines of their scripts;
-    /// [`Error::Timeout`]; [`Error::Training`] for ranks whose parameters differ, or that say
-    /// something else than was agreed.
+    /// [`Error::Timeout`]; [`Error::Training`] for ranks whose parameters differ, or that print
+    /// something else than agreed.
     pub fn finish(self, timeout: Duration) -> Result<Training, Error> {
         Training::of(&self.printed(timeout)?)
     }
 
-    /// Waits until the script has ended on all ranks; what each printed.
+    /// Waits until the script has ended on all ranks. Returns what each printed.
     ///
     /// # Errors
     ///
-    /// [`Error::Script`] and [`Error::Timeout`] as [`Self::finish`].
+    /// [`Error::Script`] and [`Error::Timeout`], as in [`Self::finish`].
     pub fn printed(mut self, timeout: Duration) -> Result<Vec<String>, Error> {
         wait(&mut self.agents, timeout)?;
         Ok(self.agents.iter().map(Process::stdout).collect())
     }
 }
 
-/// How a job went: what `worker-lib/python/examples/report.py` has the ranks print, put together.
+/// The record of a job: the combined output of `worker-lib/python/examples/report.py` on all ranks.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Training {
-    /// Loss by step: the mean of the ranks'.
+    /// Loss by step: the mean over the ranks.
     pub losses: Vec<f64>,
-    /// Time by step in seconds, where it was told: the slowest rank's.
+    /// Time by step in seconds, if it was printed: that of the slowest rank.
     pub seconds: Vec<f64>,
-    /// Digests of the parameters, which are those of all ranks: by step, or as often as they were
-    /// told.
+    /// Digests of the parameters, which are the same on all ranks: by step, or as often as they
+    /// were printed.
     pub parameters: Vec<String>,
-    /// Share of the test set that was right in the end, 0 to 1, where it was told; by seed.
+    /// Share of the test set that was right in the end, 0 to 1, if it was printed; by seed.
     pub accuracies: Vec<f64>,
-    /// Mean loss of the test set in the end, where it was told; by seed.
+    /// Mean loss of the test set in the end, if it was printed; by seed.
     pub test_losses: Vec<f64>,
 }
 
@@ -146,11 +146,11 @@ struct Line {
 }
 
 impl Training {
-    /// Puts together what the ranks printed.
+    /// Combines what the ranks printed.
     ///
     /// # Errors
     ///
-    /// [`Error::Training`] for ranks whose parameters differ, or that say something else than was
+    /// [`Error::Training`] for ranks whose parameters differ, or that print something else than
     /// agreed.
     pub fn of(printed: &[String]) -> Result<Self, Error> {
         let ranks: Vec<Self> = printed
@@ -188,7 +188,7 @@ impl Training {
         Ok(Self { losses, seconds, ..first })
     }
 
-    /// By how much this job's loss is apart from another's, at the step where it is most.
+    /// The largest difference between this job's and another's loss at any step.
     pub fn apart(&self, other: &Self) -> f64 {
         let pairs = self.losses.iter().zip(&other.losses);
         pairs.map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f64::max)
@@ -209,7 +209,7 @@ fn of_rank(rank: usize, printed: &str) -> Result<Training, Error> {
     Ok(training)
 }
 
-/// Waits until all have ended well.
+/// Waits until all have ended successfully.
 fn wait(agents: &mut [Process], timeout: Duration) -> Result<(), Error> {
     let mut end = Deadline::after(timeout);
     let mut failed = false;
@@ -229,7 +229,7 @@ fn wait(agents: &mut [Process], timeout: Duration) -> Result<(), Error> {
     }
 }
 
-/// Who has failed, and what its script said last.
+/// The ranks that have failed, with the last lines of their scripts.
 fn failures(agents: &mut [Process]) -> Result<Option<String>, Error> {
     let mut failures = Vec::new();
     for agent in agents {
@@ -247,8 +247,8 @@ fn failures(agents: &mut [Process]) -> Result<Option<String>, Error> {
     Ok((!failures.is_empty()).then(|| failures.join("\n")))
 }
 
-/// Torchrun goes on at length about the script's end; if it says nothing but that, it is at fault
-/// itself.
+/// Torchrun prints many lines about the script's end; if there is nothing else, torchrun itself is
+/// at fault.
 fn last_lines_of_script(stderr: &str) -> String {
     const LINES: usize = 8;
     let lines: Vec<&str> = stderr.lines().collect();

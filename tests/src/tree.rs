@@ -2,30 +2,30 @@
 
 use crate::{Aggregator, Binaries, Error, Plane, Racks};
 
-/// The root's aggregator, and the combiners of the racks. They end with the value.
+/// The root's aggregator, and the combiners of the racks. They end when this is dropped.
 pub struct Tree {
-    /// By rack, and in each as many.
+    /// Combiners by rack, the same number in each.
     combiners: Vec<Vec<Aggregator>>,
     root: Aggregator,
-    /// Of each rank.
+    /// The rack of each rank.
     racks: Vec<usize>,
 }
 
 impl Tree {
-    /// Starts the root's and one in each rack, which the workers of the rack join.
+    /// Starts the root's aggregator and one in each rack, which the workers of the rack join.
     ///
     /// # Errors
     ///
-    /// As [`Aggregator::in_rack`].
+    /// The errors of [`Aggregator::in_rack`].
     pub fn new(binaries: &Binaries, racks: &Racks, plane: Plane) -> Result<Self, Error> {
         Self::with_combiners(binaries, racks, plane, &[&[]])
     }
 
-    /// Starts the root's alone, which the workers of all racks join.
+    /// Starts only the root's aggregator, which the workers of all racks join.
     ///
     /// # Errors
     ///
-    /// As [`Aggregator::in_rack`].
+    /// The errors of [`Aggregator::in_rack`].
     pub fn without_combiners(
         binaries: &Binaries,
         racks: &Racks,
@@ -34,11 +34,12 @@ impl Tree {
         Self::with_combiners(binaries, racks, plane, &[])
     }
 
-    /// Starts the root's, and in each rack a combiner for each of these sets of further options.
+    /// Starts the root's aggregator, and in each rack a combiner for each of these sets of further
+    /// options.
     ///
     /// # Errors
     ///
-    /// As [`Aggregator::in_rack`].
+    /// The errors of [`Aggregator::in_rack`].
     pub fn with_combiners(
         binaries: &Binaries,
         racks: &Racks,
@@ -64,7 +65,8 @@ impl Tree {
         self.control_of(rank, 0)
     }
 
-    /// That of the combiner of this number in its rack, or the root's if there is none.
+    /// Address and port of the control plane of the combiner with this number in the rank's rack,
+    /// or of the root if there is none.
     pub fn control_of(&self, rank: usize, combiner: usize) -> &str {
         self.combiners[self.racks[rank]].get(combiner).unwrap_or(&self.root).control()
     }
@@ -83,7 +85,7 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// As [`Aggregator::stop`].
+    /// The errors of [`Aggregator::stop`].
     pub fn stop(self) -> Result<(), Error> {
         self.combiners.into_iter().flatten().try_for_each(Aggregator::stop)?;
         self.root.stop()

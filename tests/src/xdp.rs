@@ -9,7 +9,7 @@ use std::{
 
 /// The action that hands a frame on to the network stack.
 pub const XDP_PASS: i32 = 2;
-/// The one that drops it.
+/// The action that drops a frame.
 const XDP_DROP: i32 = 1;
 
 const BPF_PROG_LOAD: libc::c_int = 5;
@@ -20,15 +20,15 @@ const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
-/// Before all others at that hook.
+/// Attaches before all other programs at that hook.
 const BPF_F_BEFORE: u32 = 1 << 3;
 /// The verdict in tc that drops a frame.
 const TC_ACT_SHOT: i32 = 2;
 /// The verdict in tc that leaves a frame to the next program.
 const TCX_NEXT: i32 = -1;
-/// Of `struct __sk_buff`: whether a tag was taken off the frame.
+/// Offset in `struct __sk_buff`: whether a tag was removed from the frame.
 const VLAN_PRESENT: i16 = 20;
-/// `htons(0x8100)` where programs run.
+/// `htons(0x8100)` on this machine.
 const VLAN_PROTOCOL: i32 = 0x8100u16.to_be() as i32;
 const SKB_VLAN_PUSH: i32 = 18;
 const SKB_VLAN_POP: i32 = 19;
@@ -98,14 +98,14 @@ pub fn load_udp_filter() -> io::Result<OwnedFd> {
     load_program(BPF_PROG_TYPE_XDP, &udp_filter([0, 4], XDP_DROP, XDP_PASS))
 }
 
-/// Has UDP that comes in by an interface of the calling thread's namespace dropped at tc ingress,
-/// before any other program there sees it. It stays until the descriptor is closed.
+/// Drops UDP that comes in through an interface of the calling thread's namespace, at tc ingress
+/// before any other program there sees it, until the descriptor is closed.
 ///
 /// # Errors
 ///
 /// When the kernel refuses.
 pub fn filter_udp_at_ingress(interface: &str) -> io::Result<OwnedFd> {
-    // Of `struct __sk_buff`: data, data_end.
+    // Offsets in `struct __sk_buff`: data, data_end.
     let program = udp_filter([76, 80], TC_ACT_SHOT, TCX_NEXT);
     let program = load_program(BPF_PROG_TYPE_SCHED_CLS, &program)?;
     attach_at(&program, interface, BPF_TCX_INGRESS, BPF_F_BEFORE)
@@ -114,7 +114,7 @@ pub fn filter_udp_at_ingress(interface: &str) -> io::Result<OwnedFd> {
 /// A program that drops UDP and passes everything else, where the context has data and its end at
 /// these offsets.
 fn udp_filter([data, end]: [i16; 2], drop: i32, pass: i32) -> [Instruction; 13] {
-    // Of a frame's Ethernet and IPv4 headers: where they end, type, protocol.
+    // Ethernet and IPv4 headers of a frame: their end, the EtherType, the protocol.
     const HEADERS: i32 = 34;
     const ETHERTYPE: i16 = 12;
     const PROTOCOL: i16 = 23;
@@ -135,9 +135,9 @@ fn udp_filter([data, end]: [i16; 2], drop: i32, pass: i32) -> [Instruction; 13] 
     ]
 }
 
-/// Joins two interfaces of the calling thread's namespace, as a switch joins a port without tags
-/// and one with: frames from `plain` get the tag of that VLAN, those from `tagged` lose theirs.
-/// Without a VLAN they pass as they are. It stays until both descriptors are closed.
+/// Joins two interfaces of the calling thread's namespace, like a switch joins a port without tags
+/// and one with tags: frames from `plain` get the tag of this VLAN, and frames from `tagged` lose
+/// theirs. Without a VLAN they pass unchanged. This lasts until both descriptors are closed.
 pub fn join(plain: &str, tagged: &str, vlan: Option<u16>) -> io::Result<[OwnedFd; 2]> {
     let push = |vlan: u16| {
         let tag = [Instruction::set(2, VLAN_PROTOCOL), Instruction::set(3, vlan.into())];
@@ -153,12 +153,12 @@ pub fn join(plain: &str, tagged: &str, vlan: Option<u16>) -> io::Result<[OwnedFd
     Ok([pass(plain, tagged, vlan.map(push))?, pass(tagged, plain, vlan.map(pop))?])
 }
 
-/// Has all that leaves an interface of the calling thread's namespace be in that VLAN, and takes
-/// the tag off what comes in there: what an interface of that VLAN would do. It stays until both
-/// descriptors are closed.
+/// Puts packets that leave an interface of the calling thread's namespace into this VLAN, and
+/// removes the tag of packets that come in there, like an interface of this VLAN. This lasts until
+/// both descriptors are closed.
 pub fn tag(interface: &str, vlan: u16) -> io::Result<[OwnedFd; 2]> {
     let push = [
-        // if it has a tag, go on behind the call
+        // if it has a tag, skip the call
         Instruction::new(0x61, 0x12, VLAN_PRESENT, 0),
         Instruction::new(0x55, 0x02, 3, 0),
         Instruction::set(2, VLAN_PROTOCOL),
@@ -188,7 +188,7 @@ fn load_program(prog_type: u32, program: &[Instruction]) -> io::Result<OwnedFd> 
 }
 
 /// Attaches a program to an interface of the calling thread's namespace, in the driver. It stays
-/// until the descriptor that is returned is closed.
+/// until the returned descriptor is closed.
 pub fn attach(program: &OwnedFd, interface: &str) -> io::Result<OwnedFd> {
     attach_at(program, interface, BPF_XDP, XDP_FLAGS_DRV_MODE)
 }
@@ -205,7 +205,7 @@ fn attach_at(
         attach_type,
         flags,
     };
-    // SAFETY: BPF_LINK_CREATE reads a LinkCreate, in which there are no pointers.
+    // SAFETY: BPF_LINK_CREATE reads a LinkCreate, which has no pointers.
     unsafe { bpf(BPF_LINK_CREATE, &attributes) }
 }
 
@@ -214,14 +214,13 @@ fn index(interface: &str) -> io::Result<u32> {
     index.trim().parse().map_err(io::Error::other)
 }
 
-/// The bpf(2) system call, for those of its commands that return a descriptor.
+/// The bpf(2) system call, for commands that return a descriptor.
 ///
 /// # Safety
 ///
-/// `attributes` is what `command` reads, and what it points to is valid during the call.
+/// `attributes` has the type that `command` reads, and what it points to is valid during the call.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller vouches for the attributes; the kernel reads no more than the size that it
-    // is told.
+    // SAFETY: the caller promises valid attributes; the kernel reads no more than the given size.
     let fd = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>())
     };
@@ -240,7 +239,7 @@ mod tests {
 
     const XDP_TX: i32 = 3;
 
-    /// The aggregator answers with XDP_TX; a worker's end must take such frames.
+    /// The aggregator answers with XDP_TX; a worker's end must accept such frames.
     #[test]
     fn frames_that_xdp_sends_into_a_worker_arrive() {
         if !can_build_racks("frames_that_xdp_sends_into_a_worker_arrive") {
@@ -251,7 +250,7 @@ mod tests {
                 .expect("a rack");
         let worker = rack.worker(0);
         let socket = worker.run(|| UdpSocket::bind("0.0.0.0:0")).expect("bind");
-        // The first datagram waits for ARP, which the mirror would break.
+        // The first datagram waits for ARP, which the program that mirrors frames would break.
         let switch =
             rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, 5000))).expect("bind");
         switch.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -1,5 +1,5 @@
-//! Every program's command line, from outside: its version, its help, what it says of wrong
-//! arguments, and what happens when nobody reads what it prints.
+//! The command line of every program: its version, its help, its errors for wrong arguments, and
+//! what happens when its output is not read.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use switchml_rack::Binaries;
 
-/// No program needs as long to print something.
+/// Longer than any program takes to print something.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The programs, and their names.
@@ -22,7 +22,7 @@ fn programs() -> [(PathBuf, &'static str); 4] {
     ]
 }
 
-/// Runs a program to its end: its exit code, and what it printed.
+/// Runs a program to its end. Returns its exit code and output.
 fn run(program: &PathBuf, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(program);
     let mut child =
@@ -49,7 +49,8 @@ fn each_tells_its_own_name_and_version() {
         let release = format!("{name} {}", env!("CARGO_PKG_VERSION"));
         let more = version.strip_prefix(&release).and_then(|more| more.strip_suffix('\n'));
         let more = more.unwrap_or_else(|| panic!("{version}"));
-        // Those that users run say which of them fit together.
+        // Programs for users name their build and protocol, so that users can tell which fit
+        // together.
         if ["switchml-aggregator", "switchml-worker"].contains(&name) {
             assert!(is_build(more), "{version}");
         } else {
@@ -61,7 +62,7 @@ fn each_tells_its_own_name_and_version() {
     }
 }
 
-/// Whether this names a commit and this version of the protocol.
+/// Whether a text names a commit and this version of the protocol.
 fn is_build(text: &str) -> bool {
     let end = format!(", protocol {})", switchml_protocol::VERSION);
     let commit = text.strip_prefix(" (commit ").and_then(|text| text.strip_suffix(&end));

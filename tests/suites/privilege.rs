@@ -12,8 +12,7 @@ fn a_test_without_the_privilege_is_listed_by_name() {
         assert!(!can_build_racks("needs a rack"));
         return;
     }
-    // This very test again, as a process from which the capabilities were taken away, if there were
-    // any.
+    // Runs this test again in a process without capabilities.
     let test = std::env::current_exe().unwrap();
     let mut command = if rustix::process::geteuid().is_root() {
         let mut command = Command::new("setpriv");

@@ -1,5 +1,4 @@
-//! Processes in a rack: what they print, how they end, and what a test is told when they do not do
-//! as they should.
+//! Processes in a rack: their output, how they end, and what a test is told when they misbehave.
 
 use std::{os::unix::process::ExitStatusExt, process::Command, time::Duration};
 use switchml_rack::{Error, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
@@ -124,7 +123,7 @@ fn a_process_can_be_stopped_and_continued() {
     let mut process = shell(&rack, "echo on; sleep 0.1; echo done");
     process.wait_for_line("on", SOON).unwrap();
     process.signal(Signal::STOP).unwrap();
-    // The shell stands still, whatever its child does.
+    // The shell is stopped, whatever its child does.
     assert!(process.wait_for_line("done", Duration::from_millis(300)).is_err());
     process.signal(Signal::CONT).unwrap();
     process.wait_for_line("done", SOON).unwrap();

@@ -1,4 +1,4 @@
-//! The rack itself: does it carry packets as a deployment's network does, and does it go away?
+//! The rack itself: does it carry packets like a deployment's network, and does it go away?
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ fn send(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> SocketAddr {
     sender
 }
 
-/// What a tool prints when it runs in the namespace.
+/// The output of a tool in the namespace.
 fn tool(namespace: &Namespace, program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -66,7 +66,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Whether the process runs; one that is dead and waits for init to notice does not.
+/// Whether the process runs; a zombie does not.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')')
@@ -152,15 +152,15 @@ fn rack_with(workers: usize, topology: Topology) -> Rack {
     Rack::new(RackOptions { workers, topology, ..RackOptions::default() }).expect("a rack")
 }
 
-/// Which of two workers hears what the switch says to a job's group, which the first one has
-/// joined.
+/// Which of two workers hears multicast from the switch to a job's group, after the first one has
+/// joined the group.
 fn who_hears(topology: Topology) -> [bool; 2] {
     let rack = rack_with(2, topology);
     let group = Ipv4Addr::new(239, 255, 0, 1);
     let workers: Vec<_> =
         rack.workers().iter().map(|worker| socket(worker, Ipv4Addr::UNSPECIFIED, 6000)).collect();
     workers[0].join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED).expect("join");
-    // A querier trusts what it knows after a moment.
+    // Until then, a querier does not trust what it knows.
     std::thread::sleep(Duration::from_millis(300));
     let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 6000);
     switch.set_multicast_ttl_v4(64).expect("a TTL");
@@ -223,8 +223,8 @@ fn workers_behind_a_network_reach_the_switch_and_each_other() {
     }
 }
 
-/// Payload in bits per second that arrives while 150 Mb/s are sent, after the first moment, in
-/// which the buckets are full.
+/// Payload that arrives, in bits per second, while 150 Mb/s are sent; measured after the first
+/// moment, when the buckets are still full.
 fn throughput(from: UdpSocket, to: &UdpSocket, payload: usize) -> f64 {
     let receiver = to.local_addr().unwrap();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -247,7 +247,8 @@ fn throughput(from: UdpSocket, to: &UdpSocket, payload: usize) -> f64 {
     };
     receive_for(Duration::from_millis(200));
     let measured = Instant::now();
-    // What waits in the socket came before: more than its share, if this thread had to wait.
+    // Earlier datagrams still wait in the socket; they may be more than a fair share, if this
+    // thread had to wait.
     to.set_nonblocking(true).unwrap();
     while to.recv_from(&mut [0; 2000]).is_ok() {}
     to.set_nonblocking(false).unwrap();
@@ -332,7 +333,7 @@ fn addresses_and_programs_are_as_drawn() {
     for (rank, worker) in rack.workers().iter().enumerate() {
         let link = tool(worker, "ip", &["-d", "link", "show", "eth0"]);
         assert!(link.contains(&format!(" link/ether 02:00:00:00:00:{:02x} ", rank + 1)), "{link}");
-        // "xdp" stands for the driver's mode; others read "xdpgeneric", "xdpoffload".
+        // "xdp" means the driver's mode; the others are shown as "xdpgeneric" and "xdpoffload".
         assert!(link.contains(" mtu 1500 xdp ") && link.contains("prog/xdp id "), "{link}");
         let offloads = tool(worker, "ethtool", &["-k", "eth0"]);
         for off in [
@@ -345,7 +346,7 @@ fn addresses_and_programs_are_as_drawn() {
     }
 }
 
-/// Without native XDP nothing keeps superpackets from passing whole.
+/// Without native XDP, superpackets pass whole.
 #[test]
 fn by_default_workers_have_offloads_and_no_program() {
     if !can_build_racks("by_default_workers_have_offloads_and_no_program") {
@@ -366,7 +367,7 @@ fn two_racks_live_side_by_side() {
         return;
     }
     let racks = [rack(2, 1500), rack(2, 1500)];
-    // The same addresses in both; what is sent in one stays there.
+    // Both racks have the same addresses; packets stay in their rack.
     let switches = racks.each_ref().map(|rack| socket(rack.switch(), AGGREGATOR_ADDRESS, 5000));
     let workers =
         racks.each_ref().map(|rack| socket(rack.worker(1), Rack::worker_address(1), 5000));
@@ -436,10 +437,10 @@ fn a_killed_or_interrupted_owner_leaves_nothing() {
     }
 }
 
-/// Starts this very test as the owner of a rack, and returns what that prints up to "ready".
+/// Starts this test again as the owner of a rack, and returns its output up to "ready".
 fn start_owner() -> (Child, String) {
     use std::io::{BufRead, BufReader};
-    // Whoever starts the tests in the background may have them ignore SIGINT.
+    // A shell that starts the tests in the background may have them ignore SIGINT.
     let mut owner = Command::new("env")
         .arg("--default-signal=INT")
         .arg(std::env::current_exe().unwrap())
@@ -453,7 +454,7 @@ fn start_owner() -> (Child, String) {
     (owner, printed.join("\n"))
 }
 
-/// What the process does that is to be killed.
+/// The owner of a rack, which is to be killed.
 fn own_a_rack() -> ! {
     let rack = rack(2, 1500);
     println!();

@@ -99,7 +99,7 @@ fn uplinks_are_counted_each_way() {
         up: after[rack].up - before[rack].up,
         down: after[rack].down - before[rack].down,
     };
-    // Now and then a neighbour is asked whether it is still there, in a frame of 42 bytes.
+    // Now and then ARP checks that a neighbour is still there, with a frame of 42 bytes.
     let (bytes, few) = (COUNT * 1514, 420);
     for (counted, expected) in
         [(more(0).up, bytes), (more(0).down, 0), (more(1).up, 0), (more(1).down, bytes)]
@@ -121,7 +121,7 @@ fn shaped_uplinks_bound_what_racks_exchange() {
     send(&sockets[0], &sockets[1], b"hello");
     let before = racks.carried().unwrap();
     let begin = std::time::Instant::now();
-    // More than the bucket and the queue hold, so what passes is what the rate allows.
+    // More than the bucket and the queue hold, so the rate limits what passes.
     while begin.elapsed() < Duration::from_millis(500) {
         let _ = sockets[0].send_to(&[7; 1472], sockets[1].local_addr().unwrap());
     }

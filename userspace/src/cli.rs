@@ -26,14 +26,14 @@ use crate::logging::LogFormat;
 use crate::otlp;
 pub use manual::MANUAL;
 
-/// Where a data plane is kept unless something else is said.
+/// Default folder of the XDP data plane's pins.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
 
 #[cfg(feature = "p4")]
-/// Where `simple_switch` is controlled unless it is told another port.
+/// Default port of `simple_switch`'s Thrift server.
 const BMV2_THRIFT_PORT: u16 = 9090;
 
-/// Most slots that all jobs together have.
+/// Most slots of all jobs together.
 const MAX_SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
 
 /// Adds up what the workers of a job send, and sends them the sum.
@@ -246,9 +246,9 @@ pub struct SecurityOptions {
 }
 
 impl SecurityOptions {
-    /// Of all tenants.
+    /// The quotas of all tenants.
     pub fn quotas(&self) -> Quotas {
-        // None is there twice, [`check`] says.
+        // [`check`] has made sure that no tenant is given twice.
         quota::all(&self.tenant_quotas).unwrap_or_default()
     }
 }
@@ -319,16 +319,17 @@ fn lifetime(given: &str) -> Result<Duration, String> {
         .map_err(|_| format!("{given:?} is not a time; use 30m, 24h or 7d"))
 }
 
-/// The arguments, and as what each was given. Ends the process as [`switchml_cli::parse`] does.
+/// The parsed arguments, and clap's matches for them. Ends the process as [`switchml_cli::parse`]
+/// does.
 pub fn parse() -> (Cli, ArgMatches) {
     parse_from(std::env::args_os()).unwrap_or_else(|error| switchml_cli::end(&error))
 }
 
-/// The same once more: the file of options may have changed.
+/// Parses the arguments again, because the file of options may have changed.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in one line.
+/// The mistake, in one line.
 pub fn parse_again() -> Result<(Cli, ArgMatches), String> {
     parse_from(std::env::args_os()).map_err(|error| switchml_cli::one_line(&error))
 }
@@ -341,7 +342,7 @@ fn parse_from(
     Ok((cli, matches))
 }
 
-/// The options, with their names on the command line, that are given otherwise than before.
+/// The options, by their names on the command line, whose values have changed.
 pub fn changed(before: &ArgMatches, now: &ArgMatches) -> Vec<String> {
     let given = |matches: &ArgMatches, option: &clap::Arg| {
         let values = matches.try_get_raw(option.get_id().as_str()).ok().flatten();
@@ -353,8 +354,8 @@ pub fn changed(before: &ArgMatches, now: &ArgMatches) -> Vec<String> {
     changed.filter_map(|option| option.get_long().map(str::to_owned)).collect()
 }
 
-/// Options that some data planes alone have a use for, by their fields, and which do. All others
-/// are for all of them.
+/// Options that only some data planes use, by their fields, and these data planes. All other
+/// options are for all data planes.
 const OF_SOME: &[(&str, &[DataPlaneKind])] = {
     use DataPlaneKind::{Software, Xdp};
     &[
@@ -365,7 +366,8 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("trace", &[Xdp]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
-        // Before `parent`, which these require: of two, the first is named.
+        // These options are before `parent`, which they require: the error names the first that is
+        // given.
         ("cells", &[Xdp, Software]),
         ("parent_tls_fingerprint", &[Xdp, Software]),
         ("parent_tls_ca", &[Xdp, Software]),
@@ -382,7 +384,7 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
     ]
 };
 
-/// Refuses what the data plane would do nothing with: whoever gives it expects something of it.
+/// Refuses options that the chosen data plane would ignore, and combinations without an effect.
 fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
     let kind = options.data_plane;
     let is_given = |field: &str| matches.value_source(field) == Some(ValueSource::CommandLine);
@@ -442,7 +444,7 @@ fn refused(complaint: String) -> clap::Error {
     Cli::command().error(ErrorKind::ArgumentConflict, complaint)
 }
 
-/// As `--data-plane` takes it.
+/// The data plane's name as a value of `--data-plane`.
 fn name(kind: DataPlaneKind) -> String {
     kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -451,7 +453,7 @@ fn name(kind: DataPlaneKind) -> String {
 mod tests {
     use super::*;
 
-    /// A value of each option of the daemon; `--data-plane` is what they are tried with.
+    /// A value of each option of the daemon; they are tried with each value of `--data-plane`.
     const VALUES: [(&str, &str); 27] = [
         ("iface", "p0"),
         ("mode", "auto"),
@@ -482,7 +484,7 @@ mod tests {
         ("parent-tls-ca", "/tmp/ca"),
     ];
 
-    /// What each data plane cannot do without.
+    /// Options that a data plane requires.
     fn required(kind: DataPlaneKind) -> Vec<&'static str> {
         match kind {
             DataPlaneKind::Xdp | DataPlaneKind::Software => vec![],
@@ -533,7 +535,8 @@ mod tests {
         switchml_cli::test::every_mistake_is_one_line::<Cli>();
     }
 
-    /// What has an effect is taken, all else refused: all options with all data planes.
+    /// Tries all options with all data planes: options with an effect are accepted, all others
+    /// refused.
     #[test]
     fn options_without_an_effect_are_refused() {
         let command = Cli::command();

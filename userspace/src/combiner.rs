@@ -1,5 +1,5 @@
-//! A combiner's gRPC service: requests and news to the [`Proxy`], which decides, and what is to go
-//! on to its parent, by a connection for each rank.
+//! A combiner's gRPC service: passes requests and events to the [`Proxy`], which decides, and its
+//! requests on to the parent, by a connection for each rank.
 
 mod io;
 pub mod parent;
@@ -43,10 +43,10 @@ struct State {
     io: ProxyIo,
 }
 
-/// The way to the parent of a stream from below.
+/// The connection to the parent of a stream from below.
 struct Link {
     client: AggregatorClient<Channel>,
-    /// Takes in what the parent says.
+    /// The task that receives the parent's events.
     listener: tokio::task::AbortHandle,
 }
 
@@ -95,7 +95,8 @@ impl CombinerService {
         lock(&self.state)
     }
 
-    /// Adds a stream from below, whose end is noticed from now on, and what the parent is asked.
+    /// Adds a stream from below, whose end is noticed from now on. Also returns the request for the
+    /// parent.
     fn add<T, R>(
         &self,
         request: Request<T>,
@@ -117,8 +118,8 @@ impl CombinerService {
         self.lock().io.links.insert(id, Link { client, listener });
     }
 
-    /// Prepares the numbers of a job that is about to be opened, beside all else. What fails here
-    /// fails again then, and is told.
+    /// Prepares the numbers of a job that is about to be opened, in the background. An error is not
+    /// reported here: opening fails in the same way.
     async fn prepare(&self, assigned: &control::Assigned) {
         let further = assigned.further_shards.iter().map(|shard| shard.job);
         let numbers = std::iter::once(assigned.job).chain(further).map(u16::try_from);
@@ -129,7 +130,8 @@ impl CombinerService {
         }
     }
 
-    /// A connection to the parent for a member's requests: that of its stream, if it has one.
+    /// A connection to the parent for a member's requests: the connection of its stream, if it has
+    /// one.
     async fn client_of(&self, id: MemberId) -> Result<AggregatorClient<Channel>, Status> {
         let known = {
             let state = self.lock();
@@ -143,7 +145,7 @@ impl CombinerService {
     }
 }
 
-/// Takes in what the parent says on a stream.
+/// Receives the parent's events on a stream.
 async fn listen(service: CombinerService, id: StreamId, mut news: Streaming<JoinEvent>) {
     loop {
         let heard = news.message().await;
@@ -171,7 +173,7 @@ async fn listen(service: CombinerService, id: StreamId, mut news: Streaming<Join
     }
 }
 
-/// Each change of it is whole: a panic in a handler leaves none in part.
+/// Locks the state, also after a panic in a handler: each change of the state is atomic.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -301,5 +303,5 @@ impl Aggregator for CombinerService {
     }
 }
 
-/// What a rank's mailbox is here.
+/// The mailboxes of the ranks below.
 type Streams = BTreeMap<StreamId, Sender>;

@@ -42,7 +42,8 @@ use tracing::{info, warn};
 use crate::cli::{Options, SecurityOptions};
 use reload::Reloads;
 
-/// Bytes of a TCP segment that pass wherever IPv6 does: its least MTU of 1280 less the headers.
+/// Bytes of a TCP segment that every network for IPv6 carries: the least MTU of 1280 minus the
+/// headers.
 const SAFE_SEGMENT: u32 = 1220;
 
 /// Connections that may wait to be accepted.
@@ -50,7 +51,7 @@ const BACKLOG: i32 = 1024;
 
 /// Serves until SIGINT or SIGTERM. The options were given as `matches` has them.
 pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
-    // Before anything is attached: a signal from here on stops the daemon in good order.
+    // Before anything is attached: from here on, a signal stops the daemon cleanly.
     let mut stop = pin!(stop_signal()?);
     let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     raise_file_limit();
@@ -87,7 +88,7 @@ pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
     served.context("the control plane failed")
 }
 
-/// What became of the control plane.
+/// How serving the control plane ended.
 type Served = Result<(), tonic::transport::Error>;
 
 /// Serves as a combiner below `parent`.
@@ -102,7 +103,7 @@ async fn combine(
     let (limits, attachment) = (data_plane.limits(), data_plane.attachment());
     let (id, above) = (rand::rng().next_u64(), parent.to_string());
     let proxy = Proxy::new(limits, options.data_address, id, host_name(), above);
-    // Its ranks bring back what an earlier daemon left.
+    // This clears the jobs that an earlier daemon left; their ranks open them again.
     data_plane.saved()?;
     info!("{}, parent {parent}", control.ready(limits.port));
     let service = CombinerService::new(proxy, data_plane, parent, control.guard);
@@ -142,7 +143,7 @@ async fn serve_jobs(
     })
 }
 
-/// Where the control plane listens, and what it asks of those who connect.
+/// The control plane's listener, and its rules for clients.
 struct Control {
     listener: TcpListener,
     address: SocketAddr,
@@ -188,14 +189,14 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// The parent that was given, if it can be that of this daemon, which listens at `here`.
+/// The given parent, if it can be the parent of this daemon, which listens at `here`.
 async fn find_parent(given: &str, tls: ClientTls, here: SocketAddr) -> anyhow::Result<Parent> {
     let addresses = switchml_control::resolve(given, CONTROL_PORT).context("--parent")?;
     let parent = Parent::new(addresses).by_tls(switchml_control::host(given), tls);
     Ok(parent.check(here).await?)
 }
 
-/// What the parent is known by, and what it is shown.
+/// The TLS settings for connections to the parent.
 fn parent_tls(options: &SecurityOptions) -> Result<ClientTls, WrongSetting> {
     let trust = ClientTls {
         fingerprint: options.parent_tls_fingerprint.clone(),
@@ -208,7 +209,7 @@ fn parent_tls(options: &SecurityOptions) -> Result<ClientTls, WrongSetting> {
     Ok(ClientTls { cert: file(&options.tls_cert), key: file(&options.tls_key), ..trust })
 }
 
-/// What the options ask of those who connect.
+/// The rules for clients, from the options.
 fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
     let SecurityOptions { tls_cert, tls_key, tls_self_signed, .. } = options;
     let tokens = read_token_keys(options)?;
@@ -277,12 +278,12 @@ fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listens at a TCP address: by that of all of IPv6, over IPv4, too.
+/// Listens at a TCP address; the unspecified IPv6 address includes IPv4.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let (socket, address) = dual::socket(address, Type::STREAM)?;
     socket.set_reuse_address(true)?;
-    // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages
-    // are few and short.
+    // If a switch on the way has a smaller MTU than the hosts, larger segments would get lost.
+    // Small ones cost little: messages are few and short.
     socket.set_tcp_mss(SAFE_SEGMENT)?;
     dual::bind(&socket, address)?;
     socket.listen(BACKLOG)?;
@@ -290,7 +291,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Why a socket cannot be had, and what to do; by which option to give another port.
+/// Why a socket cannot be opened, and what to do; `port` is the option for another port.
 fn unavailable(error: &io::Error, port: &str) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -303,8 +304,8 @@ fn unavailable(error: &io::Error, port: &str) -> String {
     }
 }
 
-/// Has the kernel let this process open a file for each rank of as many jobs as there may be, and
-/// some for itself, as far as it may.
+/// Raises the limit of open files, as far as allowed, to one for each rank of the most jobs, and
+/// some for the daemon itself.
 fn raise_file_limit() {
     let wanted = (MAX_JOBS * MAX_RANKS + 1024) as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -322,7 +323,7 @@ pub fn token(key: &Path, tenant: &str, jobs: &str, time: Duration) -> anyhow::Re
     Ok(())
 }
 
-/// Removes what an aggregator has left that was killed.
+/// Removes the data plane of an aggregator that was killed.
 pub fn detach(folder: &Path) -> anyhow::Result<()> {
     match xdp::detach(folder) {
         Ok(true) => say!("removed {}", folder.display()),

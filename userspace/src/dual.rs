@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use socket2::{Domain, Socket, Type};
 use tracing::warn;
 
-/// A socket to be bound to this address, and the address. By `[::]` it hears IPv4 too, whatever the
-/// system's default is; where the kernel has no IPv6, that becomes `0.0.0.0`.
+/// A socket to be bound to this address, and the address. With `[::]` it receives IPv4, too,
+/// whatever the system's default is; if the kernel has no IPv6, the address becomes `0.0.0.0`.
 ///
 /// # Errors
 ///
@@ -28,8 +28,8 @@ pub fn socket(address: SocketAddr, kind: Type) -> io::Result<(Socket, SocketAddr
     }
 }
 
-/// Binds it to the address. One that this host does not have yet, as at boot, is heard as soon as
-/// it has it.
+/// Binds the socket to the address. If this host does not have the address yet, as at boot, the
+/// socket works as soon as it does.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub fn bind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel knows no such kind of address.
+/// Whether the kernel does not know this kind of address.
 fn is_missing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
 }
@@ -57,7 +57,8 @@ fn is_any_v6(address: IpAddr) -> bool {
     address.is_ipv6() && address.is_unspecified()
 }
 
-/// An address as a socket of IPv6 or of IPv4 takes it: the former maps IPv4 (RFC 4291).
+/// An address in the form for an IPv6 or an IPv4 socket: IPv6 sockets map IPv4 addresses (RFC
+/// 4291).
 pub fn as_seen_by(is_v6: bool, address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if is_v6 => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),

@@ -1,4 +1,4 @@
-//! Logs notable packets: of each kind the first, and once a minute how many there were besides.
+//! Logs notable packets: the first of each kind, and once a minute the number of the others.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,14 +11,13 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-/// Most events that wait for being logged.
+/// Most events that wait to be logged.
 const CAPACITY: usize = 256;
-/// Most kinds of packets that have a line of their own in a [`PERIOD`].
+/// Most kinds of packets that are logged by themselves in a [`PERIOD`].
 const MAX_KINDS: usize = 256;
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Where a data plane tells of packets, and what [`log`] takes them from. Events that find no room
-/// are dropped.
+/// The channel from a data plane to [`log`]. Events are dropped when it is full.
 pub fn channel() -> (EventSink, mpsc::Receiver<Event>) {
     let (sender, receiver) = mpsc::channel(CAPACITY);
     let sink = move |event| {
@@ -27,8 +26,8 @@ pub fn channel() -> (EventSink, mpsc::Receiver<Event>) {
     (Box::new(sink), receiver)
 }
 
-/// Logs what comes, until the data plane is gone. Neither a flood from outside nor a job whose
-/// every packet is refused floods the log.
+/// Logs events until the data plane is gone. Neither a flood from outside nor a job whose packets
+/// are all refused can flood the log.
 pub async fn log(mut events: mpsc::Receiver<Event>) {
     let mut digest = Digest::default();
     let mut period = interval(PERIOD);
@@ -39,7 +38,7 @@ pub async fn log(mut events: mpsc::Receiver<Event>) {
                 let Some(event) = event else { break };
                 let Some(outcome) = Outcome::from_number(event.outcome) else { continue };
                 if outcome == Outcome::Hello {
-                    // Ranks try several sizes, and the job's log has what came of it.
+                    // Ranks try several packet sizes, and the job's log has the result.
                     debug!("{}", line(&event, outcome));
                 } else if digest.is_new(&event, outcome) {
                     warn!("{}", line(&event, outcome));
@@ -51,17 +50,17 @@ pub async fn log(mut events: mpsc::Receiver<Event>) {
     digest.end_period().iter().for_each(|line| warn!("{line}"));
 }
 
-/// What was seen in a [`PERIOD`].
+/// The packets seen in a [`PERIOD`].
 #[derive(Default)]
 struct Digest {
-    /// How many packets of a job had an outcome, besides the one that was logged.
+    /// Packets by job and outcome, without the ones that were logged.
     more: BTreeMap<(u16, Outcome), u64>,
     /// Packets of further kinds.
     others: u64,
 }
 
 impl Digest {
-    /// Whether it is the first of its kind.
+    /// Whether the event is the first of its kind.
     fn is_new(&mut self, event: &Event, outcome: Outcome) -> bool {
         let kind = (event.job, outcome);
         let has_room = self.more.len() < MAX_KINDS;
@@ -76,7 +75,8 @@ impl Digest {
         false
     }
 
-    /// Lines on what was not logged. A kind that goes on is no news in the next period.
+    /// Lines on the packets that were not logged. A kind that continues is not new in the next
+    /// period.
     fn end_period(&mut self) -> Vec<String> {
         self.more.retain(|_, more| *more > 0);
         let counts = |(&(job, outcome), more): (&(u16, Outcome), &mut u64)| {
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(line(&event, Outcome::WrongSecret), expected);
     }
 
-    /// An interface that was made anew has every packet of a job refused, thousands a second.
+    /// After an interface was replaced, every packet of a job is refused, thousands a second.
     #[test]
     fn a_kind_of_packet_is_a_line_and_a_count_each_minute() {
         let of_job = |job| Event { job, ..Event::new_zeroed() };

@@ -1,14 +1,14 @@
-//! Which networks a control plane that trusts everybody may be reached from.
+//! The networks from which a control plane without access control can be reached.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Context;
 use switchml_host::interfaces;
 
-/// Who reaches a control plane.
+/// The hosts that can reach a control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exposure {
-    /// This host alone.
+    /// Only this host.
     Host,
     /// Private networks.
     Private,
@@ -16,11 +16,12 @@ pub enum Exposure {
     Public(IpAddr),
 }
 
-/// Who reaches one that listens at an address; at all of the host's, if it is none.
+/// The exposure of a control plane that listens at an address, or at all of the host's addresses if
+/// it is unspecified.
 ///
 /// # Errors
 ///
-/// When the system does not tell the host's addresses.
+/// When the system does not list the host's addresses.
 pub fn of(address: SocketAddr) -> anyhow::Result<Exposure> {
     let ip = address.ip().to_canonical();
     if !ip.is_unspecified() {
@@ -43,8 +44,8 @@ fn widest(addresses: impl IntoIterator<Item = IpAddr>) -> Exposure {
     widest
 }
 
-/// Whether an address is not reached from the Internet: loopback, RFC 1918, RFC 4193, link-local,
-/// or behind a provider's NAT (RFC 6598).
+/// Whether an address cannot be reached from the Internet: loopback, RFC 1918, RFC 4193,
+/// link-local, or behind a provider's NAT (RFC 6598).
 pub fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

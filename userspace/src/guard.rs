@@ -1,4 +1,4 @@
-//! Who may talk to the control plane, and what became of those who may not.
+//! The rules of who may talk to the control plane, and counts of refusals.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::refusals::{Reason, Refusals};
 use crate::tls::ServerTls;
 use crate::tokens::TokenKeys;
 
-/// What the control plane asks of those who connect. By default nothing.
+/// The control plane's rules for clients. By default there are none.
 pub struct Guard {
     /// The commit that the program was built from.
     pub commit: &'static str,
@@ -20,11 +20,11 @@ pub struct Guard {
     pub tls: Option<ServerTls>,
     /// Ranks join with tokens that are signed with one of these.
     pub tokens: Option<TokenKeys>,
-    /// What each host has.
+    /// The present use of the control plane by each host.
     pub hosts: Arc<Hosts>,
-    /// What was refused.
+    /// Counts of refusals.
     pub refusals: Refusals,
-    /// When it began to count them: with the daemon.
+    /// When counting began: at the daemon's start.
     pub since: Instant,
 }
 
@@ -41,7 +41,7 @@ impl Guard {
         self.tls.is_none() && self.tokens.is_none()
     }
 
-    /// What operators see of it.
+    /// The rules and refusals, as operators see them.
     pub(crate) fn status(&self) -> control::StatusReply {
         let security = control::Security {
             tls: self.tls.is_some(),
@@ -58,11 +58,11 @@ impl Guard {
         }
     }
 
-    /// A rank joins from there, in whatever job.
+    /// A rank from this host joins a job.
     ///
     /// # Errors
     ///
-    /// `RESOURCE_EXHAUSTED` if too many have.
+    /// `RESOURCE_EXHAUSTED` if too many have joined from this host.
     pub(crate) fn admit_join(&self, from: IpAddr) -> Result<(), Status> {
         self.hosts.join(from, Instant::now()).map_err(|why| {
             self.refusals.refuse(Reason::TooManyJoins, from, "Join", why);

@@ -1,5 +1,5 @@
-//! What one host may take of the control plane: connections at once; connections, joins, requests
-//! of strangers, requests that it takes back, and lines of the log in a minute. So none keeps the
+//! Limits of the control plane for each host: connections at once; and in a minute connections,
+//! joins, requests of strangers, cancelled requests, and lines of the log. So no host can keep the
 //! others out.
 
 use std::collections::HashMap;
@@ -12,47 +12,48 @@ use switchml_userspace_core::rate::Rate;
 
 use crate::throttle::Throttle;
 
-/// Most connections of a host at once, whatever the limit of open files: those of 16 jobs of 1024
+/// Most connections of a host at once, whatever the limit of open files: enough for 16 jobs of 1024
 /// ranks behind one combiner.
 const MOST_CONNECTIONS: u64 = 16 << 10;
-/// Most joins from a host in a minute: 5 times those of a combiner with the ranks of a job of 1024.
+/// Most joins from a host in a minute: 5 times the 1024 joins of a combiner with all ranks of the
+/// largest job.
 pub const MOST_JOINS: u32 = 6000;
 /// Most connections that a host opens in a minute: two for each join.
 const MOST_OPENED: u32 = 2 * MOST_JOINS;
 /// Most requests of strangers from a host in a minute: 100 a second. Each costs the daemon about a
-/// millisecond, and they take turns.
+/// millisecond, and they are served one at a time.
 pub const MOST_REQUESTS: u32 = 6000;
-/// Most requests that a host takes back in a minute before they are answered. Who hangs up takes
-/// back what it has under way, so a job of 1024 ranks behind a combiner takes back as many.
+/// Most requests that a host cancels in a minute. A client that hangs up cancels its open requests,
+/// so a job of 1024 ranks behind a combiner cancels 1024.
 pub const MOST_RESETS: u32 = 2000;
-/// Most lines of the log that a host causes in a minute, before it is one a second: those of a job
-/// of 1024 ranks behind a combiner, which come and leave.
+/// Most lines of the log that a host causes in a minute, before they are limited to one a second:
+/// enough for a job of 1024 ranks behind a combiner, which join and leave.
 const MOST_LINES: u32 = 2500;
-/// How often hosts are forgotten that hold nothing.
+/// How often idle hosts are forgotten.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// Why a host is let in no further.
+/// The limit that a host has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
-    /// It has as many connections as it may.
+    /// The host has too many connections.
     #[error(
         "it has {0} connections already, the most for one address; close some, or raise the limit \
          of open files (ulimit -n), of which a host may have half, up to {MOST_CONNECTIONS}"
     )]
     Connections(u64),
-    /// It has opened as many connections as it may.
+    /// The host has opened too many connections.
     #[error(
         "{MOST_OPENED} connections came from this address within a minute, the most for one; try \
          again in a minute"
     )]
     Opened,
-    /// It has asked as often as it may.
+    /// The host has sent too many requests.
     #[error(
         "{MOST_REQUESTS} requests that belong to no rank came from this address within a minute, \
          the most for one; try again in a minute"
     )]
     Requests,
-    /// It has joined as often as it may.
+    /// Too many ranks have joined from the host.
     #[error(
         "{MOST_JOINS} joins came from this address within a minute, the most for one; try again in \
          a minute"
@@ -60,7 +61,7 @@ pub enum TooMuch {
     Joins,
 }
 
-/// What each host has.
+/// The present use of the control plane by each host.
 #[derive(Debug)]
 pub struct Hosts {
     most_connections: u64,
@@ -99,7 +100,7 @@ impl Host {
         }
     }
 
-    /// Whether there is nothing to remember of it.
+    /// Whether the host can be forgotten.
     fn is_idle(&self, now: Instant) -> bool {
         let rates = [self.opened, self.joins, self.requests, self.resets, self.lines];
         self.connections == 0 && rates.iter().all(|rate| rate.is_over(now))
@@ -122,14 +123,14 @@ impl Drop for Seat {
 }
 
 impl Default for Hosts {
-    /// By this process's limit of open files: one host may have half of them.
+    /// Limits from this process's limit of open files: one host may have half of them.
     fn default() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self::new(most_connections(files))
     }
 }
 
-/// Of a process that may have so many open files.
+/// Most connections of a host, if this process may have `files` open files.
 fn most_connections(files: u64) -> u64 {
     (files / 2).clamp(1, MOST_CONNECTIONS)
 }
@@ -140,7 +141,7 @@ impl Hosts {
         Self { most_connections, state: Mutex::new(state) }
     }
 
-    /// A connection from there.
+    /// Counts a connection from this host.
     ///
     /// # Errors
     ///
@@ -161,7 +162,7 @@ impl Hosts {
         Ok(Seat { hosts: Arc::clone(self), host })
     }
 
-    /// A rank joins from there.
+    /// Counts a join from this host.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl Hosts {
         passes.then_some(()).ok_or(TooMuch::Joins)
     }
 
-    /// Somebody there asks for something who is no rank of a job.
+    /// Counts a request from this host that is not for a rank of a job.
     ///
     /// # Errors
     ///
@@ -181,13 +182,13 @@ impl Hosts {
         passes.then_some(()).ok_or(TooMuch::Requests)
     }
 
-    /// A request from there is taken back before it is answered. Whether that is not too often.
+    /// Counts a cancelled request from this host. Returns whether it is within the limit.
     pub fn reset(&self, from: IpAddr, now: Instant) -> bool {
         self.lock().of(host_of(from), now).resets.pass(now, MOST_RESETS)
     }
 
-    /// What is done there is worth a line of the log. If it is time for one, how many are left out
-    /// since the last.
+    /// Asks for a line of the log about this host. If the line is allowed, returns how many were
+    /// left out since the last one.
     pub fn line(&self, from: IpAddr, now: Instant) -> Option<u64> {
         let mut state = self.lock();
         let host = state.of(host_of(from), now);
@@ -207,7 +208,7 @@ impl State {
         self.hosts.entry(host).or_insert_with(|| Host::new(now))
     }
 
-    /// Forgets hosts that hold nothing, if it is time for that.
+    /// Forgets idle hosts, if it is time for that.
     fn sweep(&mut self, now: Instant) {
         if now.saturating_duration_since(self.swept) < SWEEP {
             return;
@@ -217,7 +218,7 @@ impl State {
     }
 }
 
-/// Of IPv6 the network of 64 bits: a host has all addresses of one.
+/// The key of a host. For IPv6 it is the /64 network, because a host has all addresses of one.
 fn host_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -243,7 +244,7 @@ mod tests {
         first.pop();
         let _again = connect("10.0.0.1").unwrap();
         assert!(connect("10.0.0.1").is_err());
-        // Whoever has a network of IPv6 has all its addresses.
+        // A host with an IPv6 network can use all its addresses.
         let _six = [connect("2001:db8::1").unwrap(), connect("2001:db8::2").unwrap()];
         assert!(connect("2001:db8::3").is_err());
         let _neighbour = connect("2001:db8:0:1::1").unwrap();

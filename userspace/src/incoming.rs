@@ -1,5 +1,5 @@
-//! Accepts connections to the control plane, by TLS if it is guarded so. Closes those that do not
-//! speak HTTP/2 at once, and pauses when the process runs out of files.
+//! Accepts connections to the control plane, by TLS if that is configured. Closes connections whose
+//! client sends no request in time, and pauses when the process runs out of files.
 
 use std::future::Future;
 use std::io;
@@ -30,19 +30,19 @@ use crate::refusals::Reason;
 use crate::throttle::Throttle;
 use crate::tls::ServerTls;
 
-/// What a client of HTTP/2 says first (RFC 9113, 3.4), in bytes.
+/// Length in bytes of an HTTP/2 client's connection preface (RFC 9113, 3.4).
 const PREFACE_LEN: usize = 24;
-/// How long a client may take for that, and before it for the handshake of TLS. It says it together
-/// with its first request; this leaves room for a few lost packets.
+/// How long a client may take for the preface, and before it for the TLS handshake. A client sends
+/// the preface with its first request; this leaves room for a few lost packets.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may take nothing of what is sent to it.
+/// How long a client may read nothing while data waits for it.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to let nobody in when the kernel has no more files or memory for it. Connections wait
-/// in its queue meanwhile.
+/// How long to accept no connection after the kernel ran out of files or memory. Connections wait
+/// in the kernel's queue meanwhile.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-/// What is read of a client that was refused, in bytes and for how long: closed over what it sent
-/// meanwhile, a connection would be reset, and the client not learn why.
+/// Limits in bytes and time for reading from a client that was refused: if its data stayed unread,
+/// closing would reset the connection, and the client would not learn why.
 const LAST_WORDS: u64 = 1 << 16;
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -64,7 +64,7 @@ pub fn incoming(
                     let from = peer.ip().to_canonical();
                     let Some(seat) = seat(&guard, from) else { continue };
                     let (guard, sender) = (Arc::clone(&guard), sender.clone());
-                    // Nobody waits for another's handshake.
+                    // Each handshake has its own task, so that none waits for another.
                     tokio::spawn(async move {
                         if let Ok(connection) = open(stream, seat, from, guard).await {
                             let _ = sender.send(Ok(connection)).await;
@@ -87,7 +87,7 @@ pub fn incoming(
     ReceiverStream::new(connections)
 }
 
-/// Room for a connection from there, if that host has not too many.
+/// A seat for a connection from this host, if it does not have too many.
 fn seat(guard: &Guard, from: IpAddr) -> Option<Seat> {
     let seat = guard.hosts.connect(from);
     let refused =
@@ -104,7 +104,7 @@ async fn open(
 ) -> io::Result<Connection> {
     stream.set_nodelay(true)?;
     let addresses = stream.connect_info();
-    // The daemon has looked at those that there were when it started.
+    // The daemon has checked the addresses that existed when it started.
     let local = stream.local_addr()?.ip().to_canonical();
     if guard.is_open() && !exposure::is_private(local) {
         let why =
@@ -149,7 +149,7 @@ async fn secure(
                 Some((reason, why)) => {
                     guard.refusals.refuse(reason, peer, "a connection", why);
                 }
-                // It was closed, as by those who only look whether there is something.
+                // The connection was closed, as by a port scan or a probe.
                 None => guard.refusals.count(Reason::Handshake),
             }
             let farewell = async {
@@ -162,7 +162,7 @@ async fn secure(
     }
 }
 
-/// What a failed handshake is, in words.
+/// The reason of a failed handshake, in words.
 fn judge(error: &TlsError) -> (Reason, String) {
     match error {
         TlsError::InvalidMessage(_) => (Reason::NoTls, "it does not use TLS".to_owned()),
@@ -198,31 +198,31 @@ fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// What requests know of the connection that they came by.
+/// The connection of a request, as the request sees it.
 #[derive(Clone)]
 pub struct Peer {
-    /// Both ends.
+    /// The addresses of both ends.
     pub addresses: TcpConnectInfo,
-    /// Its signs of life.
+    /// The connection's signs of life.
     pub pulse: Pulse,
-    /// Whether it is to be closed.
+    /// Whether the connection should be closed.
     ends: Arc<AtomicBool>,
 }
 
 impl Peer {
-    /// Where it comes from, if it is a TCP connection.
+    /// The address of the client, if this is a TCP connection.
     pub fn ip(&self) -> Option<IpAddr> {
         self.addresses.remote_addr().map(|peer| peer.ip().to_canonical())
     }
 
-    /// Closes the connection as soon as anything more is read of it. Whether that is news.
+    /// Closes the connection at the next read. Returns whether that is new.
     pub fn hang_up(&self) -> bool {
         !self.ends.swap(true, Ordering::Relaxed)
     }
 }
 
-/// When a connection last gave a sign of life: anything that was read from it, its end included. So
-/// one that ends because nothing came is told from one that was closed.
+/// When data, or the end, was last read from a connection. This distinguishes a connection that
+/// ends after a silence from one that was closed.
 #[derive(Clone)]
 pub struct Pulse(Arc<Mutex<Instant>>);
 
@@ -237,7 +237,7 @@ impl Pulse {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// How long ago that was.
+    /// How long nothing was read.
     pub fn silence(&self) -> Duration {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
@@ -252,17 +252,17 @@ pub struct Connection {
     addresses: TcpConnectInfo,
     pulse: Pulse,
     ends: Arc<AtomicBool>,
-    /// Bytes of the preface that are missing, and until when they may.
+    /// Bytes of the preface that are missing, and the deadline for them.
     missing: Option<(usize, Pin<Box<Sleep>>)>,
-    /// Until when the client must take something, while it takes nothing. HTTP/1 has no pings, so
-    /// this alone ends a connection whose client asks and does not read.
+    /// The deadline for the client to read something, while it reads nothing. HTTP/1 has no pings,
+    /// so only this ends a connection whose client sends requests and does not read.
     unread: Option<Pin<Box<Sleep>>>,
-    /// It speaks HTTP/2, by which it is asked for signs of life.
+    /// Whether the connection uses HTTP/2, which has pings.
     answers_pings: bool,
 }
 
 impl Drop for Connection {
-    /// Counts what ends because its client fell silent.
+    /// Counts connections that end because the client fell silent.
     fn drop(&mut self) {
         let is_silent = match &self.missing {
             Some((_, deadline)) => deadline.is_elapsed(),
@@ -277,7 +277,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// What became of a write, or that the client has taken nothing for too long.
+    /// The result of a write, or an error if the client has read nothing for too long.
     fn unless_unread<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,23 +1,24 @@
-//! The aggregator daemon's parts that do I/O. What decides is the crate `switchml-userspace-core`.
+//! The aggregator daemon's parts that do I/O. The decisions are in the crate
+//! `switchml-userspace-core`.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`data_plane`] | what serves packets on this host |
 //! | [`combiner`] | the gRPC service of a combiner, and its parent |
 //! | [`service`] | the gRPC service: requests to the control plane of `switchml-userspace-core` |
-//! | [`guard`] | who may talk to it |
-//! | [`exposure`] | from where it is reached |
+//! | [`guard`] | who may talk to the control plane |
+//! | [`exposure`] | the networks from which the control plane can be reached |
 //! | [`tls`] | the daemon's certificate |
 //! | [`tokens`] | which jobs a rank may join |
-//! | [`hosts`] | what one host may take of it |
-//! | [`refusals`] | counts of who may not |
-//! | [`incoming`] | connections to it, as they come in |
-//! | [`mailbox`] | what a rank has yet to read of its events |
+//! | [`hosts`] | limits of the control plane for each host |
+//! | [`refusals`] | counts of refusals |
+//! | [`incoming`] | incoming connections to the control plane |
+//! | [`mailbox`] | a rank's unread events |
 //! | [`events`] | the log of notable packets |
 //! | [`throttle`] | log lines that strangers can cause |
 //! | [`traces`] | spans of jobs and ranks |
-//! | [`view`] | what operators see of an aggregator |
-//! | [`web`] | the same over HTTP: page, JSON, metrics, probes |
+//! | [`view`] | an aggregator as operators see it |
+//! | [`web`] | status over HTTP: page, JSON, metrics, probes |
 
 #![forbid(unsafe_code)]
 
@@ -45,7 +46,7 @@ pub fn xdp_object() -> &'static [u8] {
     OBJECT
 }
 
-/// The same, with a line for each packet.
+/// The XDP object file with tracing: a line for each packet.
 pub fn xdp_trace_object() -> &'static [u8] {
     static OBJECT: &[u8] =
         aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp-aggregator-trace"));

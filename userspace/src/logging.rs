@@ -21,11 +21,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends the log to standard error, from the level on that RUST_LOG says, or else from INFO on; and
-/// spans to another layer, if there is one.
+/// Sends the log to standard error, at the level in RUST_LOG or at INFO, and spans to another
+/// layer, if there is one.
 pub fn start(format: LogFormat, spans: Option<impl Layer<Registry> + Send + Sync>) {
     let said = env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
-    // HTTP/2's library has a line for each connection that breaks its rules, as strangers please.
+    // The HTTP/2 library logs a line for each connection that breaks its rules: strangers could
+    // flood the log.
     let usual = || Targets::new().with_default(Level::INFO).with_target("h2", Level::ERROR);
     let level = said.unwrap_or_else(usual);
     let level = level.and(filter_fn(|metadata| metadata.target() != traces::TARGET));

@@ -20,10 +20,10 @@ pub struct Receiver(Arc<Mutex<Mail>>);
 
 #[derive(Default)]
 struct Mail {
-    /// Of news of ranks that are missing only the last, which says all that those before it did.
-    /// What else there is comes once in a session, or once for a rank.
+    /// Unread events. Of events about missing ranks only the last is kept, because it includes the
+    /// earlier ones. All others come once in a session, or once for each rank.
     unread: VecDeque<Event>,
-    /// Why the stream ends, once it does: `None` in good order.
+    /// Why the stream ends, once it does: `None` if it ends normally.
     end: Option<Option<String>>,
     reader: Option<Waker>,
 }
@@ -35,7 +35,7 @@ pub fn mailbox() -> (Sender, Receiver) {
 }
 
 impl Sender {
-    /// How long it has been there.
+    /// How long the mailbox has existed.
     pub fn age(&self) -> Duration {
         self.opened.elapsed()
     }
@@ -52,7 +52,7 @@ impl Sender {
 }
 
 impl Sender {
-    /// Ends the stream as one that broke.
+    /// Ends the stream as if its connection broke.
     pub fn break_off(self, why: String) {
         lock(&self.mail).end = Some(Some(why));
     }
@@ -75,7 +75,7 @@ impl Mail {
 }
 
 impl Stream for Receiver {
-    /// The last may be why it broke.
+    /// The last item may be the reason for which the stream broke.
     type Item = Result<Event, String>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -93,7 +93,7 @@ impl Stream for Receiver {
     }
 }
 
-/// Each change of it is whole: a panic leaves none in part.
+/// Locks the mailbox, also after a panic: each change of it is atomic.
 fn lock(mail: &Mutex<Mail>) -> MutexGuard<'_, Mail> {
     mail.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -74,13 +74,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where to ask.
+/// The aggregator to ask.
 fn at(connect: SocketAddr, tls: TlsOptions) -> anyhow::Result<report::Aggregator> {
     Ok(report::Aggregator::new(connect, tls)?)
 }
 
-/// One line, whatever the chain of causes; 2, as for other wrong options, if they named no
-/// interfaces that can be served, or files or addresses that are of no use.
+/// Prints the error and its causes in one line. The exit code is 2, as for other wrong options, if
+/// options name no usable interfaces, files or addresses.
 fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("switchml-aggregator: {error:#}");
     let is_usage = error.downcast_ref().is_some_and(StartError::is_usage)

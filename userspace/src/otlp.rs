@@ -14,25 +14,25 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-/// How long the last spans may take on their way when the daemon ends.
+/// Longest time to send the last spans when the daemon ends.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Gets what is left of the traces when it is dropped.
+/// A collector of traces. Dropping this sends it the remaining spans.
 pub struct Collector(SdkTracerProvider);
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        // It may be gone; nobody is left to be told.
+        // The collector may be gone; nobody is left to be told.
         let _ = self.0.shutdown_with_timeout(GRACE);
     }
 }
 
 impl Collector {
-    /// The one at this address. Call it in the runtime.
+    /// The collector at this address. Call this in the runtime.
     ///
     /// # Errors
     ///
-    /// When the address is of no use.
+    /// When the address cannot be used.
     pub fn at(address: &Uri) -> anyhow::Result<Self> {
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(address.to_string());
         let exporter = exporter.build().with_context(|| format!("--otlp-endpoint {address}"))?;
@@ -41,7 +41,7 @@ impl Collector {
         Ok(Self(provider.with_resource(resource).build()))
     }
 
-    /// What sends it the spans that are traces.
+    /// The layer that sends the spans of traces to the collector.
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
@@ -56,7 +56,7 @@ impl Collector {
 ///
 /// # Errors
 ///
-/// When it is none, or wants TLS.
+/// When the text is no address, or an https one.
 pub fn address(given: &str) -> Result<Uri, String> {
     let uri: Option<Uri> = given.parse().ok();
     let uri = uri.filter(|uri| uri.scheme_str() == Some("http") && uri.host().is_some());

@@ -1,4 +1,4 @@
-//! What was refused at the control plane: counted by reason, and logged now and then.
+//! Refusals at the control plane: counted by reason, and logged now and then.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::throttle::Throttle;
 pub enum Reason {
     /// A connection does not begin by TLS.
     NoTls,
-    /// TLS failed otherwise; the client may not trust this daemon's certificate.
+    /// TLS failed for another reason; the client may not trust this daemon's certificate.
     Handshake,
     /// A client has no certificate.
     NoClientCertificate,
@@ -26,21 +26,21 @@ pub enum Reason {
     PublicAddress,
     /// A rank joins without a job token.
     NoToken,
-    /// Its token is not signed with this daemon's key.
+    /// The token is not signed with this daemon's key.
     ForgedToken,
-    /// Its token has expired.
+    /// The token has expired.
     ExpiredToken,
-    /// Its token is for other jobs.
+    /// The token is for other jobs.
     TokenOfOtherJobs,
-    /// Its job is another tenant's.
+    /// The job is another tenant's.
     OtherTenant,
-    /// Its tenant would have more than its quota.
+    /// The tenant would exceed its quota.
     OverQuota,
     /// A rank joins whose place is taken.
     TakenRank,
-    /// Its names are too long, or it does not fit its job otherwise.
+    /// The names are too long, or the rank does not fit its job otherwise.
     WrongJoin,
-    /// It begins a job, and too many wait for ranks.
+    /// The rank begins a job, and too many jobs wait for ranks.
     TooManyWaiting,
     /// A member's request does not carry its secret.
     NoMember,
@@ -48,9 +48,9 @@ pub enum Reason {
     TooLong,
     /// A host has as many connections as it may.
     TooManyConnections,
-    /// As many ranks as may have joined from there within a minute.
+    /// Too many ranks have joined from this host within a minute.
     TooManyJoins,
-    /// A client asks more than its host may within a minute, and is nobody's rank.
+    /// A client that is no rank has sent more requests than its host may within a minute.
     TooManyRequests,
     /// A client takes back more requests than its host may within a minute.
     TooManyResets,
@@ -58,7 +58,7 @@ pub enum Reason {
     Silent,
 }
 
-/// All of them, in this order: their names, and what they say.
+/// All reasons, in this order: their names and descriptions.
 const REASONS: [(&str, &str); 21] = [
     ("no_tls", "connections without TLS"),
     ("tls_handshake", "connections whose TLS handshake failed"),
@@ -86,7 +86,7 @@ const REASONS: [(&str, &str); 21] = [
     ("silent", "connections that were closed because their client did not send what it had to"),
 ];
 
-/// Counts of what was refused since the daemon was started.
+/// Counts of refusals since the daemon was started.
 #[derive(Default)]
 pub struct Refusals {
     counts: [AtomicU64; REASONS.len()],
@@ -103,7 +103,7 @@ impl Refusals {
         }
     }
 
-    /// The same, for what is worth no line.
+    /// Counts a refusal that is not worth a line of the log.
     pub fn count(&self, reason: Reason) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What `status` and `jobs` print.
+//! The output of `status` and `jobs`.
 
 use std::convert::Infallible;
 use std::env;
@@ -20,18 +20,18 @@ use tonic::{Response, Status};
 /// Longest wait for an answer. An aggregator that serves jobs answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where it is, and what it is known by.
+/// A running aggregator: its address, and the TLS settings that identify it.
 pub struct Aggregator {
     address: SocketAddr,
     tls: ClientTls,
 }
 
 impl Aggregator {
-    /// By these options, and for what they leave out by the environment.
+    /// The aggregator by these options, completed by the environment.
     ///
     /// # Errors
     ///
-    /// When they make no sense.
+    /// When the settings make no sense.
     pub fn new(address: SocketAddr, options: TlsOptions) -> Result<Self, WrongSetting> {
         let variable = |name| Ok::<_, Infallible>(env::var(name).ok());
         let Ok(environment) = ClientTls::from_variables(variable);
@@ -47,7 +47,7 @@ impl Aggregator {
     }
 }
 
-/// Prints what a running aggregator is attached to, how results reach the ranks of jobs, and every
+/// Prints the attachment of a running aggregator, how results reach the ranks of jobs, and every
 /// counter that is not zero.
 pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
     let view = look(to).await?;
@@ -86,8 +86,8 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The date and the time, so many seconds after 1970; none after the year 9999, of which whoever
-/// answers may speak.
+/// The date and time `seconds` after 1970. `None` after the year 9999, since the answer may contain
+/// anything.
 fn date(seconds: u64) -> Option<String> {
     const YEAR_10000: u64 = 253_402_300_800;
     let since = Some(Duration::from_secs(seconds)).filter(|_| seconds < YEAR_10000)?;
@@ -130,7 +130,7 @@ pub async fn jobs(to: &Aggregator) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a running aggregator says of itself and of its jobs.
+/// The state of a running aggregator and of its jobs, from its answers.
 pub async fn look(to: &Aggregator) -> anyhow::Result<View> {
     ask(to, async |mut aggregator: AggregatorClient<_>| {
         let status = aggregator.status(StatusRequest {}).await?;
@@ -176,7 +176,7 @@ fn no_connection(address: SocketAddr, error: ConnectError) -> anyhow::Error {
     }
 }
 
-/// Missing ranks, those that get no results by multicast, and those that get copies.
+/// Missing ranks, ranks without multicast, and ranks that get copies.
 fn remarks(job: &JobView) -> String {
     let with = |remark: &str| {
         let present = job.members.iter().filter(|member| !member.left);

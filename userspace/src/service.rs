@@ -45,12 +45,12 @@ use daemon_io::DaemonIo;
 pub use event_stream::EventStream;
 use status::{internal, join_refused, request_failed, token_refused};
 
-/// Requests under way on one connection: a rank has its stream and one more, and a few ranks may
-/// share a connection.
+/// Most concurrent requests on one connection: a rank has its stream and one more, and a few ranks
+/// may share a connection.
 const MAX_REQUESTS: u32 = 100;
 /// Longest message that is read, in bytes: several times the longest report of calls.
 const MAX_MESSAGE_LEN: usize = 256 << 10;
-/// How long streams may take to tell their ranks that the daemon stops.
+/// Longest time for streams to tell their ranks that the daemon stops.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The service. Clones share one state.
@@ -83,11 +83,12 @@ impl Service {
         Self { state, data_plane, guard: Arc::new(guard) }
     }
 
-    /// Takes back what an earlier daemon left in the data plane, before anything is served.
+    /// Takes over the jobs that an earlier daemon left in the data plane, before anything is
+    /// served.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses to tell.
+    /// When the kernel refuses to read them.
     pub fn restore(&self) -> Result<(), data_plane::Error> {
         if let Some(saved) = self.data_plane.saved()? {
             let State { control_plane, io, .. } = &mut *self.lock();
@@ -121,8 +122,7 @@ impl Service {
         drop(self.lock());
     }
 
-    /// From now on tenants have these quotas, and tokens are signed with these keys, if ranks need
-    /// one.
+    /// Replaces the tenants' quotas, and the keys of tokens if ranks need tokens.
     pub fn reload(&self, quotas: Quotas, keys: Option<TokenKeys>) {
         self.lock().control_plane.set_quotas(quotas);
         if let Some((tokens, keys)) = self.guard.tokens.as_ref().zip(keys) {
@@ -134,7 +134,7 @@ impl Service {
         lock(&self.state)
     }
 
-    /// Whose token this is, if ranks need one; nobody's otherwise.
+    /// The tenant of this token, if ranks need tokens; otherwise an empty name.
     fn tenant(&self, token: &str, job: &str, peer: IpAddr) -> Result<String, Status> {
         let Some(keys) = &self.guard.tokens else { return Ok(String::new()) };
         keys.verify(token, job).map_err(|error| {
@@ -143,7 +143,7 @@ impl Service {
         })
     }
 
-    /// A status with what the job table has to say.
+    /// The job table's part of a status.
     fn of_jobs(&self, table: &JobTable) -> control::StatusReply {
         let tally = table.tally();
         let ended = tally.ended().map(|(ending, help, jobs)| control::Ending {
@@ -168,12 +168,12 @@ impl Service {
         }
     }
 
-    /// What a rank hears by a connection.
+    /// The event stream of a rank, for one connection.
     fn stream(&self, events: Receiver, id: StreamId, peer: Peer, trace: RankTrace) -> EventStream {
         EventStream { events, id, peer, is_over: false, trace, service: self.clone() }
     }
 
-    /// Makes a member's request. Logs now and then what no member may have sent.
+    /// Makes a member's request. Logs now and then requests that may not come from a member.
     fn request<T, E: Into<RequestError>>(
         &self,
         name: &str,
@@ -191,8 +191,8 @@ impl Service {
     }
 }
 
-/// Serves the connections of `listener` until `stop` is ready; then calls `shut_down`, and lets
-/// streams tell what that says. `beside` goes on meanwhile.
+/// Serves the connections of `listener` until `stop` is ready; then calls `shut_down`, and gives
+/// streams time to send their last events. `beside` runs meanwhile.
 pub(crate) async fn serve(
     service: impl Aggregator,
     listener: TcpListener,
@@ -385,7 +385,7 @@ impl Aggregator for Service {
     }
 }
 
-/// What a data plane sees of the way to a rank there.
+/// The data plane's view of the path to a rank on `peer`.
 pub(crate) fn seen_by(
     data_plane: &dyn DataPlane,
     peer: IpAddr,
@@ -400,7 +400,7 @@ pub(crate) fn seen_by(
     }
 }
 
-/// A status with what the data plane has to say of itself.
+/// Completes a status with the data plane's part.
 pub(crate) fn of_data_plane(
     data_plane: &dyn DataPlane,
     status: control::StatusReply,
@@ -425,7 +425,7 @@ pub(crate) fn of_data_plane(
     })
 }
 
-/// This host's name, for people elsewhere.
+/// This host's name, to be shown on other hosts.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -459,7 +459,7 @@ pub(crate) fn pulse<T>(request: &Request<T>) -> Result<Pulse, Status> {
     connection(request).map(|connection| connection.pulse.clone())
 }
 
-/// Both ends of the connection that a request came by: the peer's, and ours.
+/// The addresses of both ends of a request's connection: the peer's, and ours.
 pub(crate) fn addresses<T>(request: &Request<T>) -> Result<(IpAddr, IpAddr), Status> {
     let info = &connection(request)?.addresses;
     let both = info.remote_addr().zip(info.local_addr());

@@ -8,7 +8,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Lets one line a second through.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// When the last line was let through.
+    /// When the last line was allowed.
     last: Option<Instant>,
     held_back: u64,
 }

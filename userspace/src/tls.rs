@@ -22,25 +22,25 @@ use tracing::{info, warn};
 const OWN_NAME: &str = "switchml-aggregator";
 
 const DAY: u64 = 24 * 60 * 60;
-/// How long before it expires a certificate is warned of, once a day, in seconds. Alerts have the
-/// same.
+/// How many seconds before its expiry a certificate is warned of, once a day. The alerts use the
+/// same time.
 const NOTICE: u64 = 14 * DAY;
 
-/// Where the certificate and its key are.
+/// The source of the certificate and its key.
 #[derive(Debug)]
 pub enum Source {
     /// In files, in PEM.
     Files {
         /// The certificate, with those between it and its CA.
         cert: PathBuf,
-        /// Its private key.
+        /// The private key.
         key: PathBuf,
     },
-    /// Here, made by [`Source::self_signed`], both in PEM.
+    /// In memory, made by [`Source::self_signed`], both in PEM.
     Memory {
         /// The certificate.
         cert: String,
-        /// Its private key.
+        /// The private key.
         key: String,
     },
 }
@@ -56,11 +56,12 @@ impl Source {
         Ok(Self::Memory { cert: made.cert.pem(), key: made.signing_key.serialize_pem() })
     }
 
-    /// The same, kept in these files for the next process. What is in them already stays.
+    /// A certificate that signs itself, kept in these files for the next process. Existing files
+    /// are used as they are.
     ///
     /// # Errors
     ///
-    /// When one of them is there and the other is not, or they cannot be written.
+    /// When only one of the files exists, or they cannot be written.
     pub fn self_signed_in(cert: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
         let failed = |file: &Path, why: String| TlsError::File { file: file.to_owned(), why };
         match (cert.exists(), key.exists()) {
@@ -90,32 +91,32 @@ fn write_new(file: &Path, text: &str, mode: u32) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Whose certificates clients have.
+/// The rules for clients' certificates.
 #[derive(Debug)]
 pub struct Clients {
-    /// File with the CAs that sign them, in PEM.
+    /// File with the CAs that sign clients' certificates, in PEM.
     pub ca: PathBuf,
-    /// File with what these CAs have revoked, in PEM: a list of each.
+    /// File with the revocation lists of these CAs, in PEM.
     pub crl: Option<PathBuf>,
 }
 
-/// The daemon's side of TLS. Files are read again for each connection, so that one that is made
-/// after they have changed sees what they are now; what is of no use changes nothing.
+/// The daemon's side of TLS. Files are read again for each connection, so that changes apply to new
+/// connections; invalid contents change nothing.
 pub struct ServerTls {
     source: Source,
     clients: Option<Clients>,
     loaded: Mutex<Loaded>,
 }
 
-/// What was read last, and what is used: not the same if that was of no use.
+/// The contents read last, and the settings in use: an older state if the contents were invalid.
 struct Loaded {
     read: Result<Contents, TlsError>,
     used: Used,
-    /// When it was last said that the certificate expires, in seconds since 1970.
+    /// When the last warning about the certificate's expiry was logged, in seconds since 1970.
     warned: Option<u64>,
 }
 
-/// What connections are accepted with.
+/// The settings with which connections are accepted.
 struct Used {
     config: Arc<ServerConfig>,
     fingerprint: Fingerprint,
@@ -123,7 +124,7 @@ struct Used {
     expires: Option<u64>,
 }
 
-/// Of the files, in PEM.
+/// The contents of the files, in PEM.
 #[derive(PartialEq, Eq)]
 struct Contents {
     cert: Vec<u8>,
@@ -133,7 +134,7 @@ struct Contents {
 }
 
 impl ServerTls {
-    /// With clients that need a certificate, if it is said which.
+    /// The server's TLS; with `clients`, clients need a certificate.
     ///
     /// # Errors
     ///
@@ -147,23 +148,23 @@ impl ServerTls {
         Ok(this)
     }
 
-    /// Whether those who connect need a certificate.
+    /// Whether clients need a certificate.
     pub fn asks_for_certificates(&self) -> bool {
         self.clients.is_some()
     }
 
-    /// Of the certificate that is used.
+    /// The fingerprint of the certificate in use.
     pub fn fingerprint(&self) -> Fingerprint {
         self.loaded().used.fingerprint
     }
 
-    /// When the certificate that is used expires, in seconds since 1970, or one between it and its
-    /// CA that is in the same file, whichever is first.
+    /// When the certificate in use expires, in seconds since 1970, or one between it and its CA in
+    /// the same file, whichever is first.
     pub fn expires(&self) -> Option<u64> {
         self.loaded().used.expires
     }
 
-    /// What a connection is to be accepted with.
+    /// The configuration for a new connection.
     pub fn config(&self) -> Arc<ServerConfig> {
         let clients = self.clients.as_ref();
         let read = contents(&self.source, clients);
@@ -240,8 +241,8 @@ fn used(source: &Source, clients: Option<&Clients>, contents: &Contents) -> Resu
     Ok(Used { config: Arc::new(config), fingerprint, expires })
 }
 
-/// What looks at the certificates of clients. With lists of revoked ones it refuses, too, those of
-/// a CA without a list: whether that has revoked them nobody knows.
+/// The verifier of clients' certificates. With revocation lists it also refuses certificates of a
+/// CA without a list, because they may be revoked.
 fn client_verifier(
     clients: &Clients,
     contents: &Contents,
@@ -259,9 +260,9 @@ fn client_verifier(
     })
 }
 
-/// When the first of these certificates expires, in seconds since 1970. Rustls has no reader of
-/// dates, but it names this one when it refuses a certificate as expired, which is what it looks at
-/// first; so it is asked about the end of time.
+/// When the first of these certificates expires, in seconds since 1970. Rustls cannot read this
+/// date directly, but names it when it refuses a certificate as expired, which it checks first; so
+/// it is asked to verify at the end of time.
 fn expiry(certificates: &[CertificateDer]) -> Option<u64> {
     let end = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let of_one = |certificate| {
@@ -320,7 +321,7 @@ mod tests {
             (first, true),
             (first + DAY - 1, false),
             (first + DAY, true),
-            // After it has expired, too.
+            // The warning goes on after the expiry.
             (MARCH_2031 + DAY, true),
         ];
         for (now, expected) in times {

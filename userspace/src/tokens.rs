@@ -20,12 +20,12 @@ use wildmatch::WildMatch;
 
 use crate::refusals::Reason;
 
-/// Least length of a key, in bytes: that of what HMAC makes (RFC 7518, 3.2).
+/// Least length of a key, in bytes: the length of the HMAC (RFC 7518, 3.2).
 const LEAST_KEY: usize = 32;
 /// Bytes of a key's id, which has twice as many hexadecimal digits.
 const ID_LEN: usize = 4;
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
     tenant: String,
@@ -35,10 +35,10 @@ struct Claims {
     exp: u64,
 }
 
-/// What tokens are signed with.
+/// A key that signs tokens.
 pub struct TokenKey {
-    /// In tokens as `kid` (RFC 7515, 4.1.4): an HMAC of a fixed text, so that nobody has to invent
-    /// one. It decides nothing, and names the key in messages.
+    /// The key's id, `kid` in tokens (RFC 7515, 4.1.4): an HMAC of a fixed text, so that nobody has
+    /// to choose one. It only names the key in messages.
     id: String,
     signing: EncodingKey,
     verifying: DecodingKey,
@@ -47,18 +47,18 @@ pub struct TokenKey {
 /// The keys of one daemon: tokens of each are taken.
 pub struct TokenKeys(RwLock<Vec<TokenKey>>);
 
-/// Why a key is none.
+/// Why a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("token key {file}: {why}; give a file that this user may read")]
     Unreadable {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// It is too short.
+    /// The key is too short.
     #[error(
         "token key {file} has {len} bytes; at least {LEAST_KEY} are needed; make one with `openssl \
          rand -hex 32`"
@@ -74,7 +74,7 @@ pub enum KeyError {
 /// Why a rank may not join.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It has no token.
+    /// The rank has no token.
     #[error(
         "this aggregator requires a job token; give the file of one (token-file, \
          SWITCHML_TOKEN_FILE), which its operator makes with `switchml-aggregator token`"
@@ -89,10 +89,10 @@ pub enum TokenError {
          longer has; ask its operator for another token"
     )]
     UnknownKey {
-        /// What the token calls the key.
+        /// The id of the key in the token.
         id: String,
     },
-    /// Its time is over.
+    /// The token has expired.
     #[error(
         "the job token expired {} ago by the aggregator's clock, where it is {}; ask its operator \
          for another, or to set that clock",
@@ -102,16 +102,16 @@ pub enum TokenError {
     Expired {
         /// When, in seconds since 1970.
         expired: u64,
-        /// When it was looked at.
+        /// When the token was checked.
         now: u64,
     },
-    /// It is for other jobs.
+    /// The token is for other jobs.
     #[error(
         "the job token is for jobs named {jobs:?}, not {job:?}; give the job such a name, or ask \
          the aggregator's operator for another token"
     )]
     OtherJobs {
-        /// The names that it is for.
+        /// The names that the token is for.
         jobs: String,
         /// The job.
         job: String,
@@ -119,7 +119,7 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// As what it is counted.
+    /// The reason by which the error is counted.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Missing => Reason::NoToken,
@@ -170,35 +170,35 @@ impl TokenKey {
         encode(&header, &claims, &self.signing)
     }
 
-    /// What a token says, if it is signed with this key.
+    /// The claims of a token, if it is signed with this key.
     fn claims(&self, token: &str) -> Option<Claims> {
-        // No other algorithm, and none at all, is taken, whatever the token says.
+        // No other algorithm is accepted, nor `none`, whatever the token says.
         let mut validation = Validation::new(Algorithm::HS256);
-        // Whoever calls this looks at the time, and can say by how much it is over.
+        // The callers check the time, so that they can say when the token expired.
         validation.validate_exp = false;
         Some(decode(token, &self.verifying, &validation).ok()?.claims)
     }
 }
 
 impl TokenKeys {
-    /// The keys in these files; `None` if there are none.
+    /// The keys in these files; `None` if there are no files.
     ///
     /// # Errors
     ///
-    /// As [`TokenKey::read`].
+    /// The errors of [`TokenKey::read`].
     pub fn read(files: &[PathBuf]) -> Result<Option<Self>, KeyError> {
         let keys: Vec<_> =
             files.iter().map(|file| TokenKey::read(file)).collect::<Result<_, _>>()?;
         Ok((!keys.is_empty()).then(|| Self(RwLock::new(keys))))
     }
 
-    /// From now on they are these others.
+    /// Replaces the keys.
     pub fn replace(&self, others: Self) {
         let others = others.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = others;
     }
 
-    /// What messages call them.
+    /// The keys' ids, for messages.
     pub fn ids(&self) -> Vec<String> {
         self.keys().iter().map(|key| key.id.clone()).collect()
     }
@@ -236,8 +236,8 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Why a token that is signed with none of the keys is refused: what it calls its key is shown only
-/// if it looks like an id, because anybody may have written it.
+/// The error for a token that is signed with none of the keys. It shows the key's id in the token
+/// only if that looks like an id, because anybody may have written it.
 fn unknown(token: &str, keys: &[TokenKey]) -> TokenError {
     let named = decode_header(token).ok().and_then(|header| header.kid);
     let is_other = |id: &String| {
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(daemon.verify(&format!("{token}\n"), "a"), Ok("t".to_owned()));
     }
 
-    /// Whose clock is wrong is for people to see.
+    /// The message lets people see whose clock is wrong.
     #[test]
     fn a_token_that_has_expired_says_when_and_by_whose_clock() {
         // `date -ud @1930089600`
@@ -390,7 +390,7 @@ mod tests {
         );
     }
 
-    /// A new key comes beside the old one, and later the old one goes.
+    /// A new key is added beside the old one, and later the old one is removed.
     #[test]
     fn keys_replace_each_other() {
         let (old, new) = (TokenKey::new(&[1; 32]), TokenKey::new(&[2; 32]));
@@ -414,7 +414,7 @@ mod tests {
             (daemon.verify(&by_old, "a"), daemon.verify(&by_new, "a")),
             (unknown(&old), tenant())
         );
-        // Of the first of two keys, and expired: no other key says that it is forged.
+        // An expired token of the first of two keys: the second key does not make it forged.
         daemon.replace(daemon_with(&[1, 2]));
         let over = old.sign("t", "*", Duration::ZERO).unwrap();
         assert!(matches!(daemon.verify(&over, "a"), Err(TokenError::Expired { .. })));
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(decode_header(&token).unwrap().kid.as_deref(), Some("fbdf7de6"));
     }
 
-    /// Whoever makes tokens with another program may call the key something else, or nothing.
+    /// Another program that makes tokens may use another id of the key, or none.
     #[test]
     fn the_name_of_a_key_decides_nothing() {
         let (daemon, key) = (daemon_with(&[6, 7]), TokenKey::new(&[7; 32]));

@@ -16,20 +16,20 @@ use tokio::time::sleep;
 use crate::report::{self, Aggregator};
 use screen::Screen;
 
-/// From one answer to the next question.
+/// Time from one answer to the next request.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Lines by which Page Up and Page Down move.
 const PAGE: i32 = 20;
 
-/// Follows a running aggregator until somebody presses q, or a signal ends it.
+/// Follows a running aggregator until the user presses q, or a signal ends it.
 pub async fn run(of: &Aggregator) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         bail!("top needs a terminal; for programs there is `status --json`");
     }
-    // What is wrong with the address is said before the screen changes.
+    // Errors of the address are reported before the screen changes.
     let mut screen = Screen::new(report::look(of).await?, Instant::now());
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    // It puts the terminal right after a panic, too.
+    // This restores the terminal after a panic, too.
     let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
     let result = tokio::select! {
         result = follow(of, &mut screen, &mut terminal) => result,
@@ -62,7 +62,7 @@ async fn follow(
                     Some(Wish::Move(lines)) => screen.scroll(lines),
                     None => {}
                 },
-                // Nobody can press q any more, as when the terminal is gone.
+                // The terminal is gone, so nobody can press q.
                 None => return Ok(()),
             },
         }
@@ -90,7 +90,7 @@ fn events() -> mpsc::Receiver<Event> {
 #[derive(Debug, PartialEq)]
 enum Wish {
     Quit,
-    /// By so many lines, up if negative.
+    /// Scroll by this many lines, up if negative.
     Move(i32),
 }
 

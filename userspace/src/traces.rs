@@ -1,4 +1,4 @@
-//! Spans of jobs and of their ranks, for whoever collects traces; others do not see them.
+//! Spans of jobs and of their ranks, for collectors of traces; the log does not show them.
 //!
 //! A span `job` has a span `join` of each rank, from its Join to Started, and then a span `run`
 //! until the rank is gone. So a job's span begins with its first rank and ends with its last. Ranks
@@ -10,13 +10,13 @@ use std::sync::{Arc, Weak};
 use switchml_control::join_event::Event;
 use tracing::{Span, info, info_span};
 
-/// Target of all of it: what is not for the log.
+/// Target of all spans, by which the log leaves them out.
 pub const TARGET: &str = "switchml::traces";
 
-/// Jobs that take ranks still.
+/// Jobs that still take ranks.
 #[derive(Default)]
 pub struct Traces {
-    /// By name; a job is gone with the last of its ranks.
+    /// Spans of jobs by name; a job's ends with the last of its ranks.
     joining: BTreeMap<String, Weak<Span>>,
 }
 

@@ -1,5 +1,5 @@
-//! What operators see of a running aggregator, in the terminal, on its page and as metrics: its
-//! answers to `Status` and `ListJobs`, in the words of people.
+//! An aggregator as operators see it, in the terminal, on its page and as metrics: its answers to
+//! `Status` and `ListJobs`, in readable form.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use switchml_protocol::times;
 pub struct View {
     /// Name of its host.
     pub host: String,
-    /// Since its daemon was started.
+    /// Seconds since the daemon was started.
     pub uptime_seconds: f64,
-    /// Of its program.
+    /// Version of its program.
     pub version: String,
-    /// That its program was built from.
+    /// The commit that its program was built from.
     pub commit: String,
-    /// What it asks of those who connect.
+    /// Its rules for clients.
     pub security: SecurityView,
     /// `xdp`, `software`, `tofino` or `bmv2`.
     pub data_plane: String,
@@ -36,93 +36,93 @@ pub struct View {
     pub jobs: Vec<JobView>,
     /// Why its jobs are not known, if so: a combiner's parent knows them.
     pub jobs_unknown: Option<String>,
-    /// Jobs that have started, of a root.
+    /// Jobs that have started; a root's only.
     pub jobs_started: u64,
     /// Jobs that have ended, by how.
     pub jobs_ended: Vec<EndingCount>,
-    /// What tenants have.
+    /// The resources of tenants.
     pub tenants: Vec<TenantView>,
-    /// Packets by what became of them.
+    /// Packets by outcome.
     pub packets: Vec<PacketCount>,
     /// Connections and requests that were refused.
     pub refusals: Vec<RefusalCount>,
-    /// How long rounds took from their first contribution to their last, of a sample of them.
+    /// How long rounds took from their first contribution to their last, for a sample of rounds.
     pub round_times: Option<TimesView>,
-    /// How long ranks' contributions took to their results, as they report it; of a root.
+    /// Time from contributions to their results, as the ranks report it; a root's only.
     pub round_trips: Option<TimesView>,
 }
 
 /// Jobs that ended in the same way.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct EndingCount {
-    /// A word for it.
+    /// Name of the ending.
     pub ending: String,
-    /// What they are.
+    /// Description of the ending.
     pub help: String,
-    /// How many there were.
+    /// Number of jobs.
     pub jobs: u64,
 }
 
-/// What a tenant has.
+/// The resources of a tenant.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct TenantView {
-    /// Its name.
+    /// The tenant's name.
     pub name: String,
-    /// Its jobs.
+    /// The tenant's jobs.
     pub jobs: u32,
-    /// Their ranks, whether or not they are there.
+    /// World sizes of these jobs.
     pub ranks: u32,
-    /// Their slots.
+    /// Slots of these jobs.
     pub slots: u32,
 }
 
-/// What an aggregator asks of those who connect.
+/// An aggregator's rules for clients.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct SecurityView {
     /// Connections are by TLS.
     pub tls: bool,
-    /// Who connects has a certificate.
+    /// Clients need a certificate.
     pub client_certificates: bool,
     /// Ranks join with job tokens.
     pub tokens: bool,
-    /// When the certificate of its control plane expires, in seconds since 1970.
+    /// When the control plane's certificate expires, in seconds since 1970.
     pub certificate_expires: Option<u64>,
 }
 
 /// Times by length.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct TimesView {
-    /// In order; none has the times of those before it.
+    /// The buckets, in order; none includes the times of earlier ones.
     pub buckets: Vec<Bucket>,
-    /// Of all together.
+    /// Sum of all times.
     pub sum_seconds: f64,
 }
 
 /// Times of about the same length.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Bucket {
-    /// All are shorter; none in the last, which has all others.
+    /// Upper bound of the times; none in the last bucket, which has all others.
     pub below_seconds: Option<f64>,
-    /// How many there are.
+    /// Number of times.
     pub count: u64,
 }
 
-/// What an aggregator is in a tree of them, and its memory for packets.
+/// An aggregator's role in a tree, and its memory for packets.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It decides.
+    /// The root, which computes results.
     Root {
-        /// Of all jobs together.
+        /// Slots of all jobs together.
         slots: u32,
-        /// No job has them.
+        /// Slots that no job has.
         slots_free: u32,
     },
-    /// It adds up on the way to its parent.
+    /// A combiner, which adds up contributions on the way to its parent.
     Combiner {
         /// The parent's control plane.
         parent: String,
-        /// For all jobs.
+        /// Cells for all jobs.
         cells: u32,
     },
 }
@@ -130,45 +130,46 @@ pub enum Role {
 /// An interface.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct PortView {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Where frames are taken.
+    /// The hook that takes frames.
     pub hook: String,
-    /// What keeps frames from the aggregator, or its answers from their ranks.
+    /// Faults that keep frames from the aggregator, or its answers from their ranks.
     pub faults: Vec<String>,
-    /// Of its link, in bits per second; none where there is none, or the driver does not tell.
+    /// Speed of the link, in bits per second; none if there is no link, or the driver does not
+    /// tell.
     pub link_speed: Option<u64>,
-    /// Bytes of the frames that it has received.
+    /// Bytes of the frames received.
     pub received_bytes: u64,
-    /// And sent.
+    /// Bytes of the frames sent.
     pub sent_bytes: u64,
 }
 
 /// A job.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct JobView {
-    /// As its ranks call it.
+    /// The job's name.
     pub name: String,
-    /// Its number; none while ranks are missing.
+    /// The job's number; none while ranks are missing.
     pub number: Option<u32>,
     /// `waiting`, `assigned`, `started` or `aborted`.
     pub state: &'static str,
     /// Why it was aborted, if so.
     pub reason: Option<String>,
-    /// Since the first of its ranks that are here came, or came back to a restarted daemon.
+    /// Seconds since the first of its present ranks joined, or came back to a restarted daemon.
     pub age_seconds: f64,
-    /// What it gets done; none if it does not run, or the data plane does not show it.
+    /// Throughput; none if the job does not run, or the data plane does not show it.
     pub throughput: Option<ThroughputView>,
-    /// How many ranks it has, or will have.
+    /// Number of its ranks, including those that have not joined yet.
     pub world_size: u32,
-    /// Of all its data threads together.
+    /// Slots of all its data threads together.
     pub slots: u32,
-    /// Of a full chunk; 0 until it starts.
+    /// Lanes of a full chunk; 0 until the job starts.
     pub lanes: u32,
     /// The ranks without which it does not go on: they have not joined, are not ready, were lost
     /// and may come back, or do not contribute to a round that others have begun.
     pub waits_for: Vec<u32>,
-    /// What they are to do; none if there are none.
+    /// The action that it waits for; none if it waits for no rank.
     pub waits_for_them: Option<&'static str>,
     /// How long it has waited for ranks to join or to contribute, in seconds.
     pub waiting_seconds: Option<f64>,
@@ -176,61 +177,61 @@ pub struct JobView {
     pub members: Vec<MemberView>,
 }
 
-/// What a job gets done: the lanes of results that each of its ranks gets.
+/// A job's throughput: the bytes of results that each of its ranks gets.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct ThroughputView {
-    /// Since the job was started.
+    /// Bytes since the job was started.
     pub bytes: u64,
     /// Length of a period.
     pub period_seconds: f64,
-    /// In each of the last periods, the oldest first.
+    /// Rates in the last periods, the oldest first.
     pub bytes_per_second: Vec<u64>,
 }
 
 /// A rank.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct MemberView {
-    /// Its number.
+    /// The rank's number.
     pub rank: u32,
     /// Address of its control connection.
     pub address: String,
-    /// Its combiner's name; empty if there is none.
+    /// Name of the rank's combiner; empty if there is none.
     pub rack: String,
-    /// It has left the job.
+    /// Whether the rank has left the job.
     pub left: bool,
-    /// It is connected.
+    /// Whether the rank is connected.
     pub here: bool,
-    /// How results to all reach it, and why so; `None` until it is ready.
+    /// How results to all reach the rank, and why so; `None` until it is ready.
     pub results: Option<&'static str>,
-    /// For how long rounds of the running job have lacked its contribution, all together, in
-    /// seconds. Waits of less than half a second may be missing.
+    /// Total time that rounds of the running job have lacked its contribution, in seconds. Waits of
+    /// less than half a second may be missing.
     pub waited_for_seconds: f64,
 }
 
-/// Packets that had the same fate.
+/// Packets with the same outcome.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct PacketCount {
-    /// A word for it.
+    /// Name of the outcome.
     pub outcome: String,
-    /// A sentence.
+    /// Description of the outcome.
     pub help: String,
-    /// How many there were.
+    /// Number of packets.
     pub packets: u64,
 }
 
 /// Connections or requests that were refused for the same reason.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct RefusalCount {
-    /// A word for it.
+    /// Name of the reason.
     pub reason: String,
-    /// What they are.
+    /// Description of the reason.
     pub help: String,
-    /// How many there were.
+    /// Number of refusals.
     pub times: u64,
 }
 
 impl View {
-    /// From an aggregator's answers, of which the second may be why there is none.
+    /// The view from an aggregator's answers; the second may be the reason for which there is none.
     pub fn new(status: StatusReply, jobs: Result<ListJobsReply, String>) -> Self {
         let (jobs, jobs_unknown) = match jobs {
             Ok(list) => (list.jobs, None),
@@ -276,7 +277,7 @@ impl View {
         }
     }
 
-    /// What is wrong with its ports, each with the port's name.
+    /// Faults of the ports, each with the port's name.
     pub fn faults(&self) -> impl Iterator<Item = (&str, &str)> {
         self.ports
             .iter()
@@ -349,7 +350,7 @@ impl JobView {
         };
         Self {
             name: job.name.clone(),
-            // A job has a number once all ranks are there.
+            // A job has a number once all ranks have joined.
             number: (!job.shards.is_empty()).then_some(job.job),
             state: match state {
                 JobState::Unspecified => "unknown",
@@ -371,7 +372,7 @@ impl JobView {
         }
     }
 
-    /// For whom it waits, to do what, and since when, if it does.
+    /// The ranks that the job waits for, for what and since when, if it waits.
     pub fn wait(&self) -> Option<String> {
         let ranks: Vec<_> = self.waits_for.iter().map(u32::to_string).collect();
         let ranks = format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(", "));
@@ -379,7 +380,7 @@ impl JobView {
         Some(format!("waits for {ranks} {}{}", self.waits_for_them?, since.unwrap_or_default()))
     }
 
-    /// How many ranks are connected.
+    /// Number of connected ranks.
     pub fn here(&self) -> usize {
         self.members.iter().filter(|member| member.here).count()
     }
@@ -391,18 +392,18 @@ impl JobView {
         (0..self.world_size).filter(|rank| !is_here(rank)).collect()
     }
 
-    /// The ranks that have joined and not left, by their racks' names; the first is none.
+    /// The ranks that have joined and not left, by their racks' names; an empty name for none.
     pub fn racks(&self) -> Vec<(&str, Vec<u32>)> {
         let names: BTreeSet<_> = self.members.iter().map(|member| member.rack.as_str()).collect();
         self.group(names, |member| Some(member.rack.as_str()))
     }
 
-    /// Those that are ready, by how results reach them.
+    /// The ready ranks, by how results reach them.
     pub fn results(&self) -> Vec<(&'static str, Vec<u32>)> {
         self.group(WAYS, |member| member.results)
     }
 
-    /// The ranks that have not left, by these names, each of which somebody has.
+    /// The ranks that have not left, by these names; names without ranks are left out.
     fn group<'a, 'b>(
         &'a self,
         names: impl IntoIterator<Item = &'b str>,
@@ -433,7 +434,7 @@ const TO_BE_READY: &str = "to be ready";
 const TO_COME_BACK: &str = "to come back";
 const TO_CONTRIBUTE: &str = "to contribute";
 
-/// For whom a job waits, and to do what.
+/// The ranks that a job waits for, and the action that it waits for.
 fn waits(job: &JobStatus) -> (Vec<u32>, Option<&'static str>) {
     let member = |rank: &u32| job.members.iter().find(|member| member.rank == *rank);
     let ranks_of = |is: fn(&MemberStatus) -> bool| -> Vec<u32> {
@@ -472,7 +473,7 @@ impl MemberView {
         }
     }
 
-    /// Whether results to all do not reach it by multicast, and what it gets in their place.
+    /// A remark if results to all do not reach the rank by multicast.
     pub fn remark(&self) -> Option<&'static str> {
         match self.results {
             Some(REPLAYS) => Some("no multicast"),

@@ -1,5 +1,5 @@
-//! What operators see over HTTP, at the control plane's port: a page that follows the jobs, the
-//! same as JSON, metrics, and probes. All of it is for reading.
+//! The HTTP interface for operators, at the control plane's port: a page that follows the jobs, the
+//! same data as JSON, metrics, and probes. All of it is read-only.
 
 mod metrics;
 mod process;
@@ -20,7 +20,8 @@ use tonic::{Request, Response, Status};
 use crate::view::View;
 use process::Process;
 
-/// What the page may load: its own files. Names of jobs are strangers' text.
+/// The policy for the page: it may load only its own files, because names of jobs may contain
+/// anything.
 const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'";
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -29,7 +30,7 @@ const JSON: &str = "application/json";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The routes of gRPC, and those that show this service.
+/// The routes of gRPC, and the routes of these pages.
 pub(crate) fn beside<A: Aggregator>(grpc: Routes, service: Arc<A>) -> Routes {
     let pages = Router::new()
         .route("/", get(file(HTML, include_str!("web/page.html"))))
@@ -40,7 +41,7 @@ pub(crate) fn beside<A: Aggregator>(grpc: Routes, service: Arc<A>) -> Routes {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready::<A>))
         .with_state(service);
-    // A client of gRPC takes it for a service that is not there.
+    // gRPC clients take this answer for an unknown service.
     let nothing = async || StatusCode::NOT_FOUND;
     grpc.into_axum_router().merge(pages).fallback(nothing).into()
 }
@@ -80,7 +81,7 @@ async fn status<A: Aggregator>(service: State<Arc<A>>) -> Result<impl IntoRespon
     Ok(([(header::CONTENT_TYPE, JSON)], text.expect("it has no maps")))
 }
 
-/// In the format that is asked for.
+/// Metrics in the requested format.
 async fn metrics<A: Aggregator>(
     service: State<Arc<A>>,
     headers: HeaderMap,
@@ -97,13 +98,13 @@ async fn metrics<A: Aggregator>(
     Ok(([(header::CONTENT_TYPE, kind)], text))
 }
 
-/// Whether ranks can join here and have their packets served.
+/// Whether ranks can join and have their packets served.
 async fn ready<A: Aggregator>(service: State<Arc<A>>) -> Result<impl IntoResponse, Unseen> {
     let faults = faults(&**service).await?;
     if faults.is_empty() { Ok("ready\n") } else { Err(Unseen(faults.join("\n"))) }
 }
 
-/// What keeps it from that.
+/// The faults that prevent that.
 async fn faults<A: Aggregator>(service: &A) -> Result<Vec<String>, Unseen> {
     let view = look(service).await?;
     let mut faults: Vec<_> =
@@ -112,7 +113,7 @@ async fn faults<A: Aggregator>(service: &A) -> Result<Vec<String>, Unseen> {
     Ok(faults)
 }
 
-/// The same for probes by gRPC.
+/// The readiness for gRPC probes.
 pub(crate) async fn is_ready<A: Aggregator>(service: &A) -> bool {
     faults(service).await.is_ok_and(|faults| faults.is_empty())
 }

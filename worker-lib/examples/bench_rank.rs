@@ -1,5 +1,5 @@
-//! One rank of `cargo xtask bench` with this library, beside those with Gloo and MPI in
-//! `xtask/src/bench/peers`. What it is told and what it prints: `xtask/src/bench/team.rs`.
+//! One rank of `cargo xtask bench` with this library, like those with Gloo and MPI in
+//! `xtask/src/bench/peers`. `xtask/src/bench/team.rs` has its commands and its output.
 //!
 //! Arguments: the aggregator's control plane, rank, number of ranks, file of commands; and the
 //! fingerprint of the aggregator's certificate, if it has one.
@@ -14,7 +14,7 @@ use serde_json::json;
 use switchml_worker::control::ClientTls;
 use switchml_worker::{CallStats, Communicator, Precision, ReduceOp, Reduction};
 
-/// What to measure.
+/// A measurement to make.
 struct Command {
     number: i64,
     /// Tensors that the calls take turns on.
@@ -25,9 +25,9 @@ struct Command {
     iters: usize,
     /// Whether calls are broadcasts from rank 0, and not sums.
     broadcast: bool,
-    /// One chunk in so many is not zero.
+    /// One in `dense` chunks is not zero.
     dense: usize,
-    /// What an element has on its way, in bits.
+    /// Bits of an element in packets.
     bits: usize,
 }
 
@@ -138,8 +138,8 @@ fn measure(communicator: &Communicator, command: &Command) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// How many elements are further off than the numbers' documentation says. In 8 bits the variance
-/// of all errors decides: all are, or none. Elements are below 1.
+/// The number of elements whose error exceeds the documented bound. In 8 bits the variance of all
+/// errors decides about all elements at once. Elements are below 1.
 fn too_far(errors: &[f64], precision: Precision, world_size: u32) -> usize {
     let ranks = f64::from(world_size);
     if precision == Precision::Bits16 || world_size > 32 {

@@ -1,5 +1,5 @@
-//! One rank of a job of `cargo xtask bench --share`: adds up for so long, with or without pauses,
-//! and says how many bytes were summed. What it is told: `xtask/src/bench/share.rs`.
+//! One rank of a job of `cargo xtask bench --share`: sums tensors for a given time, with or without
+//! pauses, and prints the number of bytes. `xtask/src/bench/share.rs` has its commands.
 //!
 //! Arguments: the aggregator's control plane, name of the job, rank, number of ranks, file of
 //! commands.
@@ -61,7 +61,7 @@ fn add_up(
     let begin = Instant::now();
     let (mut calls, mut wrong) = (0, 0);
     loop {
-        // The first element says how many ranks would stop.
+        // The first element counts the ranks that want to stop.
         let mut values: Vec<i32> = (0..elements as i32).map(|i| i + rank).collect();
         values[0] = i32::from(begin.elapsed() >= time);
         communicator.all_reduce(&mut values, ReduceOp::Sum)?;

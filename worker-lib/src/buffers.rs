@@ -15,14 +15,14 @@ use switchml_worker_core::stats::CallStats;
 use crate::handle::Whole;
 use crate::prefetch::prefetch;
 
-/// A contiguous part of a call's elements. No two have bytes in common.
+/// A contiguous part of a call's elements. No two parts have bytes in common.
 struct Part {
     start: *mut u8,
     len: usize,
-    /// As many bytes, for what the elements lose, if that is wanted.
+    /// Memory of the same length for what the elements lose, if the caller wants that.
     residual: Option<*mut u8>,
-    /// Whose elements they are, if not of someone who waits until all parts are gone. Let go of
-    /// before `whole`.
+    /// The owner of the elements, unless a caller owns them and waits until all parts are gone.
+    /// Dropped before `whole`.
     owner: Option<Arc<dyn Any + Send + Sync>>,
     whole: Arc<Whole>,
 }
@@ -57,7 +57,7 @@ impl Buffer for Part {
     fn finish(self: Box<Self>, stats: CallStats) {
         let Self { owner, whole, .. } = *self;
         drop(owner);
-        // The last part's lets whoever waits go on. The pointers are not used after that.
+        // The last part lets the waiting caller continue. The pointers are not used after that.
         whole.finish_part(&stats);
     }
 }
@@ -66,9 +66,9 @@ impl Buffer for Part {
 struct Borrow(Receiver<CallStats>);
 
 impl Borrow {
-    /// Returns once all parts were consumed by `finish`, the last of which sends; or once all are
-    /// gone, and with them the sender. What was sent. Parts that are leaked keep this thread
-    /// waiting for ever, which is sound.
+    /// Returns what the last part sends in `finish`, once all parts are finished; or `None` once
+    /// all parts, and the sender with them, are gone. Leaked parts keep this thread waiting for
+    /// ever, which is sound.
     fn end(&self) -> Option<CallStats> {
         self.0.recv().ok()
     }
@@ -76,17 +76,17 @@ impl Borrow {
 
 impl Drop for Borrow {
     fn drop(&mut self) {
-        // After a first `end` there is no sender left, or none as soon as the last part's thread
-        // goes on.
+        // After a first `end` there is no sender left, or there will be none as soon as the last
+        // part's thread continues.
         self.end();
     }
 }
 
 /// Lends `bytes`, in parts of these lengths, to the buffers that `submit` takes. Returns once all
-/// are gone: what the call took if all were finished, none dropped.
+/// buffers are gone: the call's statistics if all were finished and none dropped.
 ///
 /// # Panics
-/// When there are fewer bytes than that.
+/// When `bytes` has fewer bytes than the lengths add up to.
 pub(crate) fn lend(
     bytes: &mut [u8],
     lengths: &[usize],
@@ -95,7 +95,7 @@ pub(crate) fn lend(
 ) -> Option<CallStats> {
     let (answer, answers) = mpsc::channel();
     let whole = Arc::new(whole(answer));
-    // Before there are parts: they must be gone when this function is left, however it is.
+    // Created before the parts: they must be gone when this function returns or unwinds.
     let borrow = Borrow(answers);
     submit(parts(bytes, None, lengths, None, whole));
     borrow.end()
@@ -108,20 +108,22 @@ pub(crate) fn lend(
 ///
 /// [`Tensor::bytes`] is whole initialised elements of [`Tensor::dtype`], always the same memory,
 /// also after the tensor has moved. It lives as long as the tensor, and nobody else reads or writes
-/// it until the call is over. The same holds for [`Tensor::residual`], which is other memory.
+/// it until the call is over. The same holds for [`Tensor::residual`], which is separate memory.
 pub unsafe trait Tensor: Send + Sync + 'static {
     /// Type of the elements.
     fn dtype(&self) -> DType;
     /// The elements, in native byte order.
     fn bytes(&mut self) -> *mut [u8];
-    /// As many bytes, in which an all-reduce is to tell what the elements lose in fewer bits
-    /// ([`Codec::residual`](switchml_worker_core::numerics::Codec::residual)), if that is wanted.
+    /// Memory of the same length as the elements, to which an all-reduce writes what they lose in
+    /// fewer bits ([`Codec::residual`](switchml_worker_core::numerics::Codec::residual)), if the
+    /// caller wants that.
     fn residual(&mut self) -> Option<*mut [u8]> {
         None
     }
 }
 
-// SAFETY: a vector's elements stay where they are when it moves, and whoever has it has them alone.
+// SAFETY: a vector's elements stay where they are when it moves, and its owner has exclusive
+// access.
 unsafe impl<T: Element> Tensor for Vec<T> {
     fn dtype(&self) -> DType {
         T::DTYPE
@@ -132,11 +134,11 @@ unsafe impl<T: Element> Tensor for Vec<T> {
     }
 }
 
-/// Gives `tensor` to buffers of these lengths in bytes. It is whole again in the [`Arc`] that is
-/// returned as soon as that is the only one left, which it is once all buffers are gone.
+/// Gives `tensor` to buffers of these lengths in bytes. The returned [`Arc`] is the only one left
+/// once all buffers are gone; the tensor can be taken out of it then.
 ///
 /// # Panics
-/// When there are fewer bytes than that, or the residual has another length.
+/// When the tensor has fewer bytes than the lengths add up to, or the residual has another length.
 pub(crate) fn give<T: Tensor>(
     mut tensor: T,
     lengths: &[usize],
@@ -147,14 +149,14 @@ pub(crate) fn give<T: Tensor>(
     let tensor = Arc::new(tensor);
     let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&tensor) as _;
     // SAFETY: the elements and the residual live as long as `owner`, which each part keeps, and
-    // nobody looks at them, nor through the `Arc` before that is the only one left.
+    // nobody else accesses them, not even through the `Arc` before it is the only one left.
     let (bytes, residual) = unsafe { (&mut *bytes, residual.map(|residual| &mut *residual)) };
     let buffers = parts(bytes, residual, lengths, Some(owner), whole);
     (buffers, tensor)
 }
 
-/// Cuts `bytes` and `residual` into buffers of these lengths. The caller sees to it that the bytes
-/// outlive them, and that nobody else looks at them meanwhile.
+/// Cuts `bytes` and `residual` into buffers of these lengths. The caller ensures that the bytes
+/// outlive the buffers, and that nobody else accesses them meanwhile.
 fn parts(
     mut bytes: &mut [u8],
     mut residual: Option<&mut [u8]>,
@@ -187,7 +189,7 @@ mod tests {
     use crate::driver::Shared;
     use switchml_worker_core::stats::Recorder;
 
-    /// The lengths of parts, and what has them counted.
+    /// Makes a [`Whole`] of `parts` parts.
     fn whole(parts: usize) -> impl FnOnce(mpsc::Sender<CallStats>) -> Whole {
         let shared = Shared::new(Vec::new(), "", 0, Duration::ZERO);
         move |answer| Whole::new(0, parts, Arc::new(shared), answer)
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(Arc::into_inner(tensor), Some(vec![11, 12, 3]));
     }
 
-    /// Elements, and what they lose.
+    /// Elements and their residuals.
     struct Pair(Vec<i32>, Vec<i32>);
 
     // SAFETY: as of a vector.

@@ -62,14 +62,15 @@ impl Default for Builder {
 
 impl Builder {
     /// Where the aggregator's control plane is: `host`, `host:port`, or an IP address; one of IPv6
-    /// with a port is in brackets. Values travel by the same kind of IP. Required.
+    /// with a port is in brackets. Values travel over the same IP version. Required.
     pub fn aggregator(mut self, address: impl Into<String>) -> Self {
         self.aggregator = Some(address.into());
         self
     }
 
-    /// What the aggregator is known by, if its control plane speaks TLS, and what it is shown. What
-    /// these settings leave out stays as it is. Without them there is no TLS.
+    /// How this rank verifies the aggregator, if its control plane speaks TLS, and the certificate
+    /// that this rank shows. Settings left out here keep their values. Without any of these
+    /// settings, there is no TLS.
     pub fn tls(mut self, tls: ClientTls) -> Self {
         self.tls = tls.over(self.tls);
         self
@@ -88,7 +89,7 @@ impl Builder {
         self
     }
 
-    /// This process's rank, 0 to world size - 1, each once. Required.
+    /// This process's rank, from 0 to world size - 1, unique in the job. Required.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
@@ -107,10 +108,9 @@ impl Builder {
         self
     }
 
-    /// A collective fails when other ranks that are connected have been waited for, without a
-    /// result, for so long, and names them. 30 minutes unless given, as in torch; at least 0.1 s.
-    /// It must cover the time that ranks may be apart when they call. A rank that dies ends the
-    /// wait within seconds.
+    /// A collective that has waited this long for connected ranks without a result fails, and names
+    /// them. 30 minutes unless given, as in torch; at least 0.1 s. It must cover the time by which
+    /// ranks may differ when they call. A rank that dies ends the wait within seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = timeout;
         self
@@ -122,32 +122,32 @@ impl Builder {
         self
     }
 
-    /// Data threads for large calls, at most: 1 to 8. All ranks get the smallest number that any of
+    /// Most data threads for large calls: 1 to 8. All ranks get the smallest number that any of
     /// them asks for, rounded down to a power of two, or fewer if the aggregator has few slots
-    /// left. Unless given, as many as this host has use for: one for each processor, shared by its
-    /// ranks, up to what fills the link.
+    /// left. The default is what this host can use: one for each processor, shared by its ranks, up
+    /// to the number that fills the link.
     pub fn data_threads(mut self, most: u32) -> Self {
         self.data_threads = Some(most);
         self
     }
 
     /// Whether this rank adds up with the other ranks of its host before it sends, where it can:
-    /// they share a network namespace and a user, and the aggregator takes partial sums. It does
-    /// unless told otherwise, or the aggregator is reached by loopback. Results are the same.
+    /// they share a network namespace and a user, and the aggregator takes partial sums. The
+    /// default is true, except over loopback. Results are the same either way.
     pub fn local_sums(mut self, wanted: bool) -> Self {
         self.local_sums = wanted;
         self
     }
 
-    /// The settings that the environment gives, as torchrun and Slurm's srun set it; what is not
-    /// set there stays as it is.
+    /// Takes settings from the environment, as torchrun and Slurm's srun set it; settings that are
+    /// not there keep their values.
     ///
     /// | variable | setting |
     /// | --- | --- |
     /// | `RANK`, `WORLD_SIZE` | rank and number of ranks |
     /// | `SWITCHML_AGGREGATOR` | aggregator, `host` or `host:port`; `MASTER_ADDR`'s host unless set |
-    /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | what the aggregator is known by, for TLS |
-    /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | what it is shown |
+    /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | how the aggregator is verified, for TLS |
+    /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | certificate and key that it is shown |
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
     /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
     /// | `SWITCHML_LOCAL_SUMS` | 0 or 1: [`Self::local_sums`] |
@@ -401,7 +401,7 @@ impl Communicator {
     /// Connects with the settings of the environment, see [`Builder::env`].
     ///
     /// # Errors
-    /// As [`Builder::env`] and [`Builder::connect`].
+    /// The errors of [`Builder::env`] and [`Builder::connect`].
     pub fn from_env() -> Result<Self, Error> {
         Self::builder().env()?.connect()
     }
@@ -410,9 +410,9 @@ impl Communicator {
 /// A shard's way to the aggregator and back.
 struct Path {
     identity: Identity,
-    /// What its HELLOs carry.
+    /// The secret that the shard's HELLOs carry.
     secret: u32,
-    /// Where its results for all go, if they come by multicast.
+    /// The multicast group of results for all, if they come by multicast.
     group: Option<SocketAddrV4>,
     transport: Udp,
     wakers: Wakers,
@@ -422,9 +422,9 @@ struct Path {
 /// Opens a path for each shard of the job.
 fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, Error> {
     let mut paths = Vec::new();
-    // What the first path does not carry, the others need not try.
+    // Packets that the first path does not carry need not be tried on the others.
     let mut lanes = assigned.max_lanes;
-    // Nor which packets of a group do not come to this host.
+    // Groups need not be tried again either if their packets do not reach this host.
     let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
     for (job, group) in assigned.shards() {
         let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
@@ -459,16 +459,16 @@ fn variable(name: &'static str, value: Result<String, VarError>) -> Result<Optio
     }
 }
 
-/// What Slurm tells a task that `srun` has started.
+/// Slurm's settings for a task that `srun` has started.
 struct SlurmStep {
     rank: u32,
     world_size: u32,
-    /// The same for all tasks of the step, and for no others.
+    /// The name of the job, equal for all tasks of this step and for no others.
     job: String,
 }
 
 /// The step that this process is a task of, if it is one. Slurm sets the number of a step's tasks
-/// for these alone.
+/// only for tasks of a step.
 fn slurm_step(
     text: impl Fn(&'static str) -> Result<Option<String>, Error>,
 ) -> Result<Option<SlurmStep>, Error> {
@@ -545,7 +545,7 @@ mod tests {
         assert_eq!(master.unwrap().aggregator.as_deref(), Some("host"));
     }
 
-    /// As `srun` sets them for the sixth of eight tasks.
+    /// The variables that `srun` sets for the sixth of eight tasks.
     const SLURM: [(&str, &str); 5] = [
         ("SLURM_PROCID", "5"),
         ("SLURM_NTASKS", "8"),

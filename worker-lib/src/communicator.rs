@@ -1,4 +1,4 @@
-//! The communicator: what a training job calls.
+//! The communicator, which a training job calls.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::ops::Range;
@@ -36,15 +36,15 @@ use crate::warning::warn;
 /// fail at once too, naming the rank or ranks at fault. Dropping the communicator waits for the
 /// calls in flight, then leaves the job.
 pub struct Communicator {
-    /// By shard.
+    /// Data threads by shard.
     threads: Vec<DataThread>,
     shared: Arc<Shared>,
     info: Info,
-    /// Whether it was said that 8 bits travel as 16.
+    /// Set once the user was told that 8 bits travel as 16.
     widened: Once,
 }
 
-/// A shard's driver and data thread, as those who make calls see them.
+/// A shard's driver and data thread, for the threads that make calls.
 pub(crate) struct DataThread {
     pub submissions: Sender<Submission>,
     pub wakers: Wakers,
@@ -52,7 +52,7 @@ pub(crate) struct DataThread {
     pub thread: JoinHandle<()>,
 }
 
-/// What was agreed when the communicator was made.
+/// The values agreed on when the communicator was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// This process's rank.
@@ -63,7 +63,8 @@ pub struct Info {
     pub job: String,
     /// 32-bit lanes in a full packet: the most that the path of every rank carries.
     pub chunk_lanes: u16,
-    /// Bytes of the tag by which packets are told from forged ones; 0 if the aggregator wants none.
+    /// Bytes of the tag that tells genuine packets from forged ones; 0 if the aggregator wants
+    /// none.
     pub tag_len: usize,
     /// Data threads of each rank: large calls are cut into as many parts, which run side by side.
     pub data_threads: usize,
@@ -75,10 +76,10 @@ pub struct Info {
     pub transport: &'static str,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
     pub multicast: Option<SocketAddrV4>,
-    /// What the aggregator's data plane can do. Without `CHECKED_MAXIMA` the ranks prove maxima to
-    /// each other by a packet more, which costs small calls of floats a round trip.
+    /// The capabilities of the aggregator's data plane. Without `CHECKED_MAXIMA` the ranks prove
+    /// maxima to each other with one more packet, which costs small calls of floats a round trip.
     pub capabilities: Capabilities,
-    /// Where the path to the aggregator carries less than both ends take.
+    /// The narrow path, where the path to the aggregator carries less than both ends take.
     pub narrow: Option<Narrow>,
     /// The shortest round trip of the HELLOs that opened the data path.
     pub hello_rtt: Duration,
@@ -109,8 +110,8 @@ impl Info {
     }
 }
 
-/// What the data path has counted. All calls that have returned are in it; those in flight in part,
-/// but not in `calls`.
+/// Counters of the data path. They include all calls that have returned, and part of the calls in
+/// flight; `calls` counts only those that have returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Chunks, resends by cause, ignored packets by reason.
@@ -132,17 +133,17 @@ impl Communicator {
         Self { threads, shared, info, widened: Once::new() }
     }
 
-    /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns
-    /// when it is here. Tells what it took.
+    /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and waits for
+    /// the result. Returns the call's statistics.
     ///
-    /// The result has the same bits on every rank. [`switchml_worker_core::numerics`] tells what it
-    /// is for each type and operator. In sums and averages of floats an infinity or a NaN stays
-    /// where it is if the tensor has at most 1024 elements of f32, f16 or bf16, and all bits of
-    /// them travel. Otherwise it makes all elements of its packet NaN, hundreds of them.
+    /// The result has the same bits on every rank. [`switchml_worker_core::numerics`] specifies it
+    /// for each type and operator. In sums and averages of floats an infinity or a NaN stays where
+    /// it is if the tensor has at most 1024 elements of f32, f16 or bf16, and the elements travel
+    /// with all their bits. Otherwise it makes all elements of its packet NaN, hundreds of them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered,
-    /// otherwise why the communicator failed, and `tensor` holds partial results.
+    /// otherwise the reason why the communicator failed, and `tensor` holds partial results.
     pub fn all_reduce<T: Element>(
         &self,
         tensor: &mut [T],
@@ -153,11 +154,11 @@ impl Communicator {
         self.run(call, bytemuck::cast_slice_mut(tensor))
     }
 
-    /// Starts an all-reduce of a tensor that it takes, and returns at once. Any number may be in
-    /// flight; they run in the order of their calls, overlapping.
+    /// Starts an all-reduce of a tensor, which it takes, and returns at once. Any number of calls
+    /// may be in flight; they run in the order in which they were made, and overlap.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
+    /// The errors of [`Communicator::all_reduce`]; later ones come out of [`Handle::wait`].
     pub fn all_reduce_start<T: Tensor>(
         &self,
         tensor: T,
@@ -166,21 +167,22 @@ impl Communicator {
         self.start(Kind::AllReduce(op.into()), tensor)
     }
 
-    /// Replaces `tensor` by rank `root`'s, on every rank; the bits travel as they are.
+    /// Replaces `tensor` by rank `root`'s, on every rank; the bits are not changed.
     ///
     /// # Errors
-    /// [`Error::Root`] when there is no such rank; otherwise as [`Communicator::all_reduce`].
+    /// [`Error::Root`] when there is no such rank; otherwise the errors of
+    /// [`Communicator::all_reduce`].
     pub fn broadcast<T: Element>(&self, tensor: &mut [T], root: u32) -> Result<CallStats, Error> {
         self.check_root(root)?;
         let call = Call { kind: Kind::Broadcast { root }, dtype: T::DTYPE, count: tensor.len() };
         self.run(call, bytemuck::cast_slice_mut(tensor))
     }
 
-    /// Starts a broadcast of a tensor that it takes, and returns at once, as
+    /// Starts a broadcast of a tensor, which it takes, and returns at once, like
     /// [`Communicator::all_reduce_start`].
     ///
     /// # Errors
-    /// As [`Communicator::broadcast`]; what happens later comes out of [`Handle::wait`].
+    /// The errors of [`Communicator::broadcast`]; later ones come out of [`Handle::wait`].
     pub fn broadcast_start<T: Tensor>(&self, tensor: T, root: u32) -> Result<Handle<T>, Error> {
         self.check_root(root)?;
         self.start(Kind::Broadcast { root }, tensor)
@@ -190,7 +192,7 @@ impl Communicator {
     /// by element; what is in the other parts then is not specified.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// The errors of [`Communicator::all_reduce`].
     pub fn reduce_scatter<T: Element>(
         &self,
         tensor: &mut [T],
@@ -201,11 +203,11 @@ impl Communicator {
         self.run(call, bytemuck::cast_slice_mut(tensor))
     }
 
-    /// Starts a reduce-scatter of a tensor that it takes, and returns at once, as
+    /// Starts a reduce-scatter of a tensor, which it takes, and returns at once, like
     /// [`Communicator::all_reduce_start`].
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
+    /// The errors of [`Communicator::all_reduce`]; later ones come out of [`Handle::wait`].
     pub fn reduce_scatter_start<T: Tensor>(
         &self,
         tensor: T,
@@ -214,21 +216,21 @@ impl Communicator {
         self.start(Kind::ReduceScatter(op.into()), tensor)
     }
 
-    /// Replaces each rank's [part](Self::part) of `tensor` by what that rank has there; the bits
-    /// travel as they are.
+    /// Replaces each rank's [part](Self::part) of `tensor` by that rank's elements; the bits are
+    /// not changed.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// The errors of [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&self, tensor: &mut [T]) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::AllGather, dtype: T::DTYPE, count: tensor.len() };
         self.run(call, bytemuck::cast_slice_mut(tensor))
     }
 
-    /// Starts an all-gather of a tensor that it takes, and returns at once, as
+    /// Starts an all-gather of a tensor, which it takes, and returns at once, like
     /// [`Communicator::all_reduce_start`].
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
+    /// The errors of [`Communicator::all_reduce`]; later ones come out of [`Handle::wait`].
     pub fn all_gather_start<T: Tensor>(&self, tensor: T) -> Result<Handle<T>, Error> {
         self.start(Kind::AllGather, tensor)
     }
@@ -236,16 +238,16 @@ impl Communicator {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// The errors of [`Communicator::all_reduce`].
     pub fn barrier(&self) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::Barrier, dtype: DType::I32, count: 1 };
         self.run(call, &mut [0; 4])
     }
 
-    /// Starts a barrier and returns at once, as [`Communicator::all_reduce_start`].
+    /// Starts a barrier and returns at once, like [`Communicator::all_reduce_start`].
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
+    /// The errors of [`Communicator::all_reduce`]; later ones come out of [`Handle::wait`].
     pub fn barrier_start(&self) -> Result<Handle<Vec<i32>>, Error> {
         self.start(Kind::Barrier, vec![0])
     }
@@ -269,12 +271,12 @@ impl Communicator {
         start(rank)..start(rank.saturating_add(1))
     }
 
-    /// What was agreed when the communicator was made.
+    /// The values agreed on when the communicator was made.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// What the data path has counted so far: all calls that have returned are in it.
+    /// The data path's counters so far, which include all calls that have returned.
     pub fn stats(&self) -> Stats {
         let Snapshot { engine, foreign, rtt, window, waits } = self.shared.snapshot();
         Stats { engine, foreign, rtt, window, waits, calls: self.shared.calls() }
@@ -285,7 +287,7 @@ impl Communicator {
         self.shared.late_ranks()
     }
 
-    /// Has calls wait so long for other ranks from now on, those in flight, too, as
+    /// Sets how long calls wait for other ranks from now on, including calls in flight; see
     /// [`Builder::timeout`](crate::Builder::timeout).
     ///
     /// # Errors
@@ -296,18 +298,18 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ends all calls in flight, and all later ones, with [`Error::AbortedHere`], whomever they
-    /// wait for. It does not wait for that itself. Those of the other ranks fail, too, and name
-    /// this rank.
+    /// Ends all calls in flight, and all later ones, with [`Error::AbortedHere`], whichever ranks
+    /// they wait for. It does not wait for these calls to end. The calls of the other ranks fail,
+    /// too, and name this rank.
     pub fn abort(&self) {
         self.shared.fail(Error::AbortedHere);
     }
 
     /// Waits for the calls in flight, then leaves the job. The other ranks are not disturbed,
-    /// unless they make further calls: those fail at once.
+    /// unless they make further calls, which fail at once.
     ///
     /// # Errors
-    /// Why the communicator failed, if it did.
+    /// The reason why the communicator failed, if it did.
     pub fn close(mut self) -> Result<(), Error> {
         self.end();
         self.check()
@@ -325,8 +327,8 @@ impl Communicator {
             drop(issued);
             let (first, others) = threads.split_at(1);
             others.iter().for_each(|thread| thread.wakers.wake());
-            // This thread waits anyway: it drives the first part, unless somebody else drives
-            // there.
+            // This thread waits anyway, so it drives the first part, unless another thread already
+            // drives that shard.
             first
                 .iter()
                 .filter(|thread| !thread.driver.run(number, None))
@@ -380,8 +382,8 @@ impl Communicator {
         shards::cut(bytes, codec, self.info.chunk_lanes, self.threads.len())
     }
 
-    /// Hands the parts of a call to drivers, and returns these; they have yet to be woken. If one
-    /// is gone, its part is dropped, which the owner hears.
+    /// Hands the parts of a call to drivers and returns these; the caller must wake them. If a
+    /// driver is gone, its part is dropped, which the owner notices.
     fn submit(
         &self,
         number: u64,
@@ -406,21 +408,21 @@ impl Communicator {
 
     fn end(&mut self) {
         if std::thread::panicking() {
-            // The other ranks must not wait for what will never be called.
+            // The other ranks must not wait for calls that will never be made.
             self.shared.fail(Error::Panicked);
         }
         end(std::mem::take(&mut self.threads));
     }
 }
 
-/// Lets data threads finish what they have, and waits until they are gone.
+/// Lets data threads finish their work, and waits until they are gone.
 pub(crate) fn end(threads: Vec<DataThread>) {
     let end = |DataThread { submissions, wakers, thread, .. }| {
         drop(submissions);
         wakers.wake();
         thread
     };
-    // All at once: the last one says goodbye.
+    // All threads end at the same time: the last one leaves the job.
     let threads: Vec<_> = threads.into_iter().map(end).collect();
     for thread in threads {
         let _ = thread.join();

@@ -1,9 +1,9 @@
 //! Moves packets between the transport and the data path, on the thread that drives: a caller's, or
 //! the data thread.
 //!
-//! A caller that waits for its call anyway drives it itself, so that no thread has to be woken up
-//! for it, twice. The data thread drives what is in flight while nobody waits, and calls that were
-//! made while somebody else drove; otherwise it sleeps. Between calls nobody looks at the sockets.
+//! A caller that waits for its call anyway drives it itself, which saves waking up two threads. The
+//! data thread drives what is in flight while nobody waits, and calls that were made while somebody
+//! else drove; otherwise it sleeps. Between calls no thread reads the sockets.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -34,15 +34,15 @@ use crate::transport::Transport;
 use crate::waker::Waker;
 use crate::yield_core::Core;
 
-/// What the drivers share with each other and with the callers.
+/// State that the drivers share with each other and with the callers.
 pub(crate) struct Shared {
     /// Why the communicator failed. The first reason counts.
     failed: OnceLock<Error>,
     shards: Vec<Shard>,
     issued: Mutex<Issued>,
-    /// Of all calls that were given back.
+    /// Statistics of all calls that were given back.
     calls: Mutex<CallStats>,
-    /// Of these, round trips that the aggregator was not told of yet.
+    /// Round trips of these calls that were not reported to the aggregator yet.
     unreported_round_trips: Mutex<Times>,
     /// How long calls wait for other ranks.
     timeout: Mutex<Duration>,
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     no_multicast: NoMulticast,
 }
 
-/// A driver, as the others see it.
+/// A driver, as seen by the other drivers.
 struct Shard {
     wakers: Wakers,
     stats: Mutex<Snapshot>,
@@ -77,7 +77,7 @@ impl AddAssign<&Self> for Snapshot {
 }
 
 impl Shared {
-    /// For the drivers of this rank, which these wake.
+    /// The shared state of this rank's drivers, which `wakers` wake.
     pub fn new(wakers: Vec<Wakers>, job: &str, rank: u32, timeout: Duration) -> Self {
         let shard = |wakers| Shard { wakers, stats: Mutex::default() };
         Self {
@@ -92,14 +92,14 @@ impl Shared {
         }
     }
 
-    /// Ends all drivers, with this reason unless there is one.
+    /// Ends all drivers with this reason, unless there is one already.
     pub fn fail(&self, error: Error) {
         if self.failed.set(error).is_ok() {
             self.shards.iter().for_each(|shard| shard.wakers.wake());
         }
     }
 
-    /// Has calls wait so long for other ranks, those in flight, too.
+    /// Sets how long calls wait for other ranks, including calls in flight.
     pub fn set_timeout(&self, timeout: Duration) {
         *lock(&self.timeout) = timeout;
         self.shards.iter().for_each(|shard| shard.wakers.wake());
@@ -140,12 +140,12 @@ impl Shared {
         stats.round_trips.add_to(&mut lock(&self.unreported_round_trips));
     }
 
-    /// The ranks that the oldest call has waited for for long, ascending.
+    /// The ranks that the oldest call has waited for long, ascending.
     pub fn late_ranks(&self) -> Vec<u32> {
         self.late_ranks.ranks()
     }
 
-    /// The round trips that the aggregator was not told of yet, to be told now.
+    /// Takes the round trips that were not reported to the aggregator yet.
     pub fn take_round_trips(&self) -> Times {
         std::mem::take(&mut lock(&self.unreported_round_trips))
     }
@@ -157,14 +157,13 @@ impl Shared {
     }
 }
 
-/// What the locks guard is changed by single assignments: there is nothing half done to fear after
-/// a panic.
+/// Data under these locks changes by single assignments, so a panic leaves nothing half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whom to wake for a driver: the thread that drives, out of its wait for packets, and the data
-/// thread, out of its sleep.
+/// The wakers of a driver: for the thread that drives, which waits for packets, and for the data
+/// thread, which sleeps.
 #[derive(Clone)]
 pub(crate) struct Wakers {
     pub driving: Waker,
@@ -178,7 +177,7 @@ impl Wakers {
     }
 }
 
-/// The driver, and who drives it: whoever has the lock.
+/// The driver. The thread that has the lock drives.
 pub(crate) struct DriverLock<T> {
     /// `None` once the communicator is closed or has failed.
     driver: Mutex<Option<Driver<T>>>,
@@ -186,12 +185,12 @@ pub(crate) struct DriverLock<T> {
     idle: Waker,
 }
 
-/// The calls of drivers that have ended. Dropping them tells those who wait for them.
+/// The calls of drivers that have ended. Dropping them tells the callers that wait for them.
 pub(crate) type Unanswered = Arc<Mutex<Vec<(DataPath, Receiver<Submission>)>>>;
 
-/// What it takes to drive.
+/// The state of a driver.
 pub(crate) struct Driver<T> {
-    /// Its place among the drivers.
+    /// The driver's index among the drivers.
     pub shard: usize,
     pub transport: T,
     pub data_path: DataPath,
@@ -201,29 +200,29 @@ pub(crate) struct Driver<T> {
     /// Dropped by the last driver.
     pub unanswered: Unanswered,
     pub shared: Arc<Shared>,
-    /// Where results for all go, if they come by multicast.
+    /// The multicast group of results for all, if they come by multicast.
     pub group: Option<SocketAddrV4>,
-    /// Where the data path's time starts.
+    /// When the data path's time starts.
     pub begin: Instant,
     pub spin: Spin,
-    /// What HELLOs carry, and how often they were asked for again.
+    /// The secret that HELLOs carry, and how often the control plane asked for them again.
     pub hellos: (u32, u64),
-    /// Where other ranks of this host are that it adds up with.
+    /// Local sums with other ranks of this host, if there are any.
     pub local_sums: Option<LocalSums>,
 }
 
 impl<T: Transport> DriverLock<T> {
-    /// A lock around `driver`; `idle` is to be woken when there are submissions, when they end, and
-    /// when the communicator has failed.
+    /// A lock around `driver`; callers must wake `idle` when there are submissions, when they end,
+    /// and when the communicator has failed.
     pub fn new(driver: Driver<T>, idle: Waker) -> Self {
         Self { driver: Mutex::new(Some(driver)), idle }
     }
 
     /// Drives on this thread until call `number`, which is among the submissions, is done, or until
-    /// that moment; false if another one drives. The submission's buffer is gone on return, unless
-    /// it is too early, or will be soon if something failed.
+    /// `until`; false if another thread drives. The submission's buffer is gone on return, unless
+    /// `until` has passed, or will be soon if something failed.
     pub fn run(&self, number: u64, until: Option<Instant>) -> bool {
-        // Goes last: the lock is free when the data thread wakes up.
+        // Dropped last, so that the lock is free when the data thread wakes up.
         let mut wake = WakeOnDrop { idle: &self.idle, is_needed: false };
         let Ok(mut guard) = self.driver.try_lock() else { return false };
         let Some(driver) = guard.as_mut() else { return false };
@@ -232,8 +231,8 @@ impl<T: Transport> DriverLock<T> {
         true
     }
 
-    /// The data thread: drives what nobody waits for until the communicator is closed or something
-    /// fails, then leaves the job.
+    /// Runs the data thread: drives calls that no caller waits for until the communicator is closed
+    /// or something fails, then leaves the job.
     pub fn serve(&self) {
         let _leaves = Leaves(self);
         let outcome = self.serve_until_closed();
@@ -266,7 +265,7 @@ impl<T: Transport> DriverLock<T> {
     }
 }
 
-/// Wakes the data thread if it is needed after this thread, also when that unwinds.
+/// Wakes the data thread if it is needed after this thread, also when this thread unwinds.
 struct WakeOnDrop<'a> {
     idle: &'a Waker,
     is_needed: bool,
@@ -280,8 +279,8 @@ impl Drop for WakeOnDrop<'_> {
     }
 }
 
-/// Ends the driver if the data thread unwinds, and so tells those who wait for buffers, and the
-/// other drivers.
+/// Ends the driver if the data thread unwinds, which tells the other drivers and the callers that
+/// wait for buffers.
 struct Leaves<'a, T: Transport>(&'a DriverLock<T>);
 
 impl<T: Transport> Drop for Leaves<'_, T> {
@@ -293,7 +292,7 @@ impl<T: Transport> Drop for Leaves<'_, T> {
     }
 }
 
-/// The transport, behind the memory in which ranks of one host add up, if they do.
+/// The transport, behind the shared memory for local sums, if there is any.
 struct Outlet<'a, T> {
     transport: &'a mut T,
     local_sums: Option<&'a mut LocalSums>,
@@ -304,7 +303,7 @@ impl<T: Transport> Wire for Outlet<'_, T> {
 
     fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> io::Result<()> {
         match &mut self.local_sums {
-            // Each rank says HELLO by itself.
+            // HELLOs are sent by each rank itself.
             Some(local_sums) if header.kind == Kind::Contribution as u8 => {
                 local_sums.put(self.transport, header, fill)
             }
@@ -321,8 +320,8 @@ impl<T: Transport> Wire for Outlet<'_, T> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Ends: after all collectives are done, or because something failed. The last driver leaves
-    /// the job.
+    /// Ends the driver, after all collectives are done or because something failed. The last driver
+    /// leaves the job.
     fn end(self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
             self.shared.fail(error);
@@ -335,12 +334,13 @@ impl<T: Transport> Driver<T> {
             None | Some(Error::Control(_)) => membership.leave(),
             Some(own) => membership.fail(&own.to_string(), own.ranks()),
         }
-        // Only now: the process may end as soon as one of its calls fails, and the other ranks are
-        // to hear why before they hear that it is gone. Callers find the reason in `failed`.
+        // Calls are dropped only now: the process may end as soon as one of its calls fails, and
+        // the other ranks must hear why before they hear that it is gone. Callers find the reason
+        // in `failed`.
         lock(&unanswered).clear();
     }
 
-    /// Runs call `number`, behind those in flight, until it is done, or until that moment.
+    /// Runs call `number`, and the calls in flight before it, until it is done, or until `until`.
     fn run(&mut self, number: u64, until: Option<Instant>) -> Result<(), Error> {
         let outcome = self.drive(|data_path| data_path.is_done(number), until);
         if let Err(error) = &outcome {
@@ -349,7 +349,7 @@ impl<T: Transport> Driver<T> {
         outcome
     }
 
-    /// Moves packets until the data path is as wanted, or until that moment.
+    /// Moves packets until `is_enough` returns true, or until `until`.
     fn drive(
         &mut self,
         is_enough: impl Fn(&DataPath) -> bool,
@@ -377,7 +377,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Takes in new collectives; whether there may be more.
+    /// Takes new collectives. Returns whether there may be more.
     fn take_submissions(&mut self) -> bool {
         loop {
             match self.submissions.try_recv() {
@@ -388,7 +388,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Takes in what has arrived; how many packets.
+    /// Receives the packets that have arrived. Returns their number.
     fn receive(&mut self) -> Result<usize, Error> {
         let now = self.now();
         let Self { transport, data_path, .. } = self;
@@ -396,7 +396,7 @@ impl<T: Transport> Driver<T> {
         let packets = transport
             .receive(&mut |packet, congested| {
                 if let Err(refused) = data_path.receive(now, packet, congested) {
-                    // The first one counts.
+                    // The first failure counts.
                     failure.get_or_insert(refused);
                 }
             })
@@ -408,7 +408,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Sends what is due and what the window allows; how many packets.
+    /// Sends the packets that are due and that the window allows. Returns their number.
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
         self.data_path.set_timeout(*lock(&self.shared.timeout));
@@ -422,7 +422,7 @@ impl<T: Transport> Driver<T> {
         let packets = match self.data_path.turn(now, others, &mut outlet) {
             Ok(packets) => packets,
             Err(TurnError::DataPath(failure)) => return Err(self.explain(now, failure)),
-            // That of the own interface.
+            // The MTU of the host's own interface has become smaller.
             Err(TurnError::Wire(error)) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 return Err(Error::PathShrank { aggregator: self.transport.aggregator() });
             }
@@ -458,7 +458,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Ends the calls that are done, once the statistics include them.
+    /// Ends the calls that are done, after adding them to the statistics.
     fn give_back(&mut self) {
         if self.data_path.has_done() {
             self.publish();
@@ -466,7 +466,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Waits for packets, or until that moment.
+    /// Waits for packets, or until `until`.
     fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
         let now = self.now();
         self.say_if_no_group_is_heard();
@@ -504,7 +504,7 @@ impl<T: Transport> Driver<T> {
         }
         let engine = self.data_path.engine();
         let waited = match failure {
-            // What had passed when it failed, to a tenth of a second.
+            // The time that had passed when the call failed, in tenths of a second.
             Failure::Missing(_) => {
                 engine.waiting(now).map_or(0, |waiting| waiting.time / 100_000_000 * 100_000_000)
             }

@@ -1,4 +1,4 @@
-//! What can go wrong, in one line each.
+//! Errors of the library, in one line each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ pub enum Error {
     Setting {
         /// The setting: an environment variable or a builder's method.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The reduction is not offered.
@@ -74,7 +74,7 @@ pub enum Error {
         /// IP packet of the smallest chunk, in bytes.
         needed: usize,
     },
-    /// Packets that passed when the job started do not any more.
+    /// Packets that passed when the job started do not pass any more.
     #[error(
         "the path MTU to {aggregator} has become smaller: packets that passed when the job started \
          are too long for a link on the way now; raise that link's MTU, or restart the job, which \
@@ -96,7 +96,7 @@ pub enum Error {
         /// The deadline.
         waited: Duration,
     },
-    /// Ranks left in good order while this one still waits for them.
+    /// Ranks left normally while this one still waits for them.
     #[error(
         "{} left the job without making this call; every rank must make the same calls",
         rank_list(ranks)
@@ -129,7 +129,8 @@ pub enum Error {
         /// The deadline.
         waited: Duration,
     },
-    /// A maximum that the aggregator gave was none, or not the same for all ranks.
+    /// A maximum from the aggregator was not the maximum of any rank's values, or differs between
+    /// ranks.
     #[error(
         "the aggregator at {aggregator} gave a maximum that no rank sent, or not the same one to \
          all: a packet was damaged on its way, or in it; restart the job"
@@ -139,7 +140,7 @@ pub enum Error {
         aggregator: SocketAddr,
     },
     /// Two ranks called different collectives, or one with another operator, element type or
-    /// length, as the data plane says. The control plane did not say in time what every rank
+    /// length, according to the data plane. The control plane did not say in time what every rank
     /// called, which is [`control::Error::Mismatch`].
     #[error(
         "ranks {first} and {dissenter} made different calls; every rank must make the same calls \
@@ -181,9 +182,9 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{what}: {why}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// The communicator was dropped by a panic.

@@ -10,22 +10,22 @@ use crate::driver::{DriverLock, Shared};
 use crate::error::Error;
 use crate::transport::Udp;
 
-/// What the parts of a call have in common. It is gone when they all are.
+/// The state that the parts of a call share. It is dropped with the last of them.
 pub(crate) struct Whole {
     number: u64,
-    /// Parts that are not finished, and what the others took.
+    /// The number of unfinished parts, and the statistics of the finished ones.
     parts: Mutex<(usize, CallStats)>,
     shared: Arc<Shared>,
     answer: Sender<CallStats>,
 }
 
 impl Whole {
-    /// Call `number`, of so many parts; `answer` gets what it took once all are finished.
+    /// Call `number`, of `parts` parts; `answer` gets its statistics once all are finished.
     pub fn new(number: u64, parts: usize, shared: Arc<Shared>, answer: Sender<CallStats>) -> Self {
         Self { number, parts: Mutex::new((parts, CallStats::default())), shared, answer }
     }
 
-    /// A part is finished. With the last one the call is.
+    /// Counts a part as finished. The call is finished with the last part.
     pub fn finish_part(&self, stats: &CallStats) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, call) = &mut *parts;
@@ -34,7 +34,7 @@ impl Whole {
         if *left == 0 {
             let call = std::mem::take(call);
             self.shared.finish_call(self.number, &call);
-            // Whoever dropped the handle does not want the result.
+            // The send fails if the user has dropped the handle and does not want the result.
             let _ = self.answer.send(call);
         }
     }
@@ -45,18 +45,18 @@ impl Whole {
 #[must_use = "the result comes out of wait()"]
 pub struct Handle<T> {
     number: u64,
-    /// Where its first part is driven.
+    /// The driver of the call's first part.
     driver: Option<Arc<DriverLock<Udp>>>,
     answers: Receiver<CallStats>,
     answered: Option<Result<CallStats, Error>>,
-    /// The buffers have it, too, until they are finished or dropped.
+    /// The tensor. The buffers share it until they are finished or dropped.
     tensor: Arc<T>,
     shared: Arc<Shared>,
 }
 
 impl<T> Handle<T> {
-    /// A collective, its number and where its first part is driven; its buffers work on `tensor`,
-    /// and then answer.
+    /// A collective, with its number and the driver of its first part. Its buffers work on
+    /// `tensor`, and then send to `answers`.
     pub(crate) fn new(
         (number, driver): (u64, Option<Arc<DriverLock<Udp>>>),
         answers: Receiver<CallStats>,
@@ -74,10 +74,10 @@ impl<T> Handle<T> {
         self.wait_with_stats().map(|(tensor, _)| tensor)
     }
 
-    /// Waits for the result, and tells what the call took, too.
+    /// Waits for the result. Returns it with the call's statistics.
     ///
     /// # Errors
-    /// As [`Handle::wait`].
+    /// The errors of [`Handle::wait`].
     pub fn wait_with_stats(self) -> Result<(T, CallStats), Error> {
         let Self { number, driver, answers, answered, tensor, shared } = self;
         if answered.is_none()
@@ -96,8 +96,8 @@ impl<T> Handle<T> {
         self.wait_for(Duration::ZERO)
     }
 
-    /// Waits until the collective is over, but no longer than `time`: whether it is, so that
-    /// [`Handle::wait`] would return at once.
+    /// Waits until the collective is over, but no longer than `time`. Returns whether it is over,
+    /// so that [`Handle::wait`] would return at once.
     pub fn wait_for(&mut self, time: Duration) -> bool {
         if self.answered.is_some() {
             return true;
@@ -106,7 +106,8 @@ impl<T> Handle<T> {
         if !time.is_zero()
             && let Some(driver) = &self.driver
         {
-            // As for a call that blocks: whoever waits anyway drives, if nobody else does.
+            // This thread waits anyway, so it drives if no other thread does, as in a call that
+            // blocks.
             driver.run(self.number, until);
         }
         let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));

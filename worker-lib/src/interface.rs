@@ -9,16 +9,17 @@ use std::{
 /// An interface of this host.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// Largest IP packet in bytes.
     pub mtu: Option<u32>,
-    /// Link speed in bits per second, where there is a link: a veth and other virtual interfaces
-    /// have none, whatever they report.
+    /// Link speed in bits per second, if there is a link: veths and other virtual interfaces have
+    /// none, whatever they report.
     pub speed: Option<f64>,
 }
 
-/// Where a socket is bound that may send to `target`: any address of the same kind, any port.
+/// The address to bind a socket to that sends to `target`: any address of the same IP version, any
+/// port.
 pub fn unspecified(target: SocketAddr) -> SocketAddr {
     match target {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -27,7 +28,7 @@ pub fn unspecified(target: SocketAddr) -> SocketAddr {
 }
 
 impl Interface {
-    /// The one that the routing table chooses for packets to `target`.
+    /// The interface that the routing table chooses for packets to `target`.
     pub fn towards(target: SocketAddr) -> Option<Self> {
         let socket = UdpSocket::bind(unspecified(target)).ok()?;
         // Sends nothing: a UDP connection only looks up the route.
@@ -36,7 +37,8 @@ impl Interface {
         Self::with_address(local)
     }
 
-    /// Whether an address is of this host. One of loopback is of every host, and tells nothing.
+    /// Whether an address belongs to this host. Loopback addresses belong to every host, so they do
+    /// not count.
     pub fn has(address: IpAddr) -> bool {
         !address.is_loopback() && Self::with_address(address).is_some()
     }
@@ -48,7 +50,7 @@ impl Interface {
         let number =
             |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<i64>().ok();
         let is_real = folder.join("device").exists();
-        // -1: the driver does not know.
+        // -1 means that the driver does not know.
         let megabits = number("speed").filter(|&speed| is_real && speed > 0);
         Some(Self {
             mtu: number("mtu").and_then(|mtu| mtu.try_into().ok()),

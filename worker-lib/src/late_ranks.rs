@@ -9,19 +9,19 @@ use switchml_worker_core::call::Call;
 
 use crate::warning::warn;
 
-/// Without a result for so long, a call is worth a line.
+/// A call that has waited this long for a result is worth a warning.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
-/// From one line to the next at least, whatever they are about: ranks that are late in every step
-/// must not fill a log.
+/// The least time between two warnings, whichever call they are about: ranks that are late in every
+/// step must not fill a log.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Where a communicator's drivers report late ranks: on the standard error stream, as torch and MPI
-/// do.
+/// Warns of late ranks on the standard error stream, as torch and MPI do. A communicator's drivers
+/// report them here.
 pub(crate) struct LateRanks {
     job: String,
     rank: u32,
     said_at: Mutex<Option<Instant>>,
-    /// The oldest call that has waited for long, and whom for.
+    /// The oldest call that has waited for long, and the ranks that it waits for.
     waiting: Mutex<Option<(u64, Vec<u32>)>>,
 }
 
@@ -30,7 +30,7 @@ impl LateRanks {
         Self { job, rank, said_at: Mutex::default(), waiting: Mutex::default() }
     }
 
-    /// Call `number`, from 0, has waited for these ranks for so long.
+    /// Reports that call `number`, from 0, has waited for these ranks for `waited`.
     pub fn report(&self, now: Instant, waited: Duration, ranks: &Ranks, number: u64, call: &Call) {
         *self.waiting() = Some((number, ranks.iter().map(u32::from).collect()));
         if let Some(line) = self.line(now, waited, ranks, number, call) {
@@ -38,12 +38,12 @@ impl LateRanks {
         }
     }
 
-    /// Whom the oldest call waits for, ascending; none before it has waited for [`LONG`].
+    /// The ranks that the oldest call waits for, ascending; empty until it has waited for [`LONG`].
     pub fn ranks(&self) -> Vec<u32> {
         self.waiting().as_ref().map(|(_, ranks)| ranks.clone()).unwrap_or_default()
     }
 
-    /// Call `number` is over, and all before it.
+    /// Forgets call `number`, which is over, and all calls before it.
     pub fn forget(&self, number: u64) {
         self.waiting().take_if(|(waits, _)| *waits <= number);
     }
@@ -52,7 +52,7 @@ impl LateRanks {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The line, if it is time for one.
+    /// The text of a warning, if it is time for one.
     fn line(
         &self,
         now: Instant,

@@ -1,6 +1,6 @@
 //! All-reduce through an in-network aggregator.
 //!
-//! Ranks of a job hand in tensors, a switch adds them up on their way, and every rank gets the same
+//! Ranks of a job hand in tensors, a switch adds them up on the way, and every rank gets the same
 //! sums back. Start `switchml-aggregator` on the switch, then in every process of the job:
 //!
 //! ```no_run
@@ -29,22 +29,22 @@
 //!
 //! [`Communicator`] has the rest: [`broadcast`](Communicator::broadcast),
 //! [`barrier`](Communicator::barrier). Elements are f32, f64, f16 and bf16 (of the `half` crate)
-//! and i32; [`numerics`] says what exactly the results are. Every error is one line that names the
+//! and i32; [`numerics`] specifies the results exactly. Every error is one line that names the
 //! ranks at fault.
 //!
 //! # Inside
 //!
-//! What a rank sends and makes of what it gets is decided in `switchml-worker-core`, without I/O.
+//! `switchml-worker-core` decides, without I/O, what a rank sends and how it handles the answers.
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | `builder`, `communicator`, `handle` | what the caller has |
+//! | `builder`, `communicator`, `handle` | the caller's objects |
 //! | `buffers` | lends the caller's elements to whoever drives |
-//! | [`control`] | joins the job, hears of its end |
-//! | `open_path`, `transport` | finds out what the path carries; UDP sockets |
-//! | `driver` | moves packets between data path and sockets, on the caller's thread or on its own |
-//! | `local_sums` | adds up with the other ranks of this host, in memory that they share |
-//! | `limits` | which times a rank can wait |
+//! | [`control`] | joins the job, and hears of its end |
+//! | `open_path`, `transport` | finds the largest packet that the path carries; UDP sockets |
+//! | `driver` | moves packets between data path and sockets, on the caller's thread or its own |
+//! | `local_sums` | adds up with the other ranks of this host, in shared memory |
+//! | `limits` | the times that a rank can wait |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
 #![deny(unsafe_code)]

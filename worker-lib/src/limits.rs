@@ -1,4 +1,4 @@
-//! Which times a rank can wait.
+//! The times that a rank can wait.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::error::Error;
 /// Least deadline and timeout: less would be over before a rank has asked who is missing.
 const LEAST_WAIT: Duration = TIMEOUT_CEILING;
 
-/// Refuses a setting that is less than that.
+/// Refuses a setting that is less than the shortest wait.
 ///
 /// # Errors
 /// [`Error::Setting`], with the setting's name.

@@ -1,4 +1,4 @@
-//! Warns of a path that works, but not as well as it could.
+//! Warns of a path that works, but worse than it could.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::interface::Interface;
 /// A path that carries less than both of its ends take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Narrow {
-    /// The other end.
+    /// The aggregator at the other end.
     pub aggregator: SocketAddr,
     /// Lanes of the largest packet that passes.
     pub lanes: u16,

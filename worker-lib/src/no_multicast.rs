@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::warning::warn;
 
-/// Where a communicator's drivers report that they hear no group.
+/// Warns that results do not come by multicast. A communicator's drivers report it here.
 pub(crate) struct NoMulticast {
     job: String,
     rank: u32,
@@ -18,8 +18,8 @@ impl NoMulticast {
         Self { job, rank, is_reported: AtomicBool::new(false) }
     }
 
-    /// No result for all comes to this group; whether the aggregator sends copies then. Whether
-    /// that is news: one line is enough, whichever driver finds out first.
+    /// Reports that no result for all comes to this group, and whether the aggregator sends copies
+    /// instead. Returns whether that is news: one line is enough, whichever driver finds out first.
     pub fn report(&self, group: SocketAddrV4, gets_copies: bool) -> bool {
         let is_news = !self.is_reported.swap(true, Ordering::Relaxed);
         if is_news {
@@ -29,7 +29,7 @@ impl NoMulticast {
     }
 }
 
-/// The line.
+/// The text of the warning.
 struct Unheard {
     group: SocketAddrV4,
     gets_copies: bool,

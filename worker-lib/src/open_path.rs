@@ -13,11 +13,12 @@ use switchml_worker_core::packet::{ip_packet_len, len_of, packet_len};
 use crate::error::Error;
 use crate::transport::Transport;
 
-/// Says HELLO to the aggregator with `secret`, see [`Hello`]; `asks_group` also to the job's group.
+/// Says HELLO to the aggregator with `secret`, see [`Hello`]; with `asks_group` also to the job's
+/// group.
 ///
 /// # Errors
-/// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when that
-/// does but one of a single block does not.
+/// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when it
+/// does but a HELLO of a single block does not.
 pub(crate) fn open_path(
     transport: &mut impl Transport,
     identity: &Identity,
@@ -36,7 +37,7 @@ pub(crate) fn open_path(
             HelloStep::Send(header) => batch(transport, &hello, &header)
                 .map_err(Error::system("cannot send to the aggregator"))?,
             HelloStep::Wait(until) => {
-                // What was batched goes as one superpacket, if there is more than one.
+                // Packets in the batch go as one superpacket, if there are several.
                 match transport.flush() {
                     Ok(()) => {}
                     Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
@@ -54,7 +55,7 @@ pub(crate) fn open_path(
                 }
             }
             HelloStep::Open(path) => {
-                // What was said of longer HELLOs has nothing to do with what passes.
+                // Errors about longer HELLOs do not matter for the packets that pass.
                 transport.take_too_long();
                 return Ok(path);
             }

@@ -1,4 +1,4 @@
-//! Wakes a thread out of its wait for packets, or for work.
+//! Wakes a thread that waits for packets or for work.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-/// Wakes the thread that waits, any number of times; clones wake the same.
+/// Wakes the thread that waits, any number of times; clones wake the same thread.
 #[derive(Clone)]
 pub(crate) struct Waker(Arc<OwnedFd>);
 
@@ -21,7 +21,7 @@ impl Waker {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until there was a wake-up, and takes it in.
+    /// Sleeps until there was a wake-up, and clears it.
     pub fn sleep(&self) -> io::Result<()> {
         match poll(&mut [PollFd::new(self, PollFlags::IN)], None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => self.clear(),
@@ -30,9 +30,9 @@ impl Waker {
         Ok(())
     }
 
-    /// Takes in the wake-ups so far.
+    /// Clears the wake-ups so far.
     pub fn clear(&self) {
-        // Fails only when there are none.
+        // Fails only when there are no wake-ups.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -4,20 +4,21 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Less than a switch to another thread and back takes; more than the difference between the
-/// clocks, and than an offer that nobody takes.
+/// Less time than a switch to another thread and back takes; more than the difference between the
+/// clocks, and more than an offer takes that no thread accepts.
 const SWITCH: Duration = Duration::from_nanos(800);
 
-/// What a thread knows of its core since it last slept.
+/// What a thread knows about its core since it last slept.
 #[derive(Default)]
 pub(crate) struct Core {
-    /// Some moment, and the time that the thread had run by then.
+    /// A moment, and the CPU time of the thread until then.
     known: Option<(Instant, Duration)>,
 }
 
 impl Core {
-    /// Lets others have the core; whether there were any. The thread's clock takes a system call,
-    /// so it is asked only if the offer took long: then others ran, or an interrupt did.
+    /// Lets other threads have the core; returns whether there were any. Reading the thread's clock
+    /// takes a system call, so it is read only if the offer took long: then other threads ran, or
+    /// an interrupt did.
     pub fn offer(&mut self) -> bool {
         let begin = Instant::now();
         std::thread::yield_now();
@@ -33,7 +34,7 @@ impl Core {
     }
 }
 
-/// Time that this thread has run.
+/// CPU time of this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

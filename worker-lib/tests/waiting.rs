@@ -1,5 +1,5 @@
-//! What ranks do while they wait: nothing between calls, and little on a core that others want,
-//! too. A program of its own, for it counts the time that its process runs.
+//! Ranks that wait use no processor time between calls, and little on a core that other threads
+//! want. A separate program, because the tests measure the time that their process runs.
 
 #[path = "suite/daemon.rs"]
 mod daemon;
@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use switchml_worker::{Communicator, ReduceOp, WaitStats};
 
-/// One test at a time: they count this process's time, and crowd a core.
+/// Runs one test at a time: they measure this process's time, and crowd a core.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,7 +34,7 @@ fn sum(communicator: &Communicator, calls: usize) {
     }
 }
 
-/// Time that this process has run, on all cores.
+/// CPU time of this process on all cores.
 fn process_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -50,7 +50,7 @@ fn between_calls_nothing_runs() {
             scope.spawn(move || {
                 let communicator = connect(daemon, rank, 2);
                 sum(&communicator, 20);
-                // The data thread has had something to do, too.
+                // This call also gives the data thread something to do.
                 let handle =
                     communicator.all_reduce_start(vec![1.0f32; 1000], ReduceOp::Sum).unwrap();
                 assert_eq!(handle.wait().unwrap(), [2.0; 1000]);
@@ -77,7 +77,7 @@ fn more_ranks_than_cores_do_not_look_in_vain() {
     let everywhere = sched_getaffinity(None).unwrap();
     let mut one = CpuSet::new();
     one.set((0..CpuSet::MAX_CPU).find(|&core| everywhere.is_set(core)).unwrap());
-    // For this thread, and all threads and processes that come of it.
+    // Applies to this thread, and to all threads and processes that it starts.
     sched_setaffinity(None, &one).unwrap();
     let daemon = Daemon::start();
     let stats: Vec<WaitStats> = thread::scope(|scope| {

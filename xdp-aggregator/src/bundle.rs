@@ -1,9 +1,9 @@
 //! Superpackets taken whole at tc ingress: what UDP_SEGMENT, or GRO, made of a run of packets (rule
 //! 6.1).
 //!
-//! Each segment is served by itself, from a copy of it in a per-CPU map, for most of the payload
-//! lies in pages that a program cannot reach. Answers are written back into the superpacket, which
-//! tc cannot shorten: the segments that have no part in an answer are sent along as FILLER.
+//! Each segment is served by itself, from a copy in a per-CPU map, because most of the payload is
+//! in pages that a program cannot reach. Answers are written back into the superpacket, which tc
+//! cannot shorten: segments without an answer are sent along as FILLER.
 
 use core::mem::offset_of;
 
@@ -42,7 +42,7 @@ pub fn serve(skb: &Skb) -> i32 {
     }
 }
 
-/// Who serves segments.
+/// The role that serves segments: the root or a combiner.
 pub trait Role {
     /// See [`segment`].
     ///
@@ -80,7 +80,7 @@ impl Role for Root {
     }
 }
 
-/// Finds out whether the frame is for the aggregator, and notes what is in it.
+/// Finds out whether the frame is for the aggregator, and notes its contents in the scratch memory.
 #[inline(always)]
 fn open<N: Network>(skb: &Skb) -> Result<(), Outcome> {
     let work = scratch::get().ok_or(Outcome::NotOurs)?;
@@ -91,7 +91,8 @@ fn open<N: Network>(skb: &Skb) -> Result<(), Outcome> {
     Ok(())
 }
 
-/// Serves one segment after the other, leaving answers in their places. Returns how many there are.
+/// Serves one segment after the other, leaving answers in their places. Returns the number of
+/// answers.
 #[inline(always)]
 pub fn serve_segments<R: Role>(skb: &Skb) -> Result<u32, i64> {
     let Some(work) = scratch::get() else { return Ok(0) };
@@ -103,8 +104,8 @@ pub fn serve_segments<R: Role>(skb: &Skb) -> Result<u32, i64> {
         }
         let rest = len - offset;
         // SAFETY: the context is that of the running program. `work` is not used while the function
-        // runs. What it counts it counts in the map: for the verifier, sums in registers would make
-        // each turn of the loop different.
+        // runs. It counts in the map: sums in registers would make each turn of the loop different
+        // for the verifier.
         unsafe {
             R::segment(skb.context(), headers_len + offset, segment_len.min(rest), index);
         }
@@ -114,10 +115,11 @@ pub fn serve_segments<R: Role>(skb: &Skb) -> Result<u32, i64> {
     Ok(work.to_group + work.to_sender + work.to_parent)
 }
 
-// What follows are global functions of BPF: the verifier checks each of them once, on its own,
+// The functions below are global functions of BPF: the verifier checks each once, on its own,
 // instead of along every path through the loop that calls it.
 
-/// Serves the segment of `len` bytes at `offset`; its answer, if there is one, is written there.
+/// Serves the segment of `len` bytes at `offset`; its answer, if there is one, is written in its
+/// place.
 ///
 /// # Safety
 ///
@@ -134,7 +136,7 @@ pub unsafe extern "C" fn bundle_segment(
     unsafe { segment::<Root>(ctx, offset, len, index) }
 }
 
-/// The same as one of this role.
+/// [`bundle_segment`] for the role `R`.
 ///
 /// # Safety
 ///
@@ -211,7 +213,7 @@ fn serve_segment<R: Role>(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) 
     outcome
 }
 
-/// Copies the segment at `offset`, and those behind it that there is room for.
+/// Copies the segment at `offset`, and as many of the following ones as there is room for.
 #[inline(always)]
 pub fn load(skb: &Skb, work: &mut Scratch, offset: u32) -> Result<(), i64> {
     let len = work.load_len(work.headers_len() + work.len - offset);
@@ -220,11 +222,11 @@ pub fn load(skb: &Skb, work: &mut Scratch, offset: u32) -> Result<(), i64> {
     Ok(())
 }
 
-/// Writes header and payload of the answer into the superpacket, in the place of what they answer;
-/// or leaves that to [`store_answers`], which does it for several at once.
+/// Writes header and payload of the answer over its segment in the superpacket; or leaves that to
+/// [`store_answers`], which writes several at once.
 #[inline(always)]
 fn write_answer(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Result<(), i64> {
-    // Once for all segments: what is done for the first one stays.
+    // Needed once for all segments: after the first one it has no effect.
     skb.make_writable()?;
     if offset == work.loaded_from + work.unstored {
         work.unstored += len;
@@ -286,14 +288,14 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
     verdict as u64
 }
 
-/// Finds out who fills in the answer's UDP checksum, and what is needed for it.
+/// Finds out who fills in the answer's UDP checksum, and the sum that is needed for it.
 #[inline(always)]
 pub fn note_checksum<N: Network>(skb: &Skb, work: &mut Scratch) {
     work.checksum = skb.checksum(work.envelope.of::<N>());
     if N::CHECKSUM_IS_OPTIONAL || work.checksum == Checksum::Offloaded {
         return;
     }
-    // It is one packet, which is copied still.
+    // The frame is one packet, whose copy is still there.
     let payload_len = (work.len as usize).saturating_sub(HEADER_LEN);
     let Some(Packet { header, payload }) = work.packet_mut(work.headers_len()) else { return };
     // SAFETY: the payload is not used otherwise.
@@ -302,11 +304,11 @@ pub fn note_checksum<N: Network>(skb: &Skb, work: &mut Scratch) {
     work.sum = sum_of_packet(header, &payload, lanes).unwrap_or(0);
 }
 
-/// Sends the superpacket to all places of the job; keeps it if there is more to be sent.
+/// Sends the superpacket to all places of the job; keeps it if more is to be sent.
 #[inline(always)]
 pub fn send_to_all(skb: &Skb, work: &Scratch, keep: bool) -> i32 {
     let Some(receivers) = tables::receivers(work.job) else { return TC_ACT_SHOT };
-    // The last one gets the superpacket itself, unless it is kept.
+    // The last place gets the superpacket itself, unless it is kept.
     let mut last = 0;
     for index in 0..MAX_PLACES {
         let Some(place) = receivers.places.get(index) else { break };
@@ -316,8 +318,8 @@ pub fn send_to_all(skb: &Skb, work: &Scratch, keep: bool) -> i32 {
         if last != 0 {
             clone_to(skb, last);
         }
-        // After the clone, which has the headers as they were.
-        // SAFETY: the context is that of the running program; `work` is not used meanwhile.
+        // Change the headers only after the clone, which needs the old ones. SAFETY: the context is
+        // that of the running program; `work` is not used meanwhile.
         if unsafe { bundle_address(skb.context(), index as u32) } != 0 {
             return TC_ACT_SHOT;
         }
@@ -331,15 +333,14 @@ pub fn send_to_all(skb: &Skb, work: &Scratch, keep: bool) -> i32 {
     }
 }
 
-/// Rule 9.4: sends the superpacket to those places of the job that it is for, and a DONE in its
-/// place to the others.
+/// Rule 9.4: sends the superpacket to the places in its audience, and a DONE to the others.
 #[inline(always)]
 fn send_to_audience(skb: &Skb) -> i32 {
     let ctx = skb.context();
     // SAFETY: the context is that of the running program, and nothing of this CPU's memory is in
     // use here.
     let last = unsafe {
-        // The last place gets the superpacket itself, if there are no others.
+        // Without other places, the last place gets the superpacket itself.
         match bundle_clone(ctx, 1) {
             last if last >> 32 == 0 => last,
             last => {
@@ -360,9 +361,9 @@ fn send_to_audience(skb: &Skb) -> i32 {
     }
 }
 
-/// Sends the superpacket to each place that it is for, or is not for if `wanted` is 0, except the
-/// last: the port of that one, for which it has the headers; and in the upper half, 1 if there are
-/// other places.
+/// Sends the superpacket to each place in its audience, or outside of it if `wanted` is 0, except
+/// the last. The headers are then those for the last place. Returns the last place's port, and in
+/// the upper half 1 if there are places on the other side.
 ///
 /// # Safety
 ///
@@ -493,8 +494,8 @@ fn turn_back<N: Network>(skb: &Skb, work: &mut Scratch) -> Option<()> {
     skb.store(0, answer).ok()
 }
 
-/// Rules 6.2 and 6.3: gives each segment its kind, that of its answer if it takes part in `action`,
-/// else FILLER.
+/// Rules 6.2 and 6.3: sets the kind of each segment: its answer's kind if the answer's action is
+/// `action`, else FILLER.
 ///
 /// # Safety
 ///

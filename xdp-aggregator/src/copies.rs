@@ -1,10 +1,10 @@
 //! Copies of a RESULT to all on their way out of XDP, one for each of the job's places.
 //!
 //! The kernel makes the copies, all alike, and runs [`address`] on each as it leaves. It does not
-//! say which copy that is, so they are counted. It queues a broadcast's copies per port and CPU, in
-//! the order of the DEVMAP, which is that of the job's places, and takes them out in that order
-//! (`dev_map_enqueue_multi` and `bq_xmit_all` of kernel/bpf/devmap.c). A copy that it cannot make
-//! ends the broadcast, so what is there begins with the first.
+//! say which copy a frame is, so they are counted. It queues a broadcast's copies per port and CPU,
+//! in the order of the DEVMAP, which is the order of the job's places, and dequeues them in this
+//! order (`dev_map_enqueue_multi` and `bq_xmit_all` of kernel/bpf/devmap.c). If it cannot make a
+//! copy, it ends the broadcast, so the copies that exist are the first ones.
 
 use aya_ebpf::btf_maps::PerCpuHashMap;
 use aya_ebpf::macros::btf_map;
@@ -26,7 +26,7 @@ struct Turn {
     round: u32,
     job: u32,
     slot: u32,
-    /// The place behind that of the last copy.
+    /// Index after the last copy's place.
     next: u32,
 }
 
@@ -71,7 +71,7 @@ fn shorten<N: Network>(frame: &Frame) -> Option<()> {
     };
     envelope.shorten(done.len(), sum);
     frame.align::<N>().ok()?;
-    // A RESULT has many lanes. What is behind the first one goes.
+    // A RESULT has many lanes. Those behind the first lane are cut off.
     let pair = frame.pair(0)?;
     // SAFETY: the bytes are in the frame, and nothing else refers to them.
     unsafe { pair.write(U64::new(u64::from(lane) << 32)) };
@@ -79,7 +79,8 @@ fn shorten<N: Network>(frame: &Frame) -> Option<()> {
     frame.align_back::<N>().ok()
 }
 
-/// The place behind `port` that is next to get a copy of that RESULT; none if it is past the last.
+/// The index of the next place behind `port` that gets a copy of this RESULT; past the last,
+/// `MAX_PLACES`.
 ///
 /// A global function of BPF: the verifier checks its loop once, and not with what follows it.
 #[unsafe(no_mangle)]
@@ -102,7 +103,7 @@ pub extern "C" fn copies_next(port: u32, epoch: u32, round: u32, job: u32, slot:
     NONE
 }
 
-/// The first place that a copy of the RESULT may be for.
+/// Index of the first place that the next copy of the RESULT may be for.
 #[inline(always)]
 fn first(port: u32, of: &Turn) -> u32 {
     let Some(last) = TURNS.get_ptr(port) else { return 0 };

@@ -1,10 +1,10 @@
-//! A try-lock with a bounded number of tries: a BPF program may not wait for ever.
+//! A try-lock with a bounded number of tries: a BPF program may not wait forever.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 
-/// Far longer than it takes to add up the largest packet when the slot's values are in the other
-/// CPU's cache, which is the usual case: ranks send the same chunk at the same time. A holder that
-/// takes longer was interrupted.
+/// Far longer than adding the largest packet takes when the slot's values are in another CPU's
+/// cache, which is the usual case: ranks send the same chunk at the same time. A holder that takes
+/// longer was interrupted.
 const TRIES: u32 = 2048;
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -13,14 +13,14 @@ const HELD: u32 = 1;
 // sequentially consistent ones.
 const ORDER: AtomicOrdering = AtomicOrdering::SeqCst;
 
-/// Takes the lock; false when another CPU holds on to it.
+/// Takes the lock; false if another CPU keeps it for too long.
 ///
 /// # Safety
 ///
 /// `word` is a lock word in a map's value, which nothing but this module writes to.
 #[inline(always)]
 pub unsafe fn acquire(word: *mut u32) -> bool {
-    // The programs that say each packet have no stack left for another call.
+    // The programs that log each packet have no stack left for another call.
     if cfg!(feature = "trace") {
         // SAFETY: the caller vouches for the pointer.
         unsafe { wait(word) }
@@ -30,8 +30,8 @@ pub unsafe fn acquire(word: *mut u32) -> bool {
     }
 }
 
-/// [`wait`], as a global function, which verifiers check by itself: they follow each of its turns
-/// once, and not on every path that leads here.
+/// [`wait`], as a global function, which verifiers check on its own: they follow each of its turns
+/// once, and not on every path to the call.
 ///
 /// # Safety
 ///
@@ -43,12 +43,12 @@ pub unsafe extern "C" fn acquire_lock(word: *mut u32) -> u64 {
     u64::from(!word.is_null() && unsafe { wait(word) })
 }
 
-/// As [`acquire`], without another call: a combiner's program at tc has no stack left for one on
+/// [`acquire`] without a function call: a combiner's program at tc has no stack left for a call on
 /// Linux 6.1, which counts 32 bytes for it.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`acquire`].
 #[inline(always)]
 pub unsafe fn wait(word: *mut u32) -> bool {
     for _ in 0..TRIES {
@@ -65,7 +65,7 @@ pub unsafe fn wait(word: *mut u32) -> bool {
 ///
 /// # Safety
 ///
-/// As for [`acquire`], which the caller has had true from.
+/// As for [`acquire`], which must have returned true to the caller.
 #[inline(always)]
 pub unsafe fn release(word: *mut u32) {
     // SAFETY: as in `acquire`.

@@ -2,8 +2,8 @@
 //! [`switchml_protocol::shell`].
 //!
 //! Programs: `switchml` and `switchml_bundle`; `switchml_relay` and `switchml_relay_bundle` of a
-//! combiner; and `switchml_copy` for what those for XDP send, on its way out. Maps, with keys and
-//! values as in [`switchml_protocol::maps`], [`switchml_protocol::job`] and
+//! combiner; and `switchml_copy`, which runs on frames that the XDP programs send, as they leave.
+//! Maps, with keys and values as in [`switchml_protocol::maps`], [`switchml_protocol::job`] and
 //! [`switchml_protocol::relay`]:
 //!
 //! | map | type | key → value |
@@ -13,14 +13,14 @@
 //! | `MEMBERS` | array | job number * 1024 + rank → `MemberEntry` |
 //! | `UPLINKS` | array | job number → `Uplink`, at a combiner |
 //! | `CELLS` | array | number → `LockedCell`, at a combiner |
-//! | `AVERAGE` | array | 0 → at which age partial sums are complete, smoothed |
+//! | `AVERAGE` | array | 0 → the age at which partial sums are complete, smoothed |
 //! | `SLOTS` | array of maps | slot / 512 → array of 512 `LockedSlot`s, made when first needed |
 //! | `RECEIVERS` | array | job number → `Receivers`: where the RESULTs to all go |
-//! | `GROUPS` | array of maps | job number → DEVMAP of 64: the ports of those places, in order |
+//! | `GROUPS` | array of maps | job number → DEVMAP of 64: the ports of the `RECEIVERS`, in order |
 //! | `PORTS` | DEVMAP hash | interface → itself: the ports of the XDP program |
-//! | `TURNS` | per-CPU hash | interface → whose copies leave by it |
+//! | `TURNS` | per-CPU hash | interface → the broadcast whose copies leave through it |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
-//! | `TIMES` | per-CPU array | index in [`switchml_protocol::times::Times`] → that |
+//! | `TIMES` | per-CPU array | index in [`switchml_protocol::times::Times`] → its value |
 //! | `EVENTS` | ring buffer | `Event`s |
 #![no_std]
 #![no_main]
@@ -63,7 +63,7 @@ pub fn switchml_bundle(ctx: TcContext) -> i32 {
     bundle::serve(&unsafe { Skb::new(ctx.skb.skb) })
 }
 
-/// The same, as a combiner.
+/// The program for tc ingress, as a combiner.
 #[classifier]
 pub fn switchml_relay_bundle(ctx: TcContext) -> i32 {
     // SAFETY: as above.
@@ -122,7 +122,7 @@ pub fn switchml_copy(ctx: XdpContext) -> u32 {
 }
 
 /// Where the frame's packet comes from and how long its payload is, if it is for the aggregator;
-/// the frame is aligned then. Otherwise what becomes of it.
+/// the frame is aligned then. Otherwise the outcome.
 #[inline(always)]
 fn open<N: Network>(frame: &Frame) -> Result<(Origin, usize), Outcome> {
     let envelope = frame.envelope::<N>().ok_or(Outcome::NotOurs)?;
@@ -172,8 +172,8 @@ fn reply<N: Network>(frame: &Frame) -> Option<u32> {
     } else {
         envelope.turn_back(lanes, sum);
     }
-    // Not XDP_TX: a veth whose other end has GRO on but no XDP program leaves such frames lying in
-    // its queue.
+    // Not XDP_TX: if the other end of a veth has GRO on but no XDP program, such frames get stuck
+    // in its queue.
     tables::redirect(frame.ifindex())
 }
 
@@ -216,7 +216,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
-// The kernel lends some of its helpers to GPL-compatible programs alone.
+// The kernel offers some of its helpers only to GPL-compatible programs.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -21,8 +21,8 @@ const BLOCK_LEN: usize = size_of::<Block>();
 
 /// The frame that the program runs for, without its VLAN tag.
 ///
-/// While its packet is served, [`Frame::align`] has the frame begin where that is as far from its
-/// beginning as over IPv4, so that all that concerns packets is there once.
+/// While its packet is served, [`Frame::align`] moves the frame's beginning so that the packet is
+/// at the same offset as over IPv4. So the code for packets exists once.
 pub struct Frame {
     ctx: *mut xdp_md,
     tag: Tag,
@@ -59,13 +59,13 @@ impl Hook for Frame {
 }
 
 impl Frame {
-    /// The frame of that context.
+    /// The frame of this context.
     ///
     /// # Safety
     ///
     /// The context is the one that the kernel called the program with. References that the Frame's
-    /// methods have handed out are not used after [`Self::resize`], [`Self::take_tag`] or
-    /// [`Self::put_tag`], nor beside others to the same bytes.
+    /// methods returned are not used after [`Self::resize`], [`Self::take_tag`] or
+    /// [`Self::put_tag`], nor together with others to the same bytes.
     #[inline(always)]
     pub const unsafe fn new(ctx: *mut xdp_md) -> Self {
         Self { ctx, tag: Tag::NONE }
@@ -74,7 +74,8 @@ impl Frame {
     /// Takes off the frame's tag of 802.1Q, if it has one: XDP comes before the kernel does that.
     #[inline(always)]
     pub fn take_tag(&mut self) -> Result<(), i64> {
-        // With the EtherType: the kernel leaves no frame shorter than an Ethernet header.
+        // The length includes the EtherType: the kernel keeps no frame shorter than an Ethernet
+        // header.
         let Some(start) = self.first(ETHERNET_LEN + TAG_LEN) else { return Ok(()) };
         // SAFETY: the bytes are in the frame; valid for any bytes, at any address.
         let tagged = unsafe { (start as *const Tagged).read() };
@@ -107,9 +108,9 @@ impl Frame {
 
     /// Address of the frame's first `len` bytes.
     ///
-    /// The context is one that the compiler does not know, or it would use one reading of the start
-    /// here and where frames have no tag. It cuts such a reading to 32 bits, which for the verifier
-    /// is no pointer any more.
+    /// The context is hidden from the compiler, which would otherwise share one reading of the
+    /// start with the code for frames without a tag. It cuts such a reading to 32 bits, which the
+    /// verifier no longer takes for a pointer.
     #[inline(always)]
     fn first(&self, len: usize) -> Option<usize> {
         let mut ctx = self.ctx;
@@ -135,7 +136,7 @@ impl Frame {
         self.ctx
     }
 
-    /// Whether the frame says that it is one of that kind of IP.
+    /// Whether the frame's EtherType is that of this kind of IP.
     #[inline(always)]
     pub fn is<N: Network>(&self) -> bool {
         let Some(start) = self.first(ETHERNET_LEN) else { return false };
@@ -165,8 +166,8 @@ impl Frame {
         })
     }
 
-    /// Has the frame begin where its packet is as far from there as over IPv4; the bytes before
-    /// stay.
+    /// Moves the frame's beginning so that its packet is at the same offset as over IPv4; the bytes
+    /// before the packet stay.
     #[inline(always)]
     pub fn align<N: Network>(&self) -> Result<(), i64> {
         self.move_unless_aligned::<N>(1)
@@ -200,7 +201,7 @@ impl Frame {
         self.bytes(HEADERS_LEN + index * BLOCK_LEN, BLOCK_LEN).map(|address| address as *mut Block)
     }
 
-    /// The two lanes of an aligned frame's payload from `lane` on, if that is so long.
+    /// The two lanes of an aligned frame's payload from `lane` on, if it is that long.
     #[inline(always)]
     pub fn pair(&self, lane: usize) -> Option<*mut U64> {
         self.bytes(HEADERS_LEN + 4 * lane, size_of::<U64>()).map(|address| address as *mut U64)
@@ -238,9 +239,9 @@ impl Frame {
         unsafe { (*self.ctx).data as usize }
     }
 
-    /// Read again for each check, so that the compiler does not make one check before a loop of
-    /// those inside it, which the verifier would not understand. Nor would it take the field's
-    /// address, which the compiler would make for several readings, for a place in the context.
+    /// Read again for each check, so that the compiler does not merge the checks inside a loop into
+    /// one before it, which the verifier would not understand. The verifier would not understand
+    /// the field's address either, which the compiler would compute for several readings.
     #[inline(always)]
     fn end(&self) -> usize {
         let end: usize;

@@ -25,13 +25,13 @@ pub enum Loop {
     Load,
 }
 
-/// What a global function can be given to reach a payload.
+/// A pointer by which a global function can reach a payload.
 pub trait Pointer: Copy {
-    /// Whether it leads nowhere: verifiers want to see that asked of addresses.
+    /// Whether it is null: verifiers want to see addresses checked for that.
     fn is_null(self) -> bool;
 
-    /// Whether a loop that changes values reads ahead of them itself ([`fetch`]), or whoever calls
-    /// it does: verifiers should follow the loop from one state, not from one for each exit there.
+    /// Whether a loop that changes values prefetches them itself ([`fetch`]), or its caller does:
+    /// verifiers should follow the loop from one state, not from one for each exit of [`fetch`].
     const FETCHES: bool;
 
     /// Block `index`, if the payload is that long.
@@ -56,7 +56,7 @@ impl Pointer for *mut xdp_md {
         false
     }
 
-    /// Verifiers forget what they learn of a number that it has for itself.
+    /// Verifiers forget what they learn about a number in a function that is checked on its own.
     const FETCHES: bool = true;
 
     #[inline(always)]
@@ -72,13 +72,13 @@ impl Pointer for *mut xdp_md {
     }
 }
 
-/// The lane behind those of a payload, if it can be one; for verifiers one below [`LANE_BOUND`].
+/// `lane` if it can be the one behind a payload's lanes; bounded by [`LANE_BOUND`] for verifiers.
 ///
-/// That of Linux 6.1 forgets a comparison if the compiler has put the number onto the stack before.
-/// It remembers bounds that a number has when it gets there.
+/// The verifier of Linux 6.1 forgets a comparison if the compiler has put the number onto the stack
+/// before. It remembers the bounds that a number has when it is put there.
 #[inline(always)]
 fn at_most_all(mut lane: usize) -> Option<usize> {
-    // SAFETY: registers alone. The compiler would leave out a mask that changes nothing.
+    // SAFETY: only registers are used. The compiler would leave out a mask that changes nothing.
     unsafe { asm!("{lane} &= {mask}", lane = inout(reg) lane, mask = const LANE_BOUND - 1) };
     (lane <= MAX_LANES).then_some(lane)
 }
@@ -96,8 +96,8 @@ impl Pointer for *mut Copied {
         self.is_null()
     }
 
-    /// Here verifiers keep the states of exits apart all the same. One more call inside of the
-    /// loop's function would take too much stack.
+    /// For copies, verifiers keep the states of the exits apart in any case, and one more call
+    /// inside the loop's function would take too much stack.
     const FETCHES: bool = false;
 
     #[inline(always)]
@@ -115,12 +115,12 @@ impl Pointer for *mut Copied {
 
 /// A pointer with global functions for its payload. [`loops!`] declares them.
 pub trait Loops: Pointer {
-    /// The result of a loop between payload and values, where it has one, or [`SHORT`]: a call of
-    /// the global function of that loop.
+    /// Calls the global function of a loop between payload and values. Returns the loop's result,
+    /// if it has one, or [`SHORT`].
     ///
     /// # Safety
     ///
-    /// As for [`Lanes::new`]. The values are borrowed, mutably but for [`Loop::Load`], or null
+    /// As for [`Lanes::new`]. The values are borrowed, mutably except for [`Loop::Load`]; or null
     /// for [`Loop::Sum`] and [`Loop::Fold`], whose `blocks` are lanes.
     unsafe fn call(self, which: Loop, values: *mut Values, blocks: usize) -> u64;
 }
@@ -132,12 +132,12 @@ const SHORT: u64 = u64::MAX;
 pub struct Lanes<P>(P);
 
 impl<P: Loops> Lanes<P> {
-    /// That of the pointer.
+    /// The payload that the pointer leads to.
     ///
     /// # Safety
     ///
     /// The context is that of the running program, or the copy is borrowed. Nothing else uses the
-    /// payload for as long.
+    /// payload meanwhile.
     #[inline(always)]
     pub const unsafe fn new(pointer: P) -> Self {
         Self(pointer)
@@ -266,7 +266,8 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u3
         if P::FETCHES {
             const MASK: usize = (MAX_BLOCKS + 1).next_power_of_two() - 1;
             let mut fetched = blocks;
-            // SAFETY: registers alone. The compiler would leave out a mask that changes nothing.
+            // SAFETY: only registers are used. The compiler would leave out a mask that changes
+            // nothing.
             unsafe { asm!("{blocks} &= {mask}", blocks = inout(reg) fetched, mask = const MASK) };
             fetch(values, fetched as u32);
         }
@@ -280,8 +281,8 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u3
     result.map_or(SHORT, u64::from)
 }
 
-/// Reads a word of each cache line, so that they come from another CPU's cache all at once: as a
-/// rule they are there. The loop that follows would wait for one after the other.
+/// Reads a word of each cache line, so that all lines come from another CPU's cache at once; they
+/// are usually there. The following loop would wait for one after the other.
 #[inline(always)]
 fn fetch(values: &Values, blocks: u32) {
     const PER_LINE: usize = 64 / size_of::<u64>();
@@ -313,8 +314,9 @@ pub unsafe extern "C" fn fetch_values(values: *const Values, blocks: u32) -> u64
     0
 }
 
-/// Declares a global function, which runs a loop. It takes only what the loop needs: the compiler
-/// does not set an argument that nothing reads, and verifiers do not take one that is not set.
+/// Declares a global function, which runs a loop. It takes only the arguments that the loop needs:
+/// the compiler does not set an argument that nothing reads, and verifiers refuse one that is not
+/// set.
 macro_rules! global {
     ($function:ident($Pointer:ty $(, $argument:ident: $Argument:ty)?),
      $which:ident, $values:expr) => {
@@ -322,7 +324,7 @@ macro_rules! global {
         ///
         /// # Safety
         ///
-        /// As there; null pointers are no payload.
+        /// As for [`Loops::call`]; null pointers are no payload.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub unsafe extern "C" fn $function(

@@ -1,7 +1,7 @@
-//! A combiner in XDP: what [`switchml_protocol::relay`] decides, done to frames.
+//! A combiner in XDP: applies the decisions of [`switchml_protocol::relay`] to frames.
 //!
-//! A frame that goes on is one that the combiner sends as an answer is sent, if its envelope says
-//! that it came to the port, and to the MAC, that it leaves from.
+//! The combiner forwards a frame with the code that sends answers: before, it sets the envelope's
+//! destination to the port and the MAC from which the frame will leave.
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::bindings::xdp_md;
@@ -46,7 +46,7 @@ pub fn serve<N: Network>(frame: &Frame) -> u32 {
     verdict
 }
 
-/// In the place of an outcome: a packet from below has been admitted.
+/// Stands in place of an outcome: a packet from below has been admitted.
 const ADMITTED: u64 = 0;
 
 /// Finds out whether a frame is for the combiner, aligns it, and admits its packet. The ranks of
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn relay_admit(ctx: *mut xdp_md) -> u64 {
     admitted.unwrap_or_else(|outcome| served(outcome, 0))
 }
 
-/// What [`relay_admit`] returns for that outcome.
+/// The value that [`relay_admit`] returns for this outcome.
 #[inline(always)]
 const fn served(outcome: Outcome, rank: u16) -> u64 {
     (outcome as u64 + 1) << 48 | (rank as u64) << 32
@@ -80,7 +80,7 @@ fn admit<N: Network>(frame: &Frame) -> Result<u64, Outcome> {
     let port = envelope.destination_port.get();
     let (origin, len, heading) = shell::open_combiner(&Maps, frame, envelope, Envelope::<N>::LEN)?;
     if heading == Heading::Down {
-        // As if it had come to the data port, from where it goes down.
+        // Serve the frame as if it had come to the data port, from which it goes down.
         let job =
             frame.word(Envelope::<N>::LEN).map_or(0, |[_, _, a, b]| u16::from_be_bytes([a, b]));
         envelope.destination_port = tables::uplink(job).ok_or(Outcome::UnknownJob)?.port;

@@ -1,6 +1,6 @@
-//! A combiner at tc ingress: superpackets stay whole on their way up and down. On the way up the
-//! segments that do not go on become FILLER; on the way down none is looked at but the first, since
-//! all that come to one port go the same way.
+//! A combiner at tc ingress: superpackets stay whole on their way up and down. On the way up,
+//! segments that do not go on become FILLER. On the way down only the first is read, since all
+//! segments to one port go the same way.
 
 use core::mem::offset_of;
 
@@ -39,7 +39,7 @@ pub fn serve(skb: &Skb) -> i32 {
     }
 }
 
-/// What [`relay_open`] returns for what is served: no outcome's number.
+/// Values that [`relay_open`] returns for a frame that is served: no outcome has such a number.
 const UP: u64 = 0x100;
 const DOWN: u64 = 0x200;
 
@@ -56,8 +56,8 @@ fn up(skb: &Skb) -> i32 {
     }
 }
 
-/// Finds out whether the frame is for the combiner, and notes what is in it. The way that it goes,
-/// or the number of an outcome.
+/// Finds out whether the frame is for the combiner, and notes its contents. Returns the direction
+/// of the frame, or the number of an outcome.
 ///
 /// # Safety
 ///
@@ -88,7 +88,8 @@ fn open<N: Network>(skb: &Skb) -> Result<Heading, Outcome> {
     Ok(heading)
 }
 
-/// Where the first segment begins that is no FILLER, of whose fields but kind nothing is known.
+/// The offset of the first segment that is no FILLER; of a FILLER, only the field `kind` has a
+/// meaning.
 #[inline(always)]
 fn first_packet<N: Network>(skb: &Skb) -> u32 {
     let segment_len = skb.segment_len();
@@ -104,7 +105,7 @@ fn first_packet<N: Network>(skb: &Skb) -> u32 {
     offset
 }
 
-/// One that has cells.
+/// The role of a combiner.
 struct Combiner;
 
 impl Role for Combiner {
@@ -152,12 +153,12 @@ pub extern "C" fn relay_combine_copied(offset: u32, below: u32) -> u64 {
     };
     // SAFETY: the payload is not used otherwise.
     let mut payload = unsafe { Lanes::new(&raw mut *payload) };
-    // There is no place in the superpacket for one more packet.
+    // The superpacket has no room for one more packet.
     let flush = |cell: &mut Cell| cell.head.forget();
     relay::combine(&Maps, below, header, &mut payload, clock(), flush) as u64
 }
 
-/// Serves the segment of `len` bytes at `offset`; what goes on is written there.
+/// Serves the segment of `len` bytes at `offset`; a packet that goes on is written in its place.
 ///
 /// # Safety
 ///
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn relay_segment(
     unsafe { bundle::segment::<Combiner>(ctx, offset, len, index) }
 }
 
-/// Sends what goes on to the parent, or HELLOs to the group. Returns the verdict.
+/// Sends segments that go on to the parent, or HELLOs to the group. Returns the verdict.
 ///
 /// # Safety
 ///
@@ -269,8 +270,8 @@ pub unsafe extern "C" fn relay_down(ctx: *mut __sk_buff) -> u64 {
     verdict as u64
 }
 
-/// What becomes of the superpacket, and where it goes if that is one place. Its headers are then
-/// those of one that came to the combiner's data port.
+/// The superpacket's outcome, and its destination if that is one place. Its headers are then set as
+/// if it had come to the combiner's data port.
 #[inline(always)]
 fn serve_down<N: Network>(
     skb: &Skb,
@@ -278,7 +279,7 @@ fn serve_down<N: Network>(
 ) -> Result<(Outcome, Option<Binding>), Outcome> {
     let first = work.first;
     let begin = first.wrapping_sub(work.headers_len());
-    // One that holds nothing but FILLER is of no use.
+    // A superpacket of FILLER alone has no packet to serve.
     if begin >= work.len {
         return Err(Outcome::BadKind);
     }
@@ -294,7 +295,7 @@ fn serve_down<N: Network>(
     let Some(Packet { header, .. }) = work.packet_mut(first) else {
         return Err(Outcome::BadLength);
     };
-    // In the copy, which the UDP checksum of a single packet is made of.
+    // Set the flag in the copy, from which the UDP checksum of a single packet is computed.
     if origin.congested {
         header.flags |= flags::CE;
     }

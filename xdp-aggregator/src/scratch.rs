@@ -11,14 +11,14 @@ use switchml_protocol::{MAX_LANES, U32};
 
 use crate::payload::{Copied, LANE_BOUND};
 
-/// Most segments of a superpacket: what Linux makes (`UDP_MAX_SEGMENTS`, `UDP_GRO_CNT_MAX`).
+/// Most segments of a superpacket: the limit of Linux (`UDP_MAX_SEGMENTS`, `UDP_GRO_CNT_MAX`).
 pub const MAX_SEGMENTS: usize = 128;
 /// The largest packet of the protocol, in bytes.
 pub const MAX_PACKET_LEN: usize = HEADER_LEN + 4 * MAX_LANES + TAG_LEN;
 /// Bytes of segments that are copied at a time: each copy costs three calls, which cost more than
 /// the bytes.
 pub const LOADED_LEN: usize = 16 << 10;
-/// Where the last of them may begin.
+/// Largest offset at which a copied segment may begin.
 const LAST_PACKET: usize = LOADED_LEN - MAX_PACKET_LEN;
 
 /// See the [module's documentation](self).
@@ -26,57 +26,57 @@ const LAST_PACKET: usize = LOADED_LEN - MAX_PACKET_LEN;
 pub struct Scratch {
     /// Copies of some segments, the one that is being served among them.
     pub loaded: [u8; LOADED_LEN],
-    /// Room for what verifiers believe of the last one's tag: that it lies behind any lane below
+    /// Room behind the last segment: verifiers assume that its tag may be behind any lane below
     /// [`LANE_BOUND`].
     pub behind: [u8; 4 * (LANE_BOUND - MAX_LANES)],
-    /// Where these lie in the superpacket, and where they end.
+    /// Offsets in the superpacket at which the copied segments begin and end.
     pub loaded_from: u32,
     pub loaded_to: u32,
-    /// So many bytes of the copies, from the first one on, are answers that the superpacket lacks.
+    /// Bytes of the copies, from the first one on, that are answers not yet in the superpacket.
     pub unstored: u32,
     /// Where the superpacket comes from, and whether a router marked it.
     pub origin: Origin,
-    /// Its headers, as they came.
+    /// The superpacket's headers, as they arrived.
     pub envelope: Headers,
-    /// Those of the answer.
+    /// The answer's headers.
     pub answer: Headers,
-    /// Who fills in its UDP checksum, and the sum of its packet where that is needed for it.
+    /// Who fills in the answer's UDP checksum, and the sum of its packet if that is needed.
     pub checksum: Checksum,
     pub sum: u16,
-    /// 1 if it is of IPv6.
+    /// 1 if the superpacket came over IPv6.
     pub is_v6: u8,
     /// The job of the segments that completed a round, if there are any.
     pub job: u16,
-    /// 1 if there are.
+    /// 1 if there are such segments.
     pub has_job: u8,
     /// Bytes of all segments.
     pub len: u32,
-    /// Bytes of a segment, but maybe of the last.
+    /// Bytes of each segment; the last one may be shorter.
     pub segment_len: u32,
-    /// How many segments there are.
+    /// Number of segments.
     pub segments: u32,
-    /// How many of them take part in an answer to the group.
+    /// Number of segments with an answer to the group.
     pub to_group: u32,
-    /// How many take part in one to the sender.
+    /// Number of segments with an answer to the sender.
     pub to_sender: u32,
-    /// How many a combiner sends on to its parent.
+    /// Number of segments that a combiner sends on to its parent.
     pub to_parent: u32,
-    /// At a combiner, where the first segment begins that is no FILLER.
+    /// At a combiner, the offset of the first segment that is no FILLER.
     pub first: u32,
-    /// Whose port it sends them from: the rank that they come from, or one of those.
+    /// The rank from whose port a combiner sends them: one of the ranks that they come from.
     pub rank: u16,
-    /// 1 if an answer to the sender is one to the job's group instead.
+    /// 1 if an answer to the sender goes to the job's group instead.
     pub to_senders_group: u8,
     /// The kind that a segment is given.
     pub shown: u8,
-    /// 1 if the RESULTs to all may be told by `done` to ranks that do not need them.
+    /// 1 if `done` may tell of the RESULTs to all, for ranks that do not need them.
     pub has_done: u8,
-    /// The DONE of these (rule 9.4), and its lanes.
+    /// The DONE of these RESULTs (rule 9.4), and its lanes.
     pub done: Done,
     pub done_lanes: [U32; MAX_SEGMENTS],
-    /// Its header once it is complete.
+    /// The header of the complete DONE.
     pub done_header: Header,
-    /// 1 once it is what the superpacket holds.
+    /// 1 once the superpacket holds the DONE.
     pub is_done: u8,
     /// What became of each segment.
     pub answers: [Answer; MAX_SEGMENTS],
@@ -88,7 +88,7 @@ pub struct Scratch {
 pub struct Headers([u8; Envelope::<Ipv6>::LEN]);
 
 impl Headers {
-    /// As one of this kind.
+    /// The envelope as one of this kind of IP.
     #[inline(always)]
     pub const fn of<N: Network>(&mut self) -> &mut Envelope<N> {
         const { assert!(Envelope::<N>::LEN <= size_of::<Self>()) };
@@ -109,7 +109,7 @@ pub struct Answer {
 #[btf_map]
 static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
-/// This CPU's, to one caller at a time.
+/// The scratch memory of this CPU, for one caller at a time.
 #[inline(always)]
 pub fn get() -> Option<&'static mut Scratch> {
     // SAFETY: programs at tc ingress do not interrupt each other on one CPU; callers pass it down,
@@ -118,8 +118,8 @@ pub fn get() -> Option<&'static mut Scratch> {
 }
 
 impl Scratch {
-    /// Notes a superpacket from there, with so many bytes of payload behind the first header,
-    /// whose envelope is here. Nothing of it has been served.
+    /// Notes a new superpacket from `origin`, with `payload_len` bytes behind the first header. Its
+    /// envelope is already in `envelope`.
     #[inline(always)]
     pub fn begin<N: Network>(&mut self, origin: Origin, payload_len: usize, segment_len: u32) {
         self.origin = origin;
@@ -158,7 +158,7 @@ impl Scratch {
         if self.is_v6 == 0 { Envelope::<Ipv4>::LEN as u32 } else { Envelope::<Ipv6>::LEN as u32 }
     }
 
-    /// How many bytes to copy, from the beginning of a segment on, `rest` bytes before the
+    /// The number of bytes to copy from the beginning of a segment that is `rest` bytes before the
     /// superpacket's end: as many whole segments as there is room for.
     #[inline(always)]
     pub fn load_len(&self, rest: u32) -> u32 {
@@ -174,7 +174,7 @@ impl Scratch {
         if at > LAST_PACKET {
             return None;
         }
-        // SAFETY: so many bytes are left, and any will do.
+        // SAFETY: at least this many bytes are left, and any content is valid.
         Some(unsafe { &mut *self.loaded.as_mut_ptr().add(at).cast() })
     }
 }
@@ -184,8 +184,8 @@ const _: () = assert!(size_of::<Packet>() == MAX_PACKET_LEN && align_of::<Packet
 /// A packet of the protocol, with room for the longest.
 #[repr(C)]
 pub struct Packet {
-    /// Its header.
+    /// The packet's header.
     pub header: Header,
-    /// Its payload.
+    /// The packet's payload.
     pub payload: Copied,
 }

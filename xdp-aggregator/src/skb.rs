@@ -1,5 +1,4 @@
-//! Access to a socket buffer, most of which may lie in pages that a program cannot reach by
-//! pointer.
+//! Access to a socket buffer, most of which may be in pages that a program cannot reach by pointer.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
@@ -63,7 +62,7 @@ impl Hook for Skb {
 }
 
 impl Skb {
-    /// That of the context.
+    /// The socket buffer of this context.
     ///
     /// # Safety
     ///
@@ -86,14 +85,15 @@ impl Skb {
         unsafe { (*self.ctx).len }
     }
 
-    /// Bytes of UDP payload in each segment of a superpacket but the last; 0 if it is none.
+    /// Bytes of UDP payload in each segment of a superpacket except the last; 0 if the frame is no
+    /// superpacket.
     #[inline(always)]
     pub fn segment_len(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.ctx).gso_size }
     }
 
-    /// Whether the frame says that it is one of that kind of IP.
+    /// Whether the frame's EtherType is that of this kind of IP.
     #[inline(always)]
     pub fn is<N: Network>(&self) -> bool {
         let [high, low] = N::ETHERTYPE.to_be_bytes();
@@ -151,7 +151,8 @@ impl Skb {
         done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })
     }
 
-    /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`], with those of a packet.
+    /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`], with the bytes of a
+    /// packet.
     #[inline(always)]
     pub fn store_packet(&self, offset: u32, from: *const Packet, len: u32) -> Result<(), i64> {
         let len = in_bounds(len, MAX_PACKET_LEN)?;
@@ -159,7 +160,7 @@ impl Skb {
         done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })
     }
 
-    /// Overwrites `len` bytes from `offset` on, 1 to 4 for each segment, with those of lanes.
+    /// Overwrites `len` bytes from `offset` on, 1 to 4 for each segment, with the bytes of lanes.
     #[inline(always)]
     pub fn store_lanes(
         &self,
@@ -179,7 +180,7 @@ impl Skb {
         done(unsafe { bpf_skb_change_tail(self.ctx, len, 0) })
     }
 
-    /// Has all of it lie in one piece that nobody else has; nothing if it does.
+    /// Makes the buffer one contiguous piece that is not shared; does nothing if it is.
     #[inline(always)]
     pub fn make_writable(&self) -> Result<(), i64> {
         // SAFETY: the context is that of the running program.
@@ -191,15 +192,16 @@ impl Skb {
         done(unsafe { bpf_skb_pull_data(self.ctx, self.len()) })
     }
 
-    /// Who fills in the UDP checksum, which is that of `envelope`. Spoils the field.
+    /// Who fills in the UDP checksum; `envelope` holds its present value. Overwrites the field in
+    /// the frame.
     #[inline(always)]
     pub fn checksum<N: Network>(&self, envelope: &Envelope<N>) -> Checksum {
         if self.segment_len() != 0 {
-            // Superpackets are cut apart by whoever fills it in.
+            // The checksums are filled in where the superpacket is split.
             return Checksum::Offloaded;
         }
-        // A program is not told. But this, which would correct a checksum for a change of data,
-        // leaves alone one that is yet to be filled in.
+        // The kernel does not tell a program. But this helper, which corrects a checksum for a
+        // change of data, leaves a checksum unchanged that is yet to be filled in.
         const TWO_BYTES: u64 = 2;
         let at = offset_of!(Envelope<N>, udp_checksum) as u32;
         let mut now = MaybeUninit::<[u8; 2]>::uninit();
@@ -220,17 +222,17 @@ impl Skb {
     }
 }
 
-/// The length, if it is 1 to `max`, made in a way in which every verifier learns that it is.
+/// The length, if it is 1 to `max`, computed so that every verifier learns these bounds.
 ///
 /// Two comparisons become one, of `len - 1`, in another register; verifiers from Linux 6.12 to 6.18
-/// do not learn from that what `len` is, and refuse the helper's call ("invalid zero-sized read").
-/// And Linux 6.1 learns nothing from a comparison with zero. So one number is compared, and the
-/// length made from it.
+/// do not learn from it the bounds of `len`, and refuse the helper's call ("invalid zero-sized
+/// read"). Linux 6.1 learns nothing from a comparison with zero. So one number is compared, and the
+/// length is computed from it.
 #[inline(always)]
 fn in_bounds(len: u32, max: usize) -> Result<u32, i64> {
     let mut less_one = u64::from(len).wrapping_sub(1);
-    // The register is named for the same reason as in `payload::made`.
-    // SAFETY: no instruction; but the compiler does not know any more that the sum below is `len`.
+    // The register is named for the same reason as in `payload::made`. SAFETY: there is no
+    // instruction; but the compiler no longer knows that the sum below is `len`.
     unsafe { asm!("", inout("r4") less_one) };
     if less_one < max as u64 { Ok(less_one as u32 + 1) } else { Err(-1) }
 }

@@ -28,7 +28,7 @@ type SlotWords = [u64; size_of::<LockedSlot>() / size_of::<u64>()];
 const _: () = assert!(size_of::<SlotWords>() == size_of::<LockedSlot>());
 const _: () = assert!(align_of::<SlotWords>() >= align_of::<LockedSlot>());
 
-/// Each address with the MAC of each port.
+/// Room for each address with the MAC of each port.
 const MAX_ENDPOINTS: usize = 1024;
 const EVENTS_BYTES: usize = 1 << 16;
 /// Flag of `bpf_redirect_map`: to every device in the map.
@@ -53,7 +53,7 @@ static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
 /// How long rounds took from their first contribution to their last.
 #[btf_map]
 static TIMES: PerCpuArray<u64, { size_of::<Times>() / 8 }> = PerCpuArray::new();
-/// As many as the daemon says when it loads a combiner's programs.
+/// The daemon sets the number of cells when it loads a combiner's programs.
 #[btf_map]
 static CELLS: Array<LockedCell, 1> = Array::new();
 #[btf_map]
@@ -61,7 +61,7 @@ static UPLINKS: Array<Uplink, MAX_SHARDS> = Array::new();
 /// See [`switchml_protocol::patience`].
 #[btf_map]
 static AVERAGE: Array<u32, 1> = Array::new();
-// Without a value type, or libbpf takes its size for a mistake.
+// Declared without a value type, because libbpf would take its size for an error.
 #[btf_map]
 static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
 
@@ -75,8 +75,8 @@ pub fn is_local(endpoint: Endpoint) -> bool {
 #[inline(always)]
 pub fn job(number: u16) -> Option<JobEntry> {
     let words = JOBS.get_ptr(u32::from(number))?.cast::<[u64; size_of::<JobEntry>() / 8]>();
-    // SAFETY: the entry is there for as long as the program runs, aligned like every map value to 8
-    // bytes. Volatile, so that all of the program goes by one and the same reading.
+    // SAFETY: the entry exists as long as the program runs, aligned to 8 bytes as every map value
+    // is. The read is volatile, so that the whole program uses one reading.
     Some(transmute!(unsafe { words.read_volatile() }))
 }
 
@@ -86,7 +86,7 @@ pub fn count(outcome: Outcome) {
     count_all(outcome, 1);
 }
 
-/// Adds so many to it.
+/// Adds `packets` to an outcome's counter.
 #[inline(always)]
 pub fn count_all(outcome: Outcome, packets: u32) {
     if let Some(counter) = COUNTERS.get_ptr_mut(outcome as u32) {
@@ -96,7 +96,8 @@ pub fn count_all(outcome: Outcome, packets: u32) {
     }
 }
 
-/// Tells user space of a packet. Lost when the buffer is full; the counters have it still.
+/// Reports a packet to user space. When the buffer is full the report is lost, but the packet is
+/// still counted.
 #[inline(always)]
 pub fn report(event: Event) {
     if let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) {
@@ -105,10 +106,11 @@ pub fn report(event: Event) {
     }
 }
 
-/// Has the frame sent by this port, and returns the verdict for that; `None` if it is none.
+/// Sends the frame by this port, and returns the verdict for that; `None` if it is not one of ours.
 ///
 /// Not by `bpf_redirect`: of all frames that leave by a port in one turn of the driver, the kernel
-/// looks at the first alone to see which program they pass on their way out. So all pass the same.
+/// looks only at the first to find the program that runs on them as they leave. This way all frames
+/// have the same program.
 #[inline(always)]
 pub fn redirect(port: u32) -> Option<u32> {
     PORTS.redirect(port, 0).ok()
@@ -118,7 +120,7 @@ pub fn redirect(port: u32) -> Option<u32> {
 /// without one.
 #[inline(always)]
 pub fn redirect_to_all(number: u16) -> Option<u32> {
-    // With the flag the kernel takes no notice of the key.
+    // With this flag the kernel ignores the key.
     GROUPS.get(u32::from(number))?.redirect(0, BROADCAST).ok()
 }
 
@@ -152,8 +154,9 @@ impl Members for Maps {
     #[inline(always)]
     fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding) {
         if let Some(member) = MEMBERS.get_ptr_mut(member_index(job, rank)) {
-            // SAFETY: the entry is there for as long as the program runs. Another CPU may read it
-            // meanwhile; half-written it is that of a rank without HELLO, or in another place.
+            // SAFETY: the entry exists as long as the program runs. Another CPU may read it
+            // meanwhile; half-written, it is the entry of a rank without HELLO, or of one in
+            // another place.
             unsafe {
                 (*member).binding = *binding;
                 (*member).epoch = epoch;
@@ -171,8 +174,8 @@ impl Tables for Maps {
             return Outcome::BadSlot;
         };
         let entry = entry.cast::<LockedSlot>();
-        // SAFETY: the entry is there for as long as the program runs, as large and aligned as a
-        // slot; its lock is reached through `lock` alone, and its slot only while that is held.
+        // SAFETY: the entry exists as long as the program runs, as large and aligned as a slot; its
+        // lock is reached through `lock` alone, and its slot only while that is held.
         unsafe {
             let word = &raw mut (*entry).lock;
             if !lock::acquire(word) {
@@ -188,12 +191,12 @@ impl Tables for Maps {
     }
 }
 
-/// Takes the time of the rounds of a shard's first slot. Those of all others would cost each round
-/// two readings of the clock.
+/// Measures how long the rounds of a shard's first slot take. Timing all slots would cost each
+/// round two readings of the clock.
 #[inline(always)]
 fn time(begun: &mut u32, outcome: Outcome) {
     match outcome {
-        // 0 is none.
+        // 0 means that no round has begun.
         Outcome::Started => *begun = now() | 1,
         Outcome::Completed if *begun != 0 => {
             let units = now().wrapping_sub(*begun);
@@ -273,7 +276,7 @@ pub fn patience() -> u32 {
 #[inline(always)]
 fn note_age(age: u32) {
     if let Some(average) = AVERAGE.get_ptr_mut(0) {
-        // SAFETY: the entry is there for as long as the program runs; any word is an average.
+        // SAFETY: the entry exists as long as the program runs; any word is an average.
         unsafe { *average = patience::average(*average, age) };
     }
 }

@@ -1,10 +1,10 @@
 //! A line for each packet, by aya-log, in the object that the daemon loads with `--trace`. The
-//! usual object is built without the feature `trace`, and has nothing of it.
+//! usual object is built without the feature `trace`, and traces nothing.
 
 use switchml_protocol::header::Header;
 use switchml_protocol::outcome::Outcome;
 
-/// Which packet that is: of the answer, which takes its place, not all is the same.
+/// The fields that identify a packet, noted before its answer overwrites it.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is traced"))]
 pub struct Traced {
@@ -22,7 +22,7 @@ impl Traced {
         Self { place: job << 32 | rank << 16 | slot, round: header.round.get() }
     }
 
-    /// What became of it.
+    /// Traces the outcome of the packet, and returns it.
     #[inline(always)]
     pub fn became(self, outcome: Outcome) -> Outcome {
         #[cfg(feature = "trace")]
@@ -31,8 +31,8 @@ impl Traced {
     }
 }
 
-/// Writes a line, which the daemon takes apart: [`Traced::place`]; the round, from bit 32 on, and
-/// the outcome's number.
+/// Writes a line, which the daemon parses: [`Traced::place`]; the round, from bit 32 on, and the
+/// outcome's number.
 ///
 /// A global function of BPF: the verifier checks it once, on its own.
 #[cfg(feature = "trace")]

@@ -1,10 +1,10 @@
 //! `cargo xtask bench`: all-reduces and broadcasts by this project, Gloo and Open MPI.
 //!
-//! For each number of workers the methods' ranks are all there at the same time, each method in
-//! racks that suit it; every repetition goes through all settings, and in each setting through all
-//! methods, one after the other. So what else happens on the machine falls on all of them alike,
-//! and ratios are taken pair by pair. Everyone has the same MTU, the same links and the same
-//! processors, and nobody is pinned.
+//! For each number of workers the ranks of all methods exist at the same time, each method in racks
+//! that suit it. Every repetition goes through all settings, and in each setting through all
+//! methods, one after the other. So other activity on the machine affects all methods alike, and
+//! ratios are computed pair by pair. All methods have the same MTU, links and processors, and no
+//! process is pinned.
 
 mod goals;
 mod ground;
@@ -84,7 +84,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Measures, writes what came out, and judges it.
+    /// Measures, writes the results, and judges them.
     ///
     /// # Errors
     ///
@@ -156,8 +156,8 @@ impl Bench {
     }
 }
 
-/// Measures everything once. What has links of the same rate comes together, because shaping takes
-/// a while.
+/// Measures every setting once. Settings with the same rate of links come together, because shaping
+/// takes a while.
 fn repeat(
     site: &mut Site,
     items: &[&Item],
@@ -178,7 +178,7 @@ fn repeat(
     Ok(())
 }
 
-/// Measures the switch's program, unshaped, in a repetition of its own.
+/// Measures the switch's program, on unshaped links, in a separate repetition.
 fn measure_switch(site: &mut Site, items: &[&Item], results: &mut Results) -> Result<()> {
     let _clock = Clock::start()?;
     for item in items.iter().filter(|item| item.cell.rate.is_none()) {
@@ -225,7 +225,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the folder; what a run left there that was killed is removed.
+    /// Makes the folder, after removing the files of a killed run.
     fn new() -> Result<Self> {
         let peers = cargo::target_folder()?.join("peers");
         let lock = File::create(peers.join("lock")).context("cannot create a lock file")?;

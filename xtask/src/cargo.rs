@@ -11,16 +11,16 @@ use std::{
 };
 use switchml_rack::forget_package;
 
-/// Cargo, in the workspace's root and with the target folder that this program itself came from.
+/// A cargo command in the workspace's root, with the target folder that contains this program.
 ///
 /// # Errors
 ///
-/// If this program does not lie in `<target folder>/<profile>/`, where `cargo xtask` puts it.
+/// If this program is not in `<target folder>/<profile>/`, where `cargo xtask` puts it.
 pub fn command(subcommand: &str) -> Result<Command> {
     Ok(command_in(subcommand, &target_folder()?))
 }
 
-/// Cargo, in the workspace's root and with this target folder.
+/// A cargo command in the workspace's root, with this target folder.
 pub fn command_in(subcommand: &str, target_folder: &Path) -> Command {
     let mut command = Command::new(program());
     command.current_dir(workspace()).arg(subcommand).arg("--target-dir").arg(target_folder);
@@ -33,11 +33,11 @@ fn program() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// What `cargo metadata` says of the workspace's own crates.
+/// The output of `cargo metadata` about the workspace's own crates.
 ///
 /// # Errors
 ///
-/// If cargo fails, or says something else.
+/// If cargo fails, or its output has another form.
 pub fn metadata<T: DeserializeOwned>() -> Result<T> {
     let output = Command::new(program())
         .current_dir(workspace())
@@ -67,23 +67,23 @@ pub fn build_binaries(selection: Selection) -> Result<PathBuf> {
     release_folder()
 }
 
-/// Which binaries are built.
+/// The binaries to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
     /// The worker, and a daemon without P4, traces and `top`, which take long to compile.
     Job,
-    /// These, and what makes links bad.
+    /// The binaries of [`Self::Job`], and the program that makes links bad.
     JobOnBadLinks,
-    /// All, with all that the daemon can do.
+    /// All binaries, with all features of the daemon.
     All,
 }
 
-/// The folder of the binaries to run: the `given` one; without, sets up what building needs, and
-/// builds them.
+/// The folder of the binaries to run: the `given` one. Without it, installs what the build needs,
+/// and builds the binaries.
 ///
 /// # Errors
 ///
-/// As [`setup::run`] and [`build_binaries`].
+/// The errors of [`setup::run`] and [`build_binaries`].
 pub fn binaries_folder(given: Option<&Path>, selection: Selection) -> Result<PathBuf> {
     match given {
         Some(folder) => Ok(folder.to_owned()),
@@ -94,11 +94,11 @@ pub fn binaries_folder(given: Option<&Path>, selection: Selection) -> Result<Pat
     }
 }
 
-/// Where cargo puts release binaries.
+/// The folder into which cargo writes release binaries.
 ///
 /// # Errors
 ///
-/// As [`command`].
+/// The errors of [`command`].
 pub fn release_folder() -> Result<PathBuf> {
     Ok(target_folder()?.join("release"))
 }
@@ -108,11 +108,11 @@ pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Cargo's target folder, which this program itself lies in.
+/// Cargo's target folder, which contains this program.
 ///
 /// # Errors
 ///
-/// As [`command`].
+/// The errors of [`command`].
 pub fn target_folder() -> Result<PathBuf> {
     let executable = env::current_exe().context("cannot find out where this program lies")?;
     executable.ancestors().nth(2).map(Path::to_owned).with_context(|| {

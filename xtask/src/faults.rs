@@ -1,7 +1,7 @@
-//! `cargo xtask faults`: what faults of the links cost, as a table, as JSON, and as plots.
+//! `cargo xtask faults`: the cost of faults on links, as a table, as JSON, and as plots.
 //!
-//! One rack for all of it. Every repetition goes through all conditions, the one without faults
-//! first, so that what else happens on the machine falls on all of them alike.
+//! All runs use one rack. Every repetition goes through all conditions, first the one without
+//! faults, so that other activity on the machine affects all conditions alike.
 
 mod measure;
 mod plot;
@@ -60,7 +60,7 @@ pub struct Faults {
     binaries: Option<PathBuf>,
 }
 
-/// What the links are like, each way.
+/// The faults of the links, each way.
 pub struct Condition {
     pub name: &'static str,
     pub faults: Link,
@@ -84,7 +84,7 @@ fn conditions() -> Vec<Condition> {
 }
 
 impl Faults {
-    /// Measures, and writes what came out.
+    /// Measures, and writes the results.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: the fuzz targets, side by side.
 //!
-//! They are built here, not by cargo-fuzz: coverage needs a handful of stable compiler flags, and
-//! nothing to be installed. cargo-fuzz finds them all the same. Without a sanitizer: what is fuzzed
-//! has no unsafe code, debug assertions and overflow checks are on.
+//! This module builds the targets, not cargo-fuzz: coverage needs only a few stable compiler flags,
+//! and no installation. cargo-fuzz finds the targets anyway. They have no sanitizer: the fuzzed
+//! code has no unsafe code, and debug assertions and overflow checks are on.
 
 use crate::{
     cargo,
@@ -16,22 +16,22 @@ use std::{
 };
 use switchml_cli::say;
 
-/// Their names, in `tests/fuzz/fuzz_targets`.
+/// Names of the targets, in `tests/fuzz/fuzz_targets`.
 const TARGETS: [&str; 4] = ["decoder", "packed", "slots", "worker"];
 
-/// Executions of each in `cargo xtask test`, in the same order; half a minute on two cores.
+/// Executions of each target in `cargo xtask test`, in the same order: half a minute on two cores.
 const RUNS_IN_TEST: [u32; 4] = [250_000, 6_000, 40_000, 25_000];
 
-/// Those of cargo-fuzz, without a sanitizer.
+/// The compiler flags of cargo-fuzz, without a sanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions \
     --cfg=fuzzing";
 
-/// How long each runs in `cargo xtask fuzz` unless told, in seconds.
+/// Default run time of each target in `cargo xtask fuzz`, in seconds.
 const SECONDS: u64 = 60;
 
-/// Of the random numbers in `cargo xtask test`.
+/// The seed of random numbers in `cargo xtask test`.
 const SEED_IN_TEST: u32 = 1;
 
 /// Options of `cargo xtask fuzz`.
@@ -80,11 +80,11 @@ impl Fuzz {
     }
 }
 
-/// Targets that found nothing, and those that did.
+/// Counts of targets.
 pub struct Tally {
-    /// Found nothing.
+    /// Targets that found nothing.
     pub passed: usize,
-    /// Found something, or could not run.
+    /// Targets that found something, or could not run.
     pub failed: usize,
 }
 
@@ -113,7 +113,7 @@ fn build() -> Result<PathBuf> {
     Ok(cargo::target_folder()?.join(host).join("release"))
 }
 
-/// Runs targets at the same time, and says what became of each.
+/// Runs targets at the same time, and reports the result of each.
 fn run_all(folder: &Path, targets: impl Iterator<Item = (&'static str, Until)>) -> Result<Tally> {
     let running = targets
         .map(|(name, until)| Running::start(folder, name, until))
@@ -123,18 +123,19 @@ fn run_all(folder: &Path, targets: impl Iterator<Item = (&'static str, Until)>) 
     Ok(Tally { passed, failed: found_nothing.len() - passed })
 }
 
-/// When a target ends that finds nothing.
+/// The end of a target that finds nothing.
 #[derive(Clone, Copy)]
 enum Until {
-    /// After so many seconds, on random inputs and what earlier runs found interesting.
+    /// After this many seconds, on random inputs and on inputs that earlier runs found interesting.
     Seconds(u64),
-    /// After so many executions, always the same as far as the system allows: seccomp may keep
-    /// `setarch` from fixing addresses, which libFuzzer's table of recent compares depends on.
+    /// After this many executions, which are always the same as far as the system allows: seccomp
+    /// may keep `setarch` from fixing addresses, on which libFuzzer's table of recent compares
+    /// depends.
     Runs(u32),
 }
 
 impl Until {
-    /// The target, with the options that go with this.
+    /// The command that runs a target until then.
     fn command(self, target: &Path) -> Command {
         match self {
             Self::Seconds(seconds) => {
@@ -146,7 +147,7 @@ impl Until {
                 let mut command = at_fixed_addresses(target);
                 command
                     .args([format!("-runs={runs}"), format!("-seed={SEED_IN_TEST}")])
-                    // Else it reads its folder again each second.
+                    // Otherwise the target reads its folder again each second.
                     .arg("-reload=0");
                 command
             }
@@ -187,8 +188,8 @@ struct Running {
 
 impl Running {
     fn start(folder: &Path, name: &'static str, until: Until) -> Result<Self> {
-        // What it finds interesting is kept for the next random run; what it finds wrong goes where
-        // it is tried first from then on.
+        // The interesting inputs are kept for the next random run. Inputs that fail go into a
+        // folder whose files all later runs try first.
         let found = cargo::target_folder()?.join("fuzz").join(until.keeps_in(name));
         if let Until::Runs(_) = until
             && found.exists()
@@ -217,7 +218,7 @@ impl Running {
         Ok(Self { name, child, log })
     }
 
-    /// Whether it found nothing.
+    /// Waits for the target. Returns whether it found nothing.
     fn wait(mut self) -> Result<bool> {
         let (name, status) = (self.name, self.child.wait()?);
         let log =
@@ -240,7 +241,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // For want of another target's start; after `wait` there is nothing to kill.
+        // Kills the target if another one did not start; after `wait` it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -260,7 +261,7 @@ fn executions(log: &str) -> Result<u64> {
     Ok(count)
 }
 
-/// What the target said when it failed: its panic's message, or libFuzzer's own.
+/// The reason why the target failed: its panic's message, or libFuzzer's own.
 fn reason(log: &str) -> &str {
     let mut lines = log.lines();
     let panicked = lines.find(|line| line.contains(" panicked at ")).and_then(|_| lines.next());

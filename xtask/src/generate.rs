@@ -1,4 +1,4 @@
-//! `cargo xtask gen`: the protocol's numbers for all that cannot use the `protocol` crate.
+//! `cargo xtask gen`: writes the protocol's numbers for code that cannot use the `protocol` crate.
 
 mod p4;
 mod python;
@@ -9,7 +9,7 @@ use switchml_cli::say;
 
 use crate::cargo;
 
-/// What each file begins with.
+/// The first line of each file.
 const ABOUT: &str =
     "Made by `cargo xtask gen` from the crate `switchml-protocol`: change it there.";
 
@@ -40,16 +40,16 @@ impl Generate {
     }
 }
 
-/// Paths in the repository, and what they should hold.
+/// The files' paths in the repository, and their content.
 fn files() -> [(&'static str, String); 2] {
     [(p4::PATH, p4::text()), (python::PATH, python::text())]
 }
 
-/// Whether the files are what the protocol says.
+/// Checks that the files have the protocol's numbers.
 ///
 /// # Errors
 ///
-/// If one is not, or cannot be read.
+/// If a file differs, or cannot be read.
 pub fn check() -> Result<()> {
     for (path, text) in files() {
         let committed = fs::read_to_string(cargo::workspace().join(path))

@@ -26,10 +26,10 @@ use switchml_rack::Binaries;
 use nics::{BUNDLES, NATIVE, NICS};
 use qemu::{Machine, Qemu};
 
-/// The kernel of Debian 12, that of Debian 13, and the newest that Debian has.
+/// The kernels of Debian 12 and Debian 13, and Debian's newest one.
 const KERNELS: [&str; 3] = ["6.1", "6.12", image::NEWEST];
 
-/// What this needs beside the build's packages.
+/// Programs that this needs in addition to the build's packages, and their packages.
 const NEEDED: [(&str, &str); 5] = [
     ("busybox", "busybox-static"),
     ("cpio", "cpio"),
@@ -41,15 +41,15 @@ const NEEDED: [(&str, &str); 5] = [
 /// Tests that run on every kernel.
 struct Tests {
     package: &'static str,
-    /// The target there.
+    /// The test target in the package.
     program: &'static str,
-    /// What their names contain, any of these.
+    /// The tests to run: those whose name contains one of these.
     names: &'static [&'static str],
 }
 
-/// The daemon at both hooks: attached, removed, taken over, found by `detach`, with three
-/// capabilities; an all-reduce of two ranks; and both programs packet by packet, as far as that
-/// takes no minutes where the processor is interpreted.
+/// The tests cover the daemon at both hooks: attached, removed, taken over, found by `detach`, with
+/// three capabilities; an all-reduce of two ranks; and both programs packet by packet, except for
+/// what would take minutes on an emulated processor.
 const TESTS: [Tests; 3] = [
     Tests {
         package: "switchml-userspace",
@@ -80,13 +80,13 @@ pub struct Matrix {
     ports: Vec<String>,
 }
 
-/// Ports of the switch: a rack inside the machine, in which the tests run, or NICs that QEMU
-/// emulates, with the workers outside.
+/// Kinds of the switch's ports: veths of a rack inside the machine, in which the tests run; or NICs
+/// that QEMU emulates, with the workers outside.
 const PORTS: [&str; 4] = [VETH, NICS[0].name, NICS[1].name, NICS[2].name];
 const VETH: &str = "veth";
 const TUN: &str = "/dev/net/tun";
 
-/// What was tried on a kernel.
+/// The result on a kernel with one kind of port.
 struct Row {
     kernel: String,
     port: &'static str,
@@ -98,19 +98,19 @@ struct Row {
 }
 
 impl Matrix {
-    /// As part of all tests: the kernel of Debian 13, in a rack and on virtio-net. Containers often
-    /// lack the taps that the latter takes.
+    /// The part that belongs to all tests: Debian 13's kernel, in a rack and on virtio-net.
+    /// Containers often lack the taps that virtio-net needs.
     pub fn in_tests() -> Self {
         let ports = if Path::new(TUN).exists() { &[VETH, "virtio-net"][..] } else { &[VETH] };
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         Self { kernels: names(&["6.12"]), ports: names(ports) }
     }
 
-    /// Boots the kernels one after the other, and says in a table what works.
+    /// Boots the kernels one after the other, and prints a table of what works.
     ///
     /// # Errors
     ///
-    /// The first step that failed; or what failed, once all was tried.
+    /// The first step that failed; or all failures, once everything was tried.
     pub fn run(&self) -> Result<()> {
         ensure!(
             ARCH == "x86_64",
@@ -151,7 +151,7 @@ impl Matrix {
     }
 }
 
-/// Runs what there is for a kind of port.
+/// Runs everything for one kind of port.
 fn try_out(port: &'static str, machine: &Machine, binaries: &Binaries) -> Result<Row> {
     let begin = Instant::now();
     let kernel = machine.kernel;
@@ -214,7 +214,7 @@ fn build_tests() -> Result<Vec<(&'static Tests, PathBuf)>> {
     Ok(tests)
 }
 
-/// Runs a command to its end; what it wrote.
+/// Runs a command to its end. Returns its output.
 fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;

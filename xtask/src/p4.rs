@@ -82,7 +82,8 @@ fn test() -> Result<()> {
     .run()
 }
 
-/// The daemon's binary does it: this program has to build on a machine without anything.
+/// The daemon's binary deploys the program: xtask itself must build on a machine without special
+/// tools.
 fn deploy(server: SocketAddr) -> Result<()> {
     let program = folder()?;
     let mut aggregator =
@@ -98,7 +99,8 @@ fn deploy(server: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Compiles what can be compiled, says so, and returns the rest with the tools that it lacks.
+/// Compiles the programs whose tools are there, reports them, and returns the others with their
+/// missing tools.
 fn compile_all() -> Result<Vec<(Program, Vec<&'static str>)>> {
     let folder = folder()?;
     let mut skipped = Vec::new();
@@ -117,7 +119,7 @@ fn compile_all() -> Result<Vec<(Program, Vec<&'static str>)>> {
     Ok(skipped)
 }
 
-/// Where compiled programs lie.
+/// The folder of the compiled programs.
 fn folder() -> Result<PathBuf> {
     Ok(cargo::target_folder()?.join("p4"))
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask package`: Debian packages of the daemon, the worker's command line and the C
 //! library, and RPMs; a worker and a Python package that run on any Linux; an image for containers;
-//! and what all that is made of.
+//! and bills of materials.
 //!
 //! debhelper makes Debian packages, from `userspace/deploy/debian`: it knows how Debian wants
 //! users, services and shared libraries, and takes all times from the commit's. [`build`] leaves no
@@ -30,7 +30,7 @@ use std::{
 };
 use switchml_cli::say;
 
-/// What this needs beside the build's packages.
+/// Programs that this needs in addition to the build's packages, and their packages.
 const NEEDED: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-architecture", "dpkg-dev")];
 
 /// Options of `cargo xtask package`.
@@ -72,7 +72,7 @@ impl Package {
     ///
     /// # Errors
     ///
-    /// What is missing, or which step failed; its own messages are above.
+    /// What is missing, or which step failed; the step's own messages are above.
     pub fn run(&self) -> Result<()> {
         if self.reproduce {
             return reproduce::run(&self.parts);
@@ -92,10 +92,10 @@ impl Package {
 }
 
 impl Part {
-    /// What is for machines like this one.
+    /// The default parts: those for machines like this one.
     const NATIVE: [Self; 4] = [Self::Static, Self::Deb, Self::Wheel, Self::Sbom];
 
-    /// Makes it in the folder, and tries it out if that is wanted.
+    /// Makes the part in the folder, and tries it out if `check` is set.
     fn make(self, folder: &Path, check: bool) -> Result<()> {
         let version = env!("CARGO_PKG_VERSION");
         match self {
@@ -131,18 +131,18 @@ impl Part {
     }
 }
 
-/// What Debian packages contain.
+/// The content of Debian packages.
 struct Packed {
-    /// Where programs and library are.
+    /// The folder of the programs and the library.
     folder: PathBuf,
-    /// What Debian calls the processors that they are for.
+    /// Debian's name of the processor architecture.
     architecture: &'static str,
-    /// What starts the programs here, and its arguments; nothing does where they start themselves.
+    /// The emulator that runs the programs here, and its arguments; empty if they need none.
     emulator: &'static [&'static str],
 }
 
 impl Packed {
-    /// One of the programs, to be run here.
+    /// The command that runs one of the programs here.
     fn start(&self, program: &str) -> Command {
         let path = self.folder.join(program);
         let Some((emulator, arguments)) = self.emulator.split_first() else {
@@ -154,12 +154,12 @@ impl Packed {
     }
 }
 
-/// Builds what Debian packages for a target contain.
+/// Builds the content of Debian packages for a target.
 fn compile(target: &str) -> Result<Packed> {
     let mut programs = build::command("build", target)?;
     programs.args(["--bins", "-p", "switchml-userspace", "-p", "switchml-worker-cli"]);
     succeed(&mut programs)?;
-    // Programs that link with it ask for this name.
+    // Programs that are linked with the library ask for this name.
     let mut library = build::command("rustc", target)?;
     library.args(["-p", "switchml-c", "--lib", "--crate-type", "cdylib", "--"]);
     succeed(library.arg(format!("-Clink-arg=-Wl,-soname,{}", layout::SONAME)))?;
@@ -170,12 +170,12 @@ fn compile(target: &str) -> Result<Packed> {
     })
 }
 
-/// Makes Debian packages of this version in the folder; their paths.
+/// Makes Debian packages of this version in the folder. Returns their paths.
 fn make(packed: &Packed, folder: &Path, version: &str) -> Result<Vec<PathBuf>> {
     let source = folder.join("switchml");
     let _ = fs::remove_dir_all(&source);
     layout::lay_out(packed, &source, version)?;
-    // It sets what its tools want to know of the architecture.
+    // This sets the environment variables about the architecture.
     let mut rules = Command::new("dpkg-architecture");
     rules.args(["--host-arch", packed.architecture, "--force", "--command"]);
     succeed(rules.arg("debian/rules binary").current_dir(&source))?;
@@ -193,7 +193,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a command prints.
+/// The output of a command.
 fn text(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {name}"))?;
@@ -202,8 +202,8 @@ fn text(command: &mut Command) -> Result<String> {
     String::from_utf8(stdout).with_context(|| format!("{name} prints no text"))
 }
 
-/// A subcommand of cargo's of that version, such as `cyclonedx`, which is built if it is not there:
-/// a minute or more.
+/// Builds a cargo subcommand of some version, such as `cyclonedx`, if it is missing, which takes a
+/// minute or more. Returns its path.
 fn cargo_tool(subcommand: &str, version: &str) -> Result<PathBuf> {
     let name = format!("cargo-{subcommand}");
     let root = cargo::target_folder()?.join(&name);
@@ -218,7 +218,7 @@ fn cargo_tool(subcommand: &str, version: &str) -> Result<PathBuf> {
     Ok(tool)
 }
 
-/// Runs a command to its good end.
+/// Runs a command, which must succeed.
 fn succeed(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot start {name}"))?;
@@ -254,8 +254,8 @@ mod tests {
         assert_eq!(settings("KillSignal"), [] as [&str; 0]);
     }
 
-    /// In systemd's judgement, of 0 (safe) to 100: "OK" begins below 50, and the daemon's
-    /// capabilities and its use of the network are 20.
+    /// systemd's rating, from 0 (safe) to 100: "OK" begins below 50. The daemon's capabilities and
+    /// its use of the network give 20.
     #[test]
     fn systemd_finds_the_sandbox_tight() {
         let mut judge = Command::new("systemd-analyze");

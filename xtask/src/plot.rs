@@ -1,4 +1,4 @@
-//! What all plots have in common.
+//! The parts that all plots share.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -13,15 +13,15 @@ pub const COLOURS: [RGBColor; 5] = [
     RGBColor(118, 70, 140),
 ];
 
-/// Of captions.
+/// The font of captions.
 pub const FONT: (&str, u32) = ("sans-serif", 14);
 
 const SIZE: (u32, u32) = (720, 420);
 
-/// Where plots are drawn.
+/// The area in which plots are drawn.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What `paint` draws, as SVG.
+/// The SVG of what `paint` draws.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The test programs: cargo builds them all in one call, and says where each is.
+//! The test programs: cargo builds them all in one call, and reports the path of each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,23 +9,22 @@ use serde::Deserialize;
 
 use crate::cargo;
 
-/// Threads of a program for each processor: most tests wait for something most of the time, in
-/// namespaces of their own.
+/// Test threads per processor. Most tests mostly wait, each in its own namespaces.
 const THREADS_PER_PROCESSOR: usize = 4;
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its package, such as `switchml-worker`.
+    /// The program's package, such as `switchml-worker`.
     pub package: String,
-    /// Its target there, such as `suite`; of unit tests the crate's name.
+    /// The program's target in its package, such as `suite`; for unit tests the crate's name.
     pub target: String,
     executable: PathBuf,
-    /// The package's.
+    /// The package's folder.
     folder: PathBuf,
 }
 
-/// Of cargo's messages.
+/// The fields of cargo's messages that are read here.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,
@@ -46,7 +45,7 @@ struct Target {
 }
 
 impl Program {
-    /// Builds what these arguments of `cargo test` choose, without running it.
+    /// Builds the test programs that some arguments of `cargo test` choose, without running them.
     ///
     /// # Errors
     ///
@@ -67,7 +66,7 @@ impl Program {
         Ok(text.lines().filter_map(Self::of_message).collect())
     }
 
-    /// The one that a message of cargo's is about, if it is about one.
+    /// The program that a message of cargo is about, if any.
     fn of_message(line: &str) -> Option<Self> {
         let message: Message = serde_json::from_str(line).ok()?;
         let is_test = message.profile.is_some_and(|profile| profile.test);
@@ -79,22 +78,22 @@ impl Program {
         })
     }
 
-    /// As in the table of times: `switchml-worker: suite`.
+    /// The program's name in the table of times: `switchml-worker: suite`.
     pub fn name(&self) -> String {
         format!("{}: {}", self.package, self.target)
     }
 
-    /// Where it is.
+    /// The path of the program.
     pub fn executable(&self) -> &Path {
         &self.executable
     }
 
-    /// Where its package is.
+    /// The folder of the program's package.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The program, to be run as `cargo test` runs it, and with that many threads.
+    /// The command that runs the program as `cargo test` does, with [`THREADS_PER_PROCESSOR`].
     pub fn command(&self) -> Command {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let mut command = Command::new(&self.executable);
@@ -104,8 +103,8 @@ impl Program {
     }
 }
 
-/// The package's name in its id, such as `path+file:///folder/worker-lib#switchml-worker@0.1.0`. It
-/// is left out where the folder has it: `path+file:///folder/xtask#0.1.0`.
+/// The package's name in its id, such as `path+file:///folder/worker-lib#switchml-worker@0.1.0`.
+/// The id leaves out the name if the folder has the same: `path+file:///folder/xtask#0.1.0`.
 fn name_of(id: &str) -> Option<&str> {
     let (folder, version) = id.rsplit_once('#')?;
     match version.split_once('@') {
@@ -114,11 +113,11 @@ fn name_of(id: &str) -> Option<&str> {
     }
 }
 
-/// The package and the target of each program of integration tests that cargo knows.
+/// The package and the target of each integration test program in the workspace.
 ///
 /// # Errors
 ///
-/// If cargo does not say which there are.
+/// If cargo does not list them.
 #[cfg(test)]
 pub fn of_workspace() -> Result<Vec<(String, String)>> {
     #[derive(Deserialize)]

@@ -1,5 +1,5 @@
-//! A virtual environment with torch, below cargo's target folder; with this project's Python
-//! package in it where that is wanted.
+//! Virtual environments with torch, below cargo's target folder, with this project's Python package
+//! where needed.
 
 use std::env;
 use std::fs;
@@ -12,18 +12,19 @@ use switchml_rack::forget_package;
 
 use crate::{cargo, setup::packages};
 
-/// Gloo comes with it.
+/// The version of torch, which contains Gloo.
 const TORCH: &str = "2.15.0";
 
-/// An older torch, and libraries that it wants and the newest does not bring.
+/// An older torch, with the libraries that it needs and the newest torch does not bring.
 pub struct Older {
-    /// Its environment's name.
+    /// The name of its environment.
     name: &'static str,
     packages: &'static [&'static str],
     size: &'static str,
 }
 
-/// The oldest that the backend is for, as `OLDEST` in `switchml/torch/_trampoline.py`.
+/// The oldest version that the backend supports, the same as `OLDEST` in
+/// `switchml/torch/_trampoline.py`.
 pub const OLDEST: Older = Older {
     name: "torch-2.4.1",
     packages: &[
@@ -42,16 +43,17 @@ pub const OLDEST: Older = Older {
     size: "5 GB",
 };
 
-/// The first that needs no compiler, as `WITHOUT_COMPILER` there.
+/// The first version that needs no compiler, the same as `WITHOUT_COMPILER` in
+/// `switchml/torch/_trampoline.py`.
 pub const WITHOUT_COMPILER: Older = Older {
     name: "torch-2.14.0",
     packages: &["torch==2.14.0", "nvidia-curand==10.4.5.25"],
     size: "1.3 GB",
 };
 
-/// What pip installs: torch, what it wants for some conversions, what builds the package, data for
-/// an example, what checks types, gRPC for the worker that shares no code, what manages replicas,
-/// and what torch's own tests import.
+/// Packages that pip installs: torch, numpy for some of torch's conversions, the package's build
+/// tool, data for an example, a type checker, gRPC for the worker that shares no code, torchft for
+/// replicas, and a module for torch's own tests.
 fn requirements() -> [String; 8] {
     [
         format!("torch=={TORCH}"),
@@ -65,14 +67,15 @@ fn requirements() -> [String; 8] {
     ]
 }
 
-/// Where the environment with torch is, and the file in it that says what it was completed with.
+/// The environment with torch, and the file in it that lists its installed packages once it is
+/// complete.
 fn environment() -> Result<(PathBuf, PathBuf)> {
     let folder = cargo::target_folder()?.join("python").join(format!("torch-{TORCH}"));
     let complete = folder.join("complete");
     Ok((folder, complete))
 }
 
-/// Where an older torch is, and that file of it.
+/// The environment with an older torch, and the file in it that lists its installed packages.
 fn folder_of(older: &Older) -> Result<(PathBuf, PathBuf)> {
     let folder = cargo::target_folder()?.join("python").join(older.name);
     let complete = folder.join("complete");
@@ -83,7 +86,7 @@ fn is_complete(file: &Path, wanted: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|there| there == wanted)
 }
 
-/// What [`with_torch`] and [`with_older_torch`] would install.
+/// The packages that [`with_torch`] and [`with_older_torch`] would install.
 ///
 /// # Errors
 ///
@@ -101,7 +104,7 @@ pub fn missing() -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// The interpreter of an environment with torch, from PyPI. It is made if it is not there.
+/// The interpreter of an environment with torch, which is made from PyPI if it is missing.
 ///
 /// # Errors
 ///
@@ -111,8 +114,8 @@ pub fn with_torch() -> Result<PathBuf> {
     with(&environment()?.0, &requirements().join("\n"), &about)
 }
 
-/// The folder with the programs of an environment of this name, in which these are, from PyPI. It
-/// is made if it is not there.
+/// The folder with the programs of an environment with some tools, which is made from PyPI if it is
+/// missing.
 ///
 /// # Errors
 ///
@@ -127,19 +130,19 @@ pub fn with_tools(name: &str, tools: &[&str]) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// As [`with_tools`].
+/// The errors of [`with_tools`].
 pub fn kubernetes() -> Result<PathBuf> {
     with_tools("kubernetes", &["kubernetes-validate==1.37.0"])
 }
 
-/// The interpreter of an environment in the folder, with what is wanted.
+/// The interpreter of an environment in a folder, with the wanted packages.
 fn with(environment: &Path, wanted: &str, about: &str) -> Result<PathBuf> {
     let (python, complete) = (environment.join("bin/python"), environment.join("complete"));
     if is_complete(&complete, wanted) {
         return Ok(python);
     }
     if complete.exists() {
-        // It was wanted for less; pip brings the rest.
+        // The environment was made for fewer packages; pip installs the missing ones.
         return install(&python, &complete, wanted);
     }
     if !can_make_environments() {
@@ -156,14 +159,15 @@ fn with(environment: &Path, wanted: &str, about: &str) -> Result<PathBuf> {
     install(&python, &complete, wanted)
 }
 
-/// Installs what is wanted, and notes it in the file `complete`.
+/// Installs the wanted packages, and lists them in the file `complete`.
 fn install(python: &Path, complete: &Path, wanted: &str) -> Result<PathBuf> {
     run(pip(python).args(["install", "--no-cache-dir"]).args(wanted.lines()))?;
     fs::write(complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
     Ok(python.to_owned())
 }
 
-/// The same interpreter, with the package as it is now, installed as a user would.
+/// The interpreter of [`with_torch`], with the package in its present state, installed as a user
+/// would.
 ///
 /// # Errors
 ///
@@ -185,13 +189,13 @@ pub fn with_package() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// The interpreter of an environment with an older torch, which has all else from the environment
-/// of the newest, the package included: a quarter of the disk and time that one of its own would
-/// take.
+/// The interpreter of an environment with an older torch. It uses all other packages, this
+/// project's included, from the newest torch's environment: this takes a quarter of the disk and
+/// time.
 ///
 /// # Errors
 ///
-/// The first step that failed, as it does where there is no such torch for this Python.
+/// The first step that failed, for example if there is no such torch for this Python.
 pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
     let (folder, complete) = folder_of(older)?;
     let (python, wanted) = (folder.join("bin/python"), older.packages.join("\n"));
@@ -210,7 +214,7 @@ pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
         .arg(&python)
         .args(["install", "--no-cache-dir", "--no-deps"])
         .args(older.packages))?;
-    // What Python finds in such a file comes after the environment's own.
+    // Python searches the folders in such a file after the environment's own.
     let beside = site_packages(&python)?.join("newest.pth");
     fs::write(&beside, site_packages(newest)?.as_os_str().as_encoded_bytes())
         .with_context(|| format!("cannot write {}", beside.display()))?;
@@ -218,13 +222,13 @@ pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Where an environment has its packages.
+/// The folder of an environment's packages.
 fn site_packages(python: &Path) -> Result<PathBuf> {
     let path = ask(python, "import sysconfig; print(sysconfig.get_path('purelib'), end='')")?;
     Ok(path.into())
 }
 
-/// What Python prints that runs this code.
+/// The output of some Python code.
 fn ask(python: &Path, code: &str) -> Result<String> {
     let output = Command::new(python)
         .args(["-c", code])
@@ -237,7 +241,7 @@ fn ask(python: &Path, code: &str) -> Result<String> {
 ///
 /// # Errors
 ///
-/// If it cannot be started.
+/// If the interpreter cannot be started.
 pub fn has_oldest(python: &Path) -> Result<bool> {
     let mut asked = Command::new(python);
     asked.args(["-c", "import sys; sys.exit(sys.version_info >= (3, 13))"]);
@@ -245,7 +249,7 @@ pub fn has_oldest(python: &Path) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Makes sure that there is what compiles for the oldest torch.
+/// Installs the compiler for the oldest torch, if it is missing.
 ///
 /// # Errors
 ///
@@ -253,12 +257,12 @@ pub fn has_oldest(python: &Path) -> Result<bool> {
 pub fn compiler(python: &Path) -> Result<()> {
     let code = "import sysconfig; print(sysconfig.get_path('include'), end='/Python.h')";
     let header = ask(python, code)?;
-    // Those who built their Python themselves have it.
+    // Python's header is there if the users have built their Python themselves.
     let needed = [("/usr/bin/c++", "g++"), (header.as_str(), "python3-dev")];
     packages::ensure(&needed, "the oldest torch needs")
 }
 
-/// Debian has that in a package of its own.
+/// Whether Python can make environments; Debian has this in a separate package.
 fn can_make_environments() -> bool {
     Command::new("python3")
         .args(["-c", "import venv, ensurepip"])

@@ -278,14 +278,14 @@ impl Run {
             _ if getuid().is_root() => {
                 job::in_rack(&binaries, rack, self.fanout.argument(), self.rate, load)
             }
-            // It would ask for sudo again and again.
+            // Without this, it would ask for sudo again and again.
             _ if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
             _ => run_rack_as_root(&folder),
         }
     }
 }
 
-/// Runs this very command again through sudo, now that all is built: the rack alone needs root.
+/// Runs this command again through sudo, after the build: only the rack needs root.
 fn run_rack_as_root(folder: &std::path::Path) -> Result<()> {
     eprintln!(
         "a rack of network namespaces needs root; asking sudo (--data-plane software needs no \

@@ -1,8 +1,8 @@
-//! `cargo xtask setup`: what a machine with Rust lacks for building the BPF program and running
-//! racks.
+//! `cargo xtask setup`: installs what a machine with Rust lacks for building the BPF program and
+//! running racks.
 //!
-//! Each part looks whether its thing is there, which takes milliseconds, and acts only if not.
-//! Nothing is kept outside the folders of cargo, of the toolchain and of the system's package
+//! Each part checks whether its tool is there, which takes milliseconds, and acts only if it is
+//! not. All files are in the folders of cargo, of the toolchain and of the system's package
 //! manager.
 
 mod bpf_linker;
@@ -17,7 +17,7 @@ pub use compiler::Compiler;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Brings the machine to where the workspace builds and racks run. Silent if it is there already.
+/// Installs what is missing to build the workspace and run racks. Silent if nothing is missing.
 ///
 /// # Errors
 ///
@@ -29,31 +29,31 @@ pub fn run() -> Result<()> {
     bpf_linker::ensure(&compiler)
 }
 
-/// What watches a daemon in tests: a browser, installed, and Prometheus, whose folder in `target`
-/// it returns.
+/// Installs a browser and downloads Prometheus, for tests that watch a daemon. Returns the folder
+/// of Prometheus in `target`.
 ///
 /// # Errors
 ///
-/// If Debian's packages cannot be had.
+/// If Debian's packages cannot be downloaded.
 pub fn watchers(target: &Path) -> Result<PathBuf> {
     packages::ensure(&[packages::BROWSER], "the test of the status page needs")?;
     prometheus::fetch(target)
 }
 
-/// Both MPIs that benchmarks and tests compare with, their compilers, and Python's bindings.
+/// Installs both MPIs for benchmarks and tests, their compilers, and Python's bindings.
 ///
 /// # Errors
 ///
-/// If Debian's packages cannot be had.
+/// If Debian's packages cannot be downloaded.
 pub fn mpi() -> Result<()> {
     packages::ensure(&packages::MPI, "programs of MPI need")
 }
 
-/// What [`run`] would install.
+/// The parts that [`run`] would install.
 ///
 /// # Errors
 ///
-/// As [`Compiler::find`].
+/// The errors of [`Compiler::find`].
 pub fn missing() -> Result<Vec<String>> {
     let compiler = Compiler::find()?;
     let packages = packages::missing(&packages::NEEDED);
@@ -68,18 +68,18 @@ pub fn missing() -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// Says what is about to be done and why.
+/// Prints what is about to be done, and why.
 fn announce(step: &str) {
     eprintln!("setup: {step}");
 }
 
-/// Completes the error of a failed step with what to do instead.
+/// Adds the manual alternative to the error of a failed step.
 fn or_by_hand<T>(result: Result<T>, step: &str, by_hand: &str) -> Result<T> {
     result.map_err(|error| anyhow!("{step} failed: {error:#}; by hand: {by_hand}"))
 }
 
-/// Runs a command to its end and returns what it wrote to standard output; on failure, the error
-/// ends with the last line of what it wrote to standard error.
+/// Runs a command to its end, and returns its standard output. On failure, the error ends with the
+/// last line of its standard error.
 fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;

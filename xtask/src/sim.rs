@@ -1,5 +1,5 @@
-//! `cargo xtask sim`: simulated systems under faults, seed by seed. The simulator is a program of
-//! its own, because it needs the BPF program's build and this crate must not.
+//! `cargo xtask sim`: simulated systems under faults, seed by seed. The simulator is a separate
+//! program, because it needs the BPF program's build, which this crate must not need.
 
 use std::ffi::OsString;
 

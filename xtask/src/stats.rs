@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The middle of some numbers, and the half of them around it.
+/// The median of some numbers, and the quartiles around it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// First quartile.
@@ -13,7 +13,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of numbers of which there is at least one; quartiles between two numbers are interpolated.
+    /// The spread of at least one number; quartiles between two numbers are interpolated.
     pub fn of(mut numbers: Vec<f64>) -> Self {
         numbers.sort_by(f64::total_cmp);
         let quantile = |share: f64| {
@@ -24,13 +24,13 @@ impl Spread {
         Self { low: quantile(0.25), median: quantile(0.5), high: quantile(0.75) }
     }
 
-    /// Of the ratios, pair by pair.
+    /// The spread of the ratios, pair by pair.
     pub fn of_ratios(numerators: &[f64], denominators: &[f64]) -> Self {
         Self::of(numerators.iter().zip(denominators).map(|(a, b)| a / b).collect())
     }
 }
 
-/// A mean, and how well these numbers tell it.
+/// A mean, and its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
     pub mean: f64,
@@ -39,7 +39,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Of numbers that have nothing to do with each other; the error of a single one is infinite.
+    /// The mean of independent numbers; the error of a single number is infinite.
     pub fn of(numbers: &[f64]) -> Self {
         let count = numbers.len() as f64;
         let mean = numbers.iter().sum::<f64>() / count;
@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_mean_and_its_standard_error() {
-        // Squares of 4, 1, 1, 4 and 0: a variance of 2.5, and that of the mean is a fifth of it.
+        // The squares are 4, 1, 1, 4 and 0: the variance is 2.5, and the variance of the mean a
+        // fifth of it.
         let mean = Mean::of(&[1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(mean, Mean { mean: 3.0, error: 0.5f64.sqrt() });
         assert_eq!(Mean::of(&[7.0]), Mean { mean: 7.0, error: f64::INFINITY });

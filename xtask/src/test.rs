@@ -27,9 +27,9 @@ use times::{Clock, Level};
 const SKIPPED: &str = "SWITCHML_SKIPPED";
 /// Names the interpreter that has the Python package and torch.
 const PYTHON: &str = "SWITCHML_PYTHON";
-/// Names the one that has the oldest torch which the package is for.
+/// Names the interpreter with the oldest torch that the package supports.
 const OLDEST: &str = "SWITCHML_PYTHON_OLDEST";
-/// Names the one that has the first torch which needs no compiler.
+/// Names the interpreter with the first torch that needs no compiler.
 const MIDDLE: &str = "SWITCHML_PYTHON_MIDDLE";
 /// Names the folder that has Prometheus and promtool.
 const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
@@ -60,17 +60,18 @@ pub struct Test {
 }
 
 impl Test {
-    /// Those that these arguments of `cargo test` choose, all of which must run.
+    /// The tests that some arguments of `cargo test` choose, all of which must run.
     pub fn chosen(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();
         Self { all: false, stress: None, require_all: true, arguments }
     }
 
-    /// Says what it will install and run; builds and runs the tests, then what is no test program,
-    /// and sums up.
+    /// Prints what it will install and run, builds and runs the test programs, then runs the other
+    /// checks, and prints a summary.
     ///
-    /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are
-    /// compiled once, and the property and simulation tests run many times faster.
+    /// All builds are release builds: the end-to-end tests need the release binaries anyway, so
+    /// dependencies are compiled only once, and the property and simulation tests run many times
+    /// faster.
     ///
     /// # Errors
     ///
@@ -117,13 +118,13 @@ impl Test {
         self.conclude(&counts, &skips.lines()?, succeeded)
     }
 
-    /// Whether arguments of `cargo test` choose what runs.
+    /// Whether arguments of `cargo test` choose the tests.
     fn chooses(&self) -> bool {
         self.stress.is_none() && !self.arguments.is_empty()
     }
 
-    /// Builds what the tests are and need, and installs the rest. The test programs, unless
-    /// arguments choose them; and variables that tell them where things are.
+    /// Builds the tests and their binaries, and installs their other dependencies. Returns the test
+    /// programs, unless arguments choose them, and variables with the paths that tests need.
     fn prepare(&self, plan: Plan) -> Result<(Vec<Program>, Variables)> {
         let chooses = self.chooses();
         // Testing everything builds the binaries on the way, with the features that the tests need;
@@ -151,8 +152,8 @@ impl Test {
         Ok((programs, environment))
     }
 
-    /// Lists what was skipped, and what was left out because it needs what no machine must have;
-    /// says the totals and decides.
+    /// Lists the skipped tests, and the tests that are left out because they need something
+    /// optional; prints the totals, and decides on success.
     fn conclude(&self, counts: &Counts, skipped: &[String], succeeded: bool) -> Result<()> {
         say!("");
         let (left_out, skips): (Vec<_>, Vec<_>) =
@@ -183,9 +184,9 @@ impl Test {
     }
 }
 
-/// Builds the tests while pip installs what those in Python need: the one waits for processors, the
-/// other for the network and the disk. Then installs the package. The programs, and the variables
-/// that tell them of it.
+/// Builds the tests while pip installs the packages for those in Python: the build mostly waits for
+/// processors, and pip for network and disk. Then installs our package. Returns the test programs,
+/// and the variables with the interpreters.
 fn with_python(build: impl FnOnce() -> Result<Vec<Program>>) -> Result<(Vec<Program>, Variables)> {
     let install = || {
         let python = python::with_torch()?;
@@ -208,8 +209,8 @@ fn with_python(build: impl FnOnce() -> Result<Vec<Program>>) -> Result<(Vec<Prog
     Ok((programs, named))
 }
 
-/// Runs the tests of a level, one program after the other, then what is no test program. Whether
-/// all succeeded.
+/// Runs the tests of a level, one program after the other, and then the other checks. Returns
+/// whether all succeeded.
 fn run_level(
     level: Level,
     programs: &[Program],
@@ -248,8 +249,8 @@ fn run_level(
     Ok(succeeded)
 }
 
-/// Runs a command to its end, passes its output on, and counts what that says of tests. Whether it
-/// succeeded.
+/// Runs a command to its end, passes its output on, and counts the tests in the output. Returns
+/// whether the command succeeded.
 fn run_counting(command: &mut Command, counts: &mut Counts) -> Result<bool> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -261,7 +262,7 @@ fn run_counting(command: &mut Command, counts: &mut Counts) -> Result<bool> {
     for line in BufReader::new(output).split(b'\n') {
         let line = line.with_context(|| format!("cannot read what {program} writes"))?;
         let text = String::from_utf8_lossy(&line);
-        // Nobody may read our output any more; the tests still count.
+        // The output may have no reader any more; the tests still count.
         let _ = writeln!(std::io::stdout(), "{text}");
         counts.add(&text);
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: what no compiler checks of the text, by the program `switchml-tidy`.
+//! `cargo xtask tidy`: checks of the text that no compiler makes, in the program `switchml-tidy`.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! `cargo xtask train`: the examples of the Python package trained with Gloo and through the
 //! aggregator, from the same seed, side by side.
 //!
-//! Every job is torchrun in four namespaces with a script that knows nothing of all this. Gloo has
-//! a rack of its own, with nothing attached to the switch's ports.
+//! Every job is torchrun in four namespaces with an unchanged example script. Gloo has its own
+//! rack, with no program at the switch's ports.
 
 mod bits;
 mod curves;
@@ -22,7 +22,7 @@ use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Torchrun, Training}
 
 use crate::{cargo, cargo::Selection, python};
 
-/// Far longer than a job takes, also on a busy machine.
+/// Far longer than a job takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Options of `cargo xtask train`.
@@ -79,24 +79,24 @@ impl Example {
     }
 }
 
-/// What came of an example.
+/// The result of an example.
 struct Outcome {
-    /// Of the plot's file.
+    /// The name of the plot's file.
     name: String,
-    /// Markdown.
+    /// The report, as Markdown.
     text: String,
-    /// SVG.
+    /// The plot, as SVG.
     plot: String,
-    /// What is not as promised.
+    /// The goals that are missed.
     missed: Vec<String>,
 }
 
 impl Train {
-    /// Trains, writes what came out, and judges it.
+    /// Trains, writes the results, and judges them.
     ///
     /// # Errors
     ///
-    /// A failed step, a failed script with its last lines, or what is not as promised.
+    /// A failed step, a failed script with its last lines, or missed goals.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
@@ -151,14 +151,14 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Who sums up.
+/// The backend that sums up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backend {
     Gloo,
     Switchml,
 }
 
-/// The racks, up, with nothing running but the aggregator.
+/// The racks, in which only the aggregator runs.
 struct Site {
     // Dropped in this order.
     aggregator: Aggregator,

@@ -36,7 +36,8 @@ control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metad
 #ifdef COMBINER
         m.combiner.now = standard.ingress_global_timestamp + PATIENCE;
 #endif
-        // What comes again was a contribution: it is not judged twice. What goes by is not, either.
+        // A recirculated packet was a contribution: it is not checked twice. A packet that goes by
+        // is not checked, either.
         if (m.is_contribution == 1 && m.first != PASS_BY) {
             bit<32> right;
             check_word.apply(h, 1, right);

@@ -1,5 +1,5 @@
-// What a combination of contributions adds up, a register for each part. When, the role's rules
-// say.
+// The sums of a combination of contributions, a register for each part. The role's rules decide
+// when to add.
 
 // The check words, added up (rule 8.12).
 control Check(inout headers_t h, inout metadata_t m) {

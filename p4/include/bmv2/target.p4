@@ -11,7 +11,7 @@ control Salt(in headers_t h, out bit<32> salt) {
     }
 }
 
-// The check word of the packet as it is, if it stands for that many contributions.
+// The check word of the packet as it is, if it stands for `contributions` contributions.
 control CheckWord(in headers_t h, in bit<32> contributions, out bit<32> word) {
     Salt() one;
 
@@ -59,13 +59,13 @@ struct learn_t {
 #define TO_GROUP(group) standard.mcast_grp = group;
 #define FLOOD(group) standard.mcast_grp = group;
 #define CONTROL_REPLY_TO_PORT(port) standard.egress_spec = port;
-// Egress recirculates what has a pass header, whatever the port.
+// Egress recirculates each frame with a pass header, whatever the port.
 #define ONCE_MORE standard.egress_spec = m.again;
 #define LEARN \
     digest<learn_t>(1, { \
         h.switchml.job, h.switchml.epoch, h.switchml.rank, \
         m.port, h.ethernet.src, h.ipv4.src, h.udp.src });
 #ifdef COMBINER
-// Egress looks whether it has to add one.
+// Egress checks whether it has to add one.
 #define THROUGH_EGRESS
 #endif

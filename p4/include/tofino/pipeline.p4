@@ -28,10 +28,10 @@ parser IngressParser(
 #include "../parser.p4"
 }
 
-// Nothing is mirrored. But the chip looks at the containers of both fields, the second being the
-// compiler's own session number, and takes what another field left there for a request to mirror.
-// Zeros, which the parser sets, are a request of the type 0, which the compiler has an entry for;
-// there is none for NOT_MIRRORED.
+// Nothing is mirrored. But the chip reads the containers of both fields below (the second is the
+// compiler's own session number), and takes values that another field left there for a request to
+// mirror. Zeros, which the parser sets, are a request of type 0, for which the compiler has an
+// entry; it has none for NOT_MIRRORED.
 #define NOT_MIRRORED 1
 @pa_no_overlay("ingress", "ig_intr_md_for_dprsr.mirror_type")
 @pa_no_overlay("ingress", "$tmp2")
@@ -48,8 +48,8 @@ control Ingress(
 
     action exclude(bit<9> id) { manager.level2_exclusion_id = id; }
 
-    // Each port has an exclusion id, of which there are fewer than numbers of ports: a frame that
-    // is flooded does not go back.
+    // Each port has an exclusion id, so that a flooded frame does not go back. There are fewer ids
+    // than port numbers, so this table maps them.
     table exclusions {
         key = { intrinsic.ingress_port: exact @name("port"); }
         actions = { exclude; NoAction; }
@@ -112,7 +112,7 @@ struct egress_headers_t {
     ipv4_t ipv4;
     udp_t udp;
     switchml_t switchml;
-    // Of a partial sum, the first two lanes.
+    // The first two lanes of a partial sum.
     control_reply_t control_reply;
 }
 
@@ -141,8 +141,8 @@ parser EgressParser(
     }
 }
 
-// Adds to `salt` what one byte of the header adds to it: there is no product of a field and a
-// number, but there are tables.
+// Adds the contribution of one header byte to `salt`. A table replaces the product of a field and a
+// constant, which the chip cannot compute.
 control Salt(in bit<8> byte, inout bit<32> salt)(bit<64> factor) {
     action add(bit<32> value) { salt = salt + value; }
 #define SALT_1(n) n: add((factor * (n))[31:0]);

@@ -1,11 +1,12 @@
 // ---- Ingress ----
 
-// Of each pipeline. All ranks of a job must be at one of them: registers belong to a pipeline.
+// The recirculation port of each pipeline. All ranks of a job must be at one pipeline, because
+// registers belong to a pipeline.
 #define RECIRCULATION_PORT 9w68 &&& 9w0x7F
 #define LEARN_DIGEST 1
-// Neither a group's, nor the one that the chip prunes for by default, 0.
+// Neither a group's node, nor 0, which the chip prunes for by default.
 #define NO_NODE 16w0xFFFF
-// Of a chip: 0 to 287.
+// Number of exclusion ids of a chip: 0 to 287.
 #define EXCLUSION_IDS 288
 
 #define ARCHITECTURE_PARAMETERS                              \

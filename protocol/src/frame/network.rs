@@ -1,5 +1,5 @@
-//! IP headers of both kinds. [`Network`] is what they have in common, and all that the rest of a
-//! frame knows of them.
+//! IP headers of both kinds. [`Network`] is what they have in common, and all that code for the
+//! rest of a frame uses of them.
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -15,29 +15,29 @@ const PROTOCOL_UDP: u8 = 17;
 const FRAGMENT_MASK: u16 = 0x3FFF;
 const DONT_FRAGMENT: u16 = 0x4000;
 const HOPS: u8 = 64;
-/// Headers between that of IPv6 and UDP's: hop-by-hop options, routing, fragment, destination
-/// options.
+/// Headers that may stand between IPv6's and UDP's: hop-by-hop options, routing, fragment,
+/// destination options.
 const EXTENSIONS: [u8; 4] = [0, 43, 44, 60];
-/// Of IPv6's first word.
+/// Position of the traffic class in IPv6's first word.
 const TRAFFIC_CLASS_SHIFT: u32 = 20;
 
 /// An IP header without options or extensions.
 pub trait Network:
     FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Copy + 'static
 {
-    /// Of frames with it.
+    /// EtherType of frames with this header.
     const ETHERTYPE: u16;
     /// Whether UDP may go without a checksum: over IPv6, hosts drop such packets (RFC 8200).
     const CHECKSUM_IS_OPTIONAL: bool;
-    /// Whether jobs over it may have groups.
+    /// Whether jobs over this kind of IP may have groups.
     const HAS_GROUPS: bool;
-    /// Its size in bytes.
+    /// Size of this header in bytes.
     const LEN: u16 = size_of::<Self>() as u16;
 
-    /// Rule 5.8: whether UDP follows, and nothing that is not served comes before. Says why not
-    /// otherwise.
+    /// Rule 5.8: whether UDP follows this header, without anything unsupported. The error says why
+    /// not.
     fn is_udp(&self) -> Result<(), Outcome>;
-    /// Rule 7.1: whether its own checksum is right, if it has one.
+    /// Rule 7.1: whether this header's checksum is right, if it has one.
     fn is_intact(&self) -> bool;
     /// Bytes of the IP packet, this header included.
     fn packet_len(&self) -> usize;
@@ -53,16 +53,16 @@ pub trait Network:
     fn set_destination(&mut self, address: Ip);
     /// DSCP and ECN.
     fn traffic_class(&self) -> u8;
-    /// Rule 5.4: sets traffic class and length, and what else an answer has, its checksum too.
+    /// Rule 5.4: sets traffic class, length and the other fields of an answer, the checksum too.
     fn finish(&mut self, traffic_class: u8, udp_len: u16);
-    /// Makes its own checksum right, if it has one.
+    /// Sets this header's checksum, if it has one.
     fn seal(&mut self);
     /// Sum of the 16-bit words of the source address.
     fn sum_of_source(&self) -> u32;
     /// Sum of the 16-bit words of the destination address.
     fn sum_of_destination(&self) -> u32;
 
-    /// Ones' complement sum of what UDP's checksum covers beside the UDP packet (RFC 768, RFC
+    /// Ones' complement sum of the pseudo-header, which UDP's checksum also covers (RFC 768, RFC
     /// 8200).
     #[inline(always)]
     fn sum_of_pseudo_header(&self, udp_len: u16) -> u32 {
@@ -236,7 +236,8 @@ impl Network for Ipv6 {
 
     #[inline(always)]
     fn is_udp(&self) -> Result<(), Outcome> {
-        // In a binding, one of IPv4 would be that of another place. No host sends or takes it.
+        // In a binding, an IPv4-mapped address would mean another place. No host sends or takes
+        // one.
         if self.source().is_v4() || self.destination().is_v4() {
             return Err(Outcome::NotOurs);
         }

@@ -8,18 +8,19 @@ use super::{ETHERNET_LEN, ETHERTYPE_QINQ, ETHERTYPE_VLAN};
 use crate::U16;
 use crate::ip::Ip;
 
-/// Of a tag's value.
+/// The bits of a tag's value that hold the VLAN.
 const VLAN_MASK: u16 = 0x0FFF;
 /// Offset of the source address in an IPv4 header.
 const IPV4_SOURCE: usize = 12;
-/// The same in one of IPv6.
+/// Offset of the source address in an IPv6 header.
 const IPV6_SOURCE: usize = 8;
 
 /// VLAN tags that networks put on a frame: one, or two of 802.1ad.
 const MAX_TAGS: usize = 2;
 
-/// What was taken off a frame, between MACs and EtherType: kind and value, or 0 for nothing.
-/// One number, because verifiers refuse an enum that is copied with a field that it does not have.
+/// The VLAN tag that was taken off a frame, between MACs and EtherType: kind and value, or 0 if
+/// there was none. One number, because verifiers refuse an enum that is copied with a field that it
+/// does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(u32);
 
@@ -27,13 +28,13 @@ impl Tag {
     /// No tag.
     pub const NONE: Self = Self(0);
 
-    /// That of the kind and the value which a tag has in a frame.
+    /// The tag with this kind and this value in a frame.
     #[inline(always)]
     pub const fn new(kind: u16, value: u16) -> Self {
         Self((kind as u32) << 16 | value as u32)
     }
 
-    /// Rule 5.10: the VLAN, 0 for none; or none at all if frames with such a tag are not served.
+    /// Rule 5.10: the VLAN, 0 for none; `None` if frames with such a tag are not served.
     #[inline(always)]
     pub const fn vlan(self) -> Option<u16> {
         match (self.0 >> 16) as u16 {
@@ -64,7 +65,7 @@ pub const TAG_LEN: usize = 4;
 const _: () = assert!(size_of::<Tagged>() == ETHERNET_LEN - 2 + TAG_LEN);
 
 impl Tagged {
-    /// With that tag.
+    /// The beginning of a frame with these MACs and this tag.
     #[inline(always)]
     pub const fn new(macs: [u8; 12], tag: Tag) -> Self {
         Self { macs, kind: U16::new((tag.0 >> 16) as u16), value: U16::new(tag.0 as u16) }
@@ -85,10 +86,10 @@ impl Tagged {
 pub enum Source {
     /// An IP address, whatever the packet is.
     Ip(Ip),
-    /// No IP address.
+    /// Not an IP packet.
     Other,
-    /// Behind more tags than networks use. Linux takes off any number of them that give no VLAN,
-    /// and then takes the packet.
+    /// Hidden behind more tags than networks use. Linux takes off any number of tags that name no
+    /// VLAN, and then takes the packet.
     Hidden,
 }
 
@@ -96,7 +97,7 @@ pub enum Source {
 /// frame is that long. `tag` has been taken off it.
 #[inline(always)]
 pub fn source(tag: Tag, read: impl Fn(usize) -> Option<[u8; 4]>) -> Source {
-    // Of the EtherType.
+    // Offset of the EtherType.
     let mut offset = ETHERNET_LEN - 2;
     let removed = usize::from(tag != Tag::NONE);
     for _ in removed..=MAX_TAGS {

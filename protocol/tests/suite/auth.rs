@@ -24,7 +24,7 @@ fn the_tag_is_siphash_2_4_of_its_authors() {
     assert_eq!(tag.get(), 0x7127_512F_72F2_7CCE);
 }
 
-/// By the crate.
+/// SipHash-2-4 of a message, by the `siphasher` crate.
 fn siphash(key: [u8; 16], message: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new_with_key(&key);
     hasher.write(message);

@@ -109,7 +109,7 @@ fn a_frames_source_is_found_behind_two_tags() {
     assert_eq!(found(&from(&[dot1q], ipv4)), aggregator);
     assert_eq!(found(&from(&[dot1ad, dot1q], ipv4)), aggregator);
     assert_eq!(found(&from(&[dot1q; 3], ipv4)), Source::Hidden);
-    // One that has been taken off counts, too.
+    // A tag that has been taken off counts, too.
     for removed in [Tag::new(0x8100, 5), Tag::new(0x88A8, 0)] {
         assert_eq!(behind(removed, &from(&[dot1q], ipv4)), aggregator);
         assert_eq!(behind(removed, &from(&[dot1q; 2], ipv4)), Source::Hidden);

@@ -99,8 +99,8 @@ fn decode_says_what_is_malformed() {
     assert_eq!(decode(&bytes[..32]).err(), Some(Malformed::Length));
 }
 
-/// What is behind a control reply's words was in the segment before. A filler is whatever was
-/// there.
+/// The bytes behind a control reply's words are left over from the segment, and so is a whole
+/// filler.
 #[test]
 fn control_replies_may_be_followed_by_anything_and_fillers_may_be_anything() {
     let good = contribution(1, 2, 3, vec![7; 32]);

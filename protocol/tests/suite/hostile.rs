@@ -59,8 +59,8 @@ proptest! {
         bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), packet_like()],
     ) {
         if let Ok((header, kind, _, lanes)) = decode(&bytes) {
-            // What is behind the header of a FILLER means nothing, nor does what is behind the
-            // lanes of a control reply.
+            // Bytes behind the header of a FILLER mean nothing, nor do bytes behind the lanes of a
+            // control reply.
             let count = if kind == Kind::Filler { 0 } else { usize::from(header.payload_lanes()) };
             let tag_len = if header.flags & TAGGED != 0 && kind != Kind::Filler { 8 } else { 0 };
             let end = 32 + 4 * count + tag_len;
@@ -139,8 +139,8 @@ proptest! {
 fn a_flipped_bit_on_the_way_never_changes_a_sum() {
     let harmless = |bit: usize| bit / 8 == 17 || (28..32).contains(&(bit / 8)); // flags and aux
     let lanes: Vec<u32> = (0..64).map(|lane| lane * 0x0101_0101).collect();
-    // To a round that it starts, one that it would be added to, one that it would complete, and one
-    // that it is in.
+    // The packet goes to a round that it would start, one that it would be added to, one that it
+    // would complete, and one that has it already.
     for (op, slot) in ALL_OPS.into_iter().flat_map(|op| (0..4).map(move |slot| (op, slot))) {
         let packet = |rank| Packet { op, ..contribution(rank, slot, 0, lanes.clone()) }.sealed();
         let in_already: &[u16] = [&[][..], &[0], &[0, 2], &[0, 1]][usize::from(slot)];

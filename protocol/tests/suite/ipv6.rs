@@ -1,5 +1,5 @@
-//! The same over IPv6: what is served, and what an answer's headers are, against bytes written by
-//! hand and RFC 1071.
+//! The envelope over IPv6: which frames are served, and the headers of an answer, against bytes
+//! written by hand and RFC 1071.
 
 use proptest::prelude::*;
 use switchml_protocol::U32;
@@ -10,8 +10,8 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// From fd88::1 at port 0x1234 to fd88::fe at 48864, 40 bytes of UDP behind 62 of headers; with a
-/// flow label.
+/// Headers of a frame from fd88::1 at port 0x1234 to fd88::fe at 48864, 40 bytes of UDP behind 62
+/// of headers; with a flow label.
 #[rustfmt::skip]
 const HEADERS: [u8; 62] = [
     0x02, 0, 0, 0, 0, 0xAA, 0x02, 0, 0, 0, 0, 0x11, 0x86, 0xDD,
@@ -23,7 +23,7 @@ const HEADERS: [u8; 62] = [
 const UDP: usize = 54;
 const PAYLOAD: usize = 62 + 32;
 
-/// With other bytes at some offset.
+/// The headers, with other bytes at some offset.
 fn patched(at: usize, bytes: &[u8]) -> Envelope<Ipv6> {
     let mut headers = HEADERS;
     headers[at..at + bytes.len()].copy_from_slice(bytes);
@@ -161,7 +161,8 @@ fn what_is_offloaded_begins_with_the_pseudo_header() {
     assert_eq!(envelope.udp_checksum.get(), 0xFCC9);
 }
 
-/// A frame with a packet in it, apart from the headers before: its header and lanes, too.
+/// A frame with a packet in it and zeros for the headers before; also the packet's header and
+/// lanes.
 fn packet(job: u16, lanes: &[u32]) -> (Vec<u8>, Header, Vec<U32>) {
     let mut header = Header::read_from_bytes(&[0xA5; 32]).unwrap();
     header.job.set(job);
@@ -173,7 +174,8 @@ fn packet(job: u16, lanes: &[u32]) -> (Vec<u8>, Header, Vec<U32>) {
 }
 
 proptest! {
-    /// Also of a copy that is made for another place, from what the first place's has.
+    /// Checksums are also right in a copy for another place, made from the checksum of the first
+    /// copy.
     #[test]
     fn checksums_are_right_whatever_is_in_a_packet(
         job in any::<u16>(),

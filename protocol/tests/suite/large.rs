@@ -52,7 +52,7 @@ fn pendings_are_as_long_as_the_job_needs() {
     }
 }
 
-/// What a larger job left in a slot is nobody's, whichever way the sizes go.
+/// Values that an earlier job left in a slot never show, whether the next job is larger or smaller.
 #[test]
 fn slots_change_between_large_and_small_jobs() {
     let mut epoch = EPOCH;
@@ -96,7 +96,7 @@ fn a_mismatch_names_large_ranks() {
     assert_eq!(answer(&switch, &other).payload, [1, 990 << 16 | 777]);
 }
 
-/// The same places in two groups are different ranks: neither hides the other.
+/// The same bit in two groups means different ranks: neither hides the other.
 #[test]
 fn groups_do_not_overlap() {
     let mut lockstep = Lockstep::new(100, 1, 0, false);

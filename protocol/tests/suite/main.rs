@@ -2,7 +2,7 @@
 //!
 //! Expected values come from `docs/protocol.md` and from arithmetic of the tests' own: [`packet`]
 //! encodes packets and computes check words, [`reference`] says what an aggregator must answer,
-//! both written from the page alone.
+//! both written from the specification alone.
 
 mod combiner_reference;
 mod packet;

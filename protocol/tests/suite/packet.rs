@@ -44,7 +44,7 @@ pub struct Packet {
     pub check: u32,
     pub aux: u32,
     pub payload: Vec<u32>,
-    /// What is behind the payload if it is TAGGED.
+    /// The tag behind the payload, if it is TAGGED.
     pub tag: Option<u64>,
 }
 
@@ -159,7 +159,7 @@ pub fn check_word(packet: &Packet, contributions: u64) -> u32 {
     add_words(packet.payload.iter().copied().chain(salts).chain(surplus(packet)))
 }
 
-/// What a partial sum's check word has beside those of its contributions.
+/// By how much a partial sum's check word exceeds the sum of its contributions' check words.
 pub fn surplus(packet: &Packet) -> Vec<u32> {
     if packet.kind != PARTIAL {
         return vec![];

@@ -33,7 +33,7 @@ fn assert_refused(switch: &Switch, packet: &Packet, outcome: Outcome) {
     assert!(before == *switch.slots.borrow(), "a slot was touched");
 }
 
-/// The RESULT for all of a round of so many ranks, each of which contributed its number plus 1.
+/// The RESULT for all of a round of `ranks` ranks, each of which contributed its number plus 1.
 fn result(ranks: u16, round: u32) -> Packet {
     let total = (1..=u32::from(ranks)).sum();
     let mut result =
@@ -241,14 +241,14 @@ fn partial_maxima() {
     assert_eq!(max(sum_of(&[0, 2], 0), 40).kind, PARTIAL);
 }
 
-/// Rule 3.5: every single flipped bit of the fields that the check word covers shows, also where
-/// the number of ranks is even. (An even number of salts would not tell the highest bits apart.)
+/// Rule 3.5: every flipped bit of the fields that the check word covers is detected, also where the
+/// number of ranks is even. (An even number of salts would not tell the highest bits apart.)
 #[test]
 fn no_flipped_bit_of_a_partial_sum_touches_a_slot() {
     let switch = Switch::ready(64, 1);
     for first in [true, false] {
         let good = sum_of(if first { &[0, 1] } else { &[2, 3] }, 0);
-        // From `job` on, but not the flags, and every bit of the first lanes.
+        // Every bit from `job` on except the flags, and of the first byte of the lanes.
         for bit in (16..33 * 8).filter(|bit| !(136..144).contains(bit)) {
             let damaged = good.with_bit_flipped(bit);
             let before = switch.slots.borrow().clone();

@@ -26,7 +26,7 @@ pub struct Reference {
     /// Whether the job's packets have tags.
     pub has_tags: bool,
     homes: BTreeMap<u16, Binding>,
-    /// By slot and true round number.
+    /// All rounds, by slot and true round number.
     rounds: BTreeMap<(u16, i64), Round>,
 }
 
@@ -321,7 +321,7 @@ impl Reference {
     }
 }
 
-/// What can be judged without knowing the job.
+/// Refuses a packet for reasons that do not depend on the job.
 fn malformed(packet: &Packet) -> Option<Outcome> {
     if packet.version != 1 {
         return Some(Outcome::BadVersion);

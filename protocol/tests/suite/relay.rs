@@ -29,7 +29,7 @@ const PATIENCE: u32 = 100;
 
 /// The crate's functions over the simplest storage there is.
 struct Combiner {
-    /// Of its job.
+    /// State of the combiner's job.
     state: u32,
     members: RefCell<BTreeMap<u16, MemberEntry>>,
     cells: RefCell<Vec<Cell>>,
@@ -181,7 +181,7 @@ fn the_ranks_below_become_one_packet() {
     let sum = Packet { payload: vec![2003; 32], ..own(1) }.partial(&[1, 2]);
     let sum = Packet { flags: CHECKED | CE, ..sum };
     assert_eq!(combiner.up(&binding(1), &marked), (Outcome::Combined, vec![sum]));
-    // Alone in its group.
+    // Rank 33 is alone in its group.
     assert_eq!(combiner.up(&binding(33), &own(33)), (Outcome::Passed, vec![own(33)]));
 }
 
@@ -218,7 +218,7 @@ fn hellos_bind_and_go_on() {
     assert_eq!(combiner.up(&binding(2), &hello(1)).0, Outcome::WrongPlace);
     let guessed = Packet { aux: secret(2) ^ 1, ..hello(2) };
     assert_eq!(combiner.up(&binding(2), &guessed).0, Outcome::WrongSecret);
-    // Rank 3 is of the job, but not below.
+    // Rank 3 belongs to the job, but is not below.
     assert_eq!(combiner.up(&binding(3), &hello(3)).0, Outcome::BadRank);
     assert_eq!(combiner.up(&binding(200), &hello(200)).0, Outcome::BadRank);
     let group = Packet { flags: 16, ..hello(1) };

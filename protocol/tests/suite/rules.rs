@@ -276,7 +276,7 @@ fn members_of_an_aborted_job_are_told_and_nothing_is_added() {
         let served = receive_in_vain(&switch, &packet);
         assert_eq!(served, Served { outcome: Outcome::Aborted, answer: rejection(&packet, 3, 0) });
     }
-    // Strangers are not answered, here as elsewhere.
+    // A stranger gets no answer from an aborted job either.
     assert_eq!(
         receive_in_vain_from(&switch, &binding(9), &uniform(1, 0, 0, 2)).outcome,
         Outcome::WrongPlace

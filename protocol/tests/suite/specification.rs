@@ -23,7 +23,7 @@ fn cells(line: &str) -> Vec<&str> {
     row.map_or(vec![], |row| row.split('|').map(str::trim).collect())
 }
 
-/// What the page says of a field of the header.
+/// The specification's description of a field of the header.
 fn meaning(field: &str) -> &'static str {
     let mut rows = table(&["offset", "size", "field", "meaning"]);
     rows.find(|row| row[2] == field).map(|row| row[3]).expect("the field is in the table")

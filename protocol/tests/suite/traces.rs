@@ -1,5 +1,5 @@
-//! Random executions: whatever the network does, results are exact, and nobody who keeps the rules
-//! is refused.
+//! Random executions: whatever the network does, results are exact, and no worker that follows the
+//! rules is refused.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -11,7 +11,7 @@ use crate::reference::{Reference, signed};
 use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, key, secret};
 use crate::worker::{Job, Worker};
 
-/// The crate's aggregator, and beside it the reference that must give the same answers.
+/// The crate's aggregator, together with the reference that must give the same answers.
 pub struct Lockstep {
     switch: Switch,
     reference: Reference,
@@ -300,8 +300,8 @@ proptest! {
         let done =
             |world: &World| world.workers.iter().map(|worker| worker.done.len()).min().unwrap();
         let before = done(&world);
-        // One turn may go into resending what was under way, the next into the chunks behind it;
-        // each may need another, for what is asked for in full.
+        // One turn may go into resending what was in flight, and the next into the chunks behind
+        // it; each may need another turn, for contributions that ROOM asks for in full.
         for _ in 0..8 {
             world.fair_turn();
         }
@@ -331,7 +331,7 @@ enum Attempt {
     Abort,
 }
 
-/// What is wrong with it.
+/// What is wrong with an attempt.
 #[derive(Clone, Debug)]
 enum Twist {
     Nothing,
@@ -352,17 +352,17 @@ enum Twist {
     Rank(u16),
     LanesField(u16),
     Bit(Index),
-    /// A partial sum, of these ranks and the packet's own if they are of its group.
+    /// A partial sum of these ranks, and of the packet's own rank if it is in their group.
     Partial(u32),
     /// A partial sum with any `rank`.
     Ungrouped(u16),
-    /// A tag that is not the right one, by so much.
+    /// The right tag, changed by this difference.
     Tag(u64),
     /// A tag by the key of that rank.
     TagOf(u16),
     /// A tag before other changes to its header.
     TagBefore(u32),
-    /// Without a tag.
+    /// No tag.
     Untagged,
 }
 

@@ -23,12 +23,12 @@ enum Hop {
     Root,
 }
 
-/// Who is below whom.
+/// The ranks and combiners below each combiner.
 #[derive(Clone, Debug)]
 struct Topology {
     /// First hop of each rank.
     ranks: Vec<Hop>,
-    /// What each combiner sends to.
+    /// The next hop of each combiner.
     parents: Vec<Hop>,
 }
 
@@ -148,7 +148,7 @@ enum Event {
     Resend { worker: Index, which: Index },
     /// Any packet ever sent towards the root arrives at its next hop.
     Deliver(Index),
-    /// One of the packets sent last does.
+    /// One of the packets sent last arrives at its next hop.
     DeliverSoon(Index),
     /// Any packet arrives beyond its next hop.
     Bypass(Index),
@@ -198,7 +198,8 @@ struct World {
     workers: Vec<Worker>,
     nodes: Vec<Node>,
     now: u32,
-    /// Everything ever sent towards the root, where to, and by which rank's port.
+    /// Every packet ever sent towards the root, with its next hop and the rank whose port it left
+    /// by.
     up: Vec<(Hop, Packet)>,
     /// Everything that the root ever sent.
     down: Vec<Packet>,

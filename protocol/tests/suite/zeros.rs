@@ -27,7 +27,7 @@ fn room(packet: &Packet) -> Served {
     Served { outcome: Outcome::Room, answer: Some(answer) }
 }
 
-/// Whoever is EMPTY, and whatever an earlier round has left in the set.
+/// EMPTY contributions add nothing, whichever ranks send them and whatever an earlier round left.
 #[test]
 fn zeros_count_their_rank_and_add_nothing() {
     for zeros in 0u32..8 {
@@ -80,7 +80,8 @@ fn congestion_of_zeros_is_told_to_all() {
     assert_eq!(result.flags, CHECKED | CE);
 }
 
-/// Rounds of which nobody has brought values go by like others.
+/// A contribution that would be answered asks for room; a round without any values completes as
+/// others do.
 #[test]
 fn what_would_be_answered_asks_for_room() {
     let switch = Switch::ready(2, 1);

@@ -1,5 +1,5 @@
 //! The control plane of a Tofino switch, for tests: a BFRT server whose tables are as strict as a
-//! switch's, without a pipeline behind them. What it refuses, and how it says so, is as in
+//! switch's, without a pipeline behind them. It refuses the same requests, with the same errors, as
 //! bf_switchd's server (p4lang/open-p4studio).
 
 #![forbid(unsafe_code)]
@@ -31,31 +31,31 @@ use state::{Bits, Row, number};
 
 /// A running switch. It stops when dropped.
 pub struct Switch {
-    /// Where its BFRT server listens.
+    /// The address of the switch's BFRT server.
     pub address: SocketAddr,
     core: Arc<Mutex<Core>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// An entry by names, with numbers.
+/// An entry with names instead of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Fields of the key: values, and masks where there are any. Strings are their bytes.
+    /// Fields of the key: values, and masks if there are any. Strings are given as bytes.
     pub key: BTreeMap<String, (u64, Option<u64>)>,
-    /// Full name of the action; empty in tables without.
+    /// Full name of the action; empty in tables without actions.
     pub action: String,
     /// Parameters and other values; booleans as 0 and 1.
     pub data: BTreeMap<String, Vec<u64>>,
 }
 
 impl Switch {
-    /// A switch that runs a program, given by name and bf-rt.json; or none yet. It has a thread of
-    /// its own, for it must not depend on whether those of its clients are busy.
+    /// A switch that runs a program, given by name and bf-rt.json, or none yet. It has its own
+    /// thread, so that it does not depend on busy threads of its clients.
     ///
     /// # Panics
     ///
-    /// When there is no port left on loopback, or the JSON is none.
+    /// When there is no port left on loopback, or the JSON is invalid.
     pub fn start(program: Option<(&str, &str)>) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a socket of its own");
@@ -102,7 +102,7 @@ impl Switch {
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Entries of a table, by its full name; of a register those that were written.
+    /// Entries of a table, by its full name; of a register only the written ones.
     ///
     /// # Panics
     ///
@@ -160,7 +160,7 @@ impl Switch {
 impl Drop for Switch {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A panic there has been reported by itself.
+        // A panic in the thread has been reported already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

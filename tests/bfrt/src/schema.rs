@@ -1,8 +1,8 @@
-//! What a switch knows of its tables: its bf-rt.json.
+//! The description of a switch's tables: its bf-rt.json.
 
 use serde::Deserialize;
 
-/// Tables and digests of a program, or those of the switch itself.
+/// Tables and digests of a program, or of the switch itself.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Schema {
     /// Tables, registers and counters.
@@ -17,22 +17,22 @@ pub struct Schema {
 pub struct Table {
     /// Full name.
     pub name: String,
-    /// Its number.
+    /// The table's number.
     pub id: u32,
     /// `Register`, `Counter`, `MatchAction_Direct`, …
     pub table_type: String,
-    /// Most entries.
+    /// The table's size in entries.
     pub size: usize,
     /// Fields of the key.
     #[serde(default)]
     pub key: Vec<KeyField>,
-    /// What an entry may do.
+    /// The actions that an entry may have.
     #[serde(default)]
     pub action_specs: Vec<Action>,
-    /// What an entry holds, besides parameters.
+    /// The values of an entry, besides parameters.
     #[serde(default)]
     pub data: Vec<Data>,
-    /// What it can be asked to do.
+    /// The operations of the table.
     #[serde(default)]
     pub supported_operations: Vec<String>,
 }
@@ -40,15 +40,15 @@ pub struct Table {
 /// A field of a key.
 #[derive(Clone, Debug, Deserialize)]
 pub struct KeyField {
-    /// Its number within the table.
+    /// The field's number within the table.
     pub id: u32,
-    /// Its name.
+    /// The field's name.
     pub name: String,
-    /// Whether an entry must have it.
+    /// Whether an entry must have the field.
     pub mandatory: bool,
     /// `Exact` or `Ternary`.
     pub match_type: String,
-    /// Of its values.
+    /// The type of the field's values.
     #[serde(rename = "type")]
     pub kind: Kind,
 }
@@ -59,9 +59,9 @@ pub struct Kind {
     /// `bytes`, `uint32`, `string`, …
     #[serde(rename = "type")]
     pub name: String,
-    /// Bits, of `bytes`.
+    /// The number of bits, for `bytes`.
     pub width: Option<usize>,
-    /// What a string may be.
+    /// The allowed values of a string.
     #[serde(default)]
     pub choices: Vec<String>,
 }
@@ -69,22 +69,22 @@ pub struct Kind {
 /// An action.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Action {
-    /// Its number.
+    /// The action's number.
     pub id: u32,
     /// Full name.
     pub name: String,
     /// `DefaultOnly`, if no entry may have it.
     #[serde(default)]
     pub action_scope: String,
-    /// Its parameters.
+    /// The action's parameters.
     #[serde(default)]
     pub data: Vec<Field>,
 }
 
-/// What an entry holds.
+/// A value of an entry.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Data {
-    /// Whether a new entry must have it.
+    /// Whether a new entry must have the value.
     pub mandatory: bool,
     /// The field.
     pub singleton: Field,
@@ -93,14 +93,14 @@ pub struct Data {
 /// A parameter or another value of an entry; or a field of a digest.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Field {
-    /// Its number.
+    /// The field's number.
     pub id: u32,
-    /// Its name.
+    /// The field's name.
     pub name: String,
-    /// Whether it is an array.
+    /// Whether the field is an array.
     #[serde(default)]
     pub repeated: bool,
-    /// Of its value; nothing of a structure, which no table here has that is written.
+    /// The type of the field's value; none for a structure, which no written table here has.
     #[serde(rename = "type", default)]
     pub kind: Kind,
 }
@@ -110,14 +110,14 @@ pub struct Field {
 pub struct LearnFilter {
     /// Full name.
     pub name: String,
-    /// Its number.
+    /// The digest's number.
     pub id: u32,
-    /// What it carries.
+    /// The fields of the digest.
     pub fields: Vec<Field>,
 }
 
 impl Kind {
-    /// Bits of a number; none of what is no number.
+    /// The number of bits of a number; `None` for other types.
     pub fn bits(&self) -> Option<usize> {
         match &*self.name {
             "bytes" => self.width,

@@ -16,14 +16,14 @@ use crate::proto::{self, DataField, TableData, stream_message_request, stream_me
 use crate::schema::Schema;
 use crate::state::{Refusal, State};
 
-/// The one device that there is.
+/// The number of the only device.
 const DEVICE: u32 = 0;
 
-/// What the clients share.
+/// The state that clients share.
 pub struct Core {
-    /// What the switch runs.
+    /// The program that the switch runs.
     pub program: Option<Program>,
-    /// Its tables.
+    /// The switch's tables.
     pub state: State,
     own: Schema,
     clients: BTreeMap<u32, Client>,
@@ -31,7 +31,7 @@ pub struct Core {
 
 /// A P4 program.
 pub struct Program {
-    /// Its name.
+    /// The program's name.
     pub name: String,
     schema: Schema,
     text: Vec<u8>,
@@ -42,7 +42,7 @@ struct Client {
     is_bound: bool,
 }
 
-/// The service over it.
+/// The service over the shared state.
 #[derive(Clone)]
 pub struct Service(Arc<Mutex<Core>>);
 
@@ -162,7 +162,7 @@ impl Service {
     }
 }
 
-/// One status for a batch: what failed is in the details alone.
+/// The status of a batch: only its details tell what failed.
 fn batch_status(what: &str, refusals: &[Option<Refusal>]) -> Result<(), Status> {
     if refusals.iter().all(Option::is_none) {
         return Ok(());
@@ -200,7 +200,7 @@ impl BfRuntime for Service {
         )?;
         let mut refusals = Vec::new();
         for update in &request.updates {
-            // Each is tried, whatever became of those before.
+            // Each update is tried, even if earlier ones failed.
             let done = match update.entity.as_ref().and_then(|entity| entity.entity.as_ref()) {
                 Some(Entity::TableEntry(entry)) => core.state.write(update.r#type(), entry),
                 Some(Entity::TableOperation(operation)) => {
@@ -242,7 +242,7 @@ impl BfRuntime for Service {
             .into_iter()
             .map(|entry| proto::Entity { entity: Some(Entity::TableEntry(entry)) });
         let (sender, stream) = mpsc::channel(2);
-        // What was found comes first, and then what was not: there is room for both.
+        // The entries that were found come first, then the errors: there is room for both.
         let _ = sender.try_send(Ok(proto::ReadResponse { entities: entities.collect() }));
         if let Err(status) = batch_status("Read Error Status", &refusals) {
             let _ = sender.try_send(Err(status));
@@ -292,7 +292,7 @@ impl BfRuntime for Service {
         }))
     }
 
-    /// The stream is the client's sign of life: what it is bound to is free when the stream ends.
+    /// The stream is the client's sign of life: when it ends, the client's binding is released.
     async fn stream_channel(
         &self,
         request: Request<Streaming<proto::StreamMessageRequest>>,

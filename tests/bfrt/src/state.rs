@@ -1,4 +1,4 @@
-//! The switch's tables: what is written is checked as a switch does, and kept.
+//! The switch's tables: checks writes like a switch, and stores them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,19 +9,19 @@ use crate::proto::key_field::MatchType;
 use crate::proto::{DataField, KeyField, TableData, TableEntry, TableKey, update};
 use crate::schema::{Action, Field, Kind, Schema, Table};
 
-/// Why something is refused.
+/// The reason for a refusal.
 pub type Refusal = (Code, String);
 
-/// Key fields by number, as they came.
+/// Key fields by number, in the given bytes.
 type Key = BTreeMap<u32, Bits>;
 
-/// A match: its bytes, and those of the mask if there is one.
+/// A match: its bytes, and the bytes of the mask if there is one.
 pub type Bits = (Vec<u8>, Option<Vec<u8>>);
 
 /// An entry without its key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
-    /// Number of the action; 0 in tables without.
+    /// Number of the action; 0 in tables without actions.
     pub action: u32,
     /// Values, by number of their field.
     pub fields: BTreeMap<u32, Value>,
@@ -34,7 +34,7 @@ pub struct State {
     pub tables: Vec<Table>,
     entries: HashMap<u32, BTreeMap<Key, Row>>,
     defaults: HashMap<u32, Row>,
-    /// Counters as the hardware has them; what is read are those of the last sync.
+    /// Counters in the hardware; reads return the values of the last sync.
     pub counted: HashMap<(u32, u64), u64>,
 }
 
@@ -132,7 +132,7 @@ impl State {
         let entries = self.entries.entry(table.id).or_default();
         let is_there = entries.contains_key(&key);
         match kind {
-            // All entries are there always.
+            // In these tables all entries always exist.
             update::Type::Insert | update::Type::Modify if is_register || is_pruning => {
                 drop(entries.insert(key, data?))
             }
@@ -154,7 +154,7 @@ impl State {
         Ok(())
     }
 
-    /// A multicast group's nodes must be there.
+    /// Checks that the nodes of a multicast group exist.
     fn check_nodes(&self, group: &Row) -> Result<(), Refusal> {
         let Some(Value::IntArrVal(nodes)) = group.fields.get(&1) else { return Ok(()) };
         let table = self
@@ -172,10 +172,10 @@ impl State {
         Ok(())
     }
 
-    /// Takes over what the hardware has counted.
+    /// Copies the hardware's counters.
     pub fn sync(&mut self, id: u32, operation: &str) -> Result<(), Refusal> {
         let table = self.table(id)?;
-        // The compiler calls the operation `Sync`, whatever it is that is read.
+        // The compiler calls the operation `Sync`, whatever it reads.
         let is_known =
             ["Sync", "SyncCounters"].contains(&operation) && table.table_type == "Counter";
         if !is_known || !table.supported_operations.iter().any(|known| known == "Sync") {
@@ -270,7 +270,7 @@ fn key(table: &Table, fields: &[KeyField]) -> Result<Key, Refusal> {
             return Err(invalid(&format!("key field {} twice", known.name)));
         }
     }
-    // What is matched by a mask may be left out, and then be anything.
+    // A field that is matched by a mask may be left out; then it matches anything.
     let is_needed =
         |name: &str, match_type: &str| match_type == "Exact" && name != "$MATCH_PRIORITY";
     let missing = table
@@ -289,7 +289,7 @@ fn key(table: &Table, fields: &[KeyField]) -> Result<Key, Refusal> {
     Ok(key)
 }
 
-/// What an entry of the table may hold.
+/// Checks the data of an entry, and converts it.
 fn row(
     table: &Table,
     data: &TableData,
@@ -349,7 +349,7 @@ fn check_value(field: &Field, value: &Value) -> Result<(), Refusal> {
     if fits { Ok(()) } else { Err(invalid(&format!("{} cannot be {value:?}", field.name))) }
 }
 
-/// As many bytes as the field has, and none of its bits beyond.
+/// Checks that a value has as many bytes as the field, and no bits beyond it.
 fn check_width(name: &str, kind: &Kind, bytes: &[u8]) -> Result<(), Refusal> {
     let Some(bits) = kind.bits() else { return Ok(()) };
     if bytes.len() != bits.div_ceil(8) || (bits < 64 && number(bytes) >> bits != 0) {

@@ -11,7 +11,7 @@ mod packet;
 
 use packet::{CE, CHECKED, Envelope, MAX, PENDING, Packet};
 
-/// Of an input's first byte: its frames are over IPv6.
+/// The bit of an input's first byte for frames over IPv6.
 const OVER_IPV6: u8 = 32;
 
 /// Contribution of a rank to a round of slot 0.
@@ -19,7 +19,7 @@ fn contribution(rank: u16, round: u32) -> Packet {
     Packet::contribution(rank, 0, round, &[0x0001_8000 + u32::from(rank); 32])
 }
 
-/// Both ranks' contributions to a round.
+/// The contributions of both ranks to a round.
 fn round(number: u32) -> [Vec<u8>; 2] {
     [0, 1].map(|rank| contribution(rank, number).frame())
 }
@@ -78,7 +78,7 @@ fn main() -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/decoder");
     fs::create_dir_all(&folder)?;
     for (name, frames) in seeds() {
-        // Nothing to be repaired, the length, the bytes.
+        // One byte without repairs, then the length and the bytes.
         let repairs = if name.ends_with("-over-ipv6") { OVER_IPV6 } else { 0 };
         let run = |frame: Vec<u8>| {
             [vec![repairs], (frame.len() as u16).to_be_bytes().to_vec(), frame].concat()

@@ -1,9 +1,9 @@
-//! Any frames through the aggregator: no panic, what is not admitted touches no slot, and every
-//! answer is a whole frame with right lengths, checksum and check word.
+//! Any frames through the aggregator: there is no panic, a frame that is not admitted touches no
+//! slot, and every answer is a whole frame with the right lengths, checksum and check word.
 //!
-//! An input is a run of frames: one byte that says what is repaired in it, two with its length, and
-//! its bytes. Without the repairs hardly anything would get past the checksum of the IP header and
-//! the check word.
+//! An input is a run of frames: one byte that tells what to repair in it, two with its length, and
+//! its bytes. Without repairs hardly any frame would pass the checksum of the IP header and the
+//! check word.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
 
-// The aggregator's shell and the frames are those of the kernel's tests.
+// The aggregator's shell and the frames come from the tests of the programs in the kernel.
 #[allow(dead_code)]
 #[path = "../../suites/in_kernel/differential/host.rs"]
 mod host;
@@ -22,9 +22,9 @@ mod host;
 #[path = "../../suites/in_kernel/packet.rs"]
 mod packet;
 
-/// What `host` asks the kernel's tests for.
+/// The part of the tests' `kernel` module that `host` uses.
 mod kernel {
-    /// Interface that all frames come in by.
+    /// Interface that all frames come in through.
     pub const IFINDEX: u32 = 1;
 }
 
@@ -38,14 +38,14 @@ const RANKS: u16 = 2;
 const SLOTS: u32 = 2;
 const MAX_FRAMES: usize = 16;
 
-/// Repairs: of the IP header's checksum, of all lengths, of the check word, of what makes a packet
-/// one of the session's, of the UDP length alone, as the lanes ask for.
+/// Repairs: the checksum of the IP header, all lengths, the check word, the fields that make a
+/// packet part of the session, the UDP length as the lanes require.
 const IP_CHECKSUM: u8 = 1;
 const LENGTHS: u8 = 2;
 const CHECK: u8 = 4;
 const SESSION: u8 = 8;
 const UDP_LENGTH: u8 = 16;
-/// ... And of the kind of IP.
+/// The IP version.
 const OVER_IPV6: u8 = 32;
 
 /// A flag of HELLO.
@@ -60,7 +60,7 @@ const HEADER_OVER_IPV6: usize = 62;
 const PAYLOAD: usize = 74;
 
 fuzz_target!(|input: &[u8]| {
-    // All frames of an input are over the same kind of IP.
+    // All frames of an input are over the same IP version.
     let is_v6 = input.first().is_some_and(|repairs| repairs & OVER_IPV6 != 0);
     let mut host = host(is_v6);
     let mut rest = input;
@@ -132,7 +132,7 @@ fn repaired(frame: Vec<u8>, repairs: u8) -> Vec<u8> {
 
 fn repair(frame: &mut [u8], repairs: u8) {
     if repairs & SESSION != 0 && frame.len() >= PAYLOAD {
-        // From the place of one of the ranks to the aggregator, in the session.
+        // Makes the frame one from a rank's place to the aggregator, in the session.
         let rank = u16::from(frame[HEADER + 9] % 2);
         let right = Packet { rank, ..Packet::contribution(rank, 0, 0, &[0; 32]) }.frame();
         frame[..IP + 1].copy_from_slice(&right[..IP + 1]);
@@ -202,7 +202,7 @@ fn serve(host: &mut Host, frame: Vec<u8>) {
     if !matches!(outcome, Started | Added | Completed | Mismatch) {
         assert!(before == *host.slots.borrow(), "{outcome:?} touched a slot");
     }
-    // Those of others.
+    // Slots of other jobs.
     for index in [0, SLOTS as usize + 1] {
         assert!(
             host.slots.borrow()[index] == Slot::default(),
@@ -211,7 +211,7 @@ fn serve(host: &mut Host, frame: Vec<u8>) {
     }
 }
 
-/// An answer is a whole frame, no longer than what it answers, with the same tag.
+/// An answer is a whole frame, no longer than its request, with the same tag.
 fn check_answer(outcome: Outcome, request: Vec<u8>, answer: Vec<u8>) {
     let ((request, asked), (answer, tag)) = (untagged(request), untagged(answer));
     assert_eq!(tag, asked, "tag");
@@ -250,7 +250,7 @@ fn check_ipv4(request: &[u8], answer: &[u8], to_group: bool) {
     assert_eq!(&answer[IP + 16..IP + 20], to, "destination");
 }
 
-/// The job has a group here too, for there are no copies; its address is mapped.
+/// The job has a group here too, since there are no copies; the group's address is mapped.
 fn check_ipv6(request: &[u8], answer: &[u8], to_group: bool) {
     let udp = HEADER_OVER_IPV6 - 8;
     let udp_len = answer.len() - udp;

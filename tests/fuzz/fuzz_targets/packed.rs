@@ -1,6 +1,6 @@
-//! Any floats through chunks of 16 and 8 bits, among any number of ranks, and any lanes back: no
-//! panic, the same lanes and elements, to the bit, as section 26 of docs/protocol.md gives without
-//! any vector unit, and results within what the numerics promise.
+//! Any floats through chunks of 16 and 8 bits, among any number of ranks, and any lanes back: there
+//! is no panic, the lanes and elements have the same bits as those computed by section 26 of
+//! docs/protocol.md without a vector unit, and results are within the promised bounds.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -59,7 +59,7 @@ impl Format {
         bits & (self.sign() - 1)
     }
 
-    /// Exactly; of infinity what would come next, were there one more exponent.
+    /// The exact value; for infinity the number that would come next with one more exponent.
     fn value(self, bits: u32) -> f64 {
         let (field, rest) =
             (self.magnitude(bits) >> self.mantissa, bits & ((1 << self.mantissa) - 1));
@@ -69,7 +69,8 @@ impl Format {
         if bits & self.sign() != 0 { -number } else { number }
     }
 
-    /// Whether no number is nearer to `x` than the one of these bits; of two, the even one.
+    /// Whether no number is nearer to `x` than the number with these bits; if two are equally near,
+    /// the even one.
     fn is_nearest(self, bits: u32, x: f64) -> bool {
         let magnitude = self.magnitude(bits);
         if magnitude > self.infinity() || (bits & self.sign() != 0) != x.is_sign_negative() {
@@ -149,8 +150,8 @@ impl Case {
         let ranks = input.int_in_range(1..=128)?;
         let count = input.int_in_range(1..=(4 * MOST_LANES).min(MOST_ELEMENTS / ranks))?;
         let (call, first) = (input.arbitrary()?, u64::from(input.arbitrary::<u32>()?));
-        // All elements are among some that the input holds: of any bits, or any but those of NaN
-        // and infinities.
+        // All elements are taken from a few that the input holds: with any bits, or with any except
+        // NaN and infinities.
         let (is_finite, seed) = (input.ratio(7, 8)?, input.arbitrary::<u64>()?);
         let palette: [u32; 8] = input.arbitrary()?;
         let element = |rank: usize, index: usize| {
@@ -268,7 +269,7 @@ impl Case {
         words(dither, lane)[field / 2] >> (16 * (field % 2)) & 0xFFFF
     }
 
-    /// Those of all elements, in order: rules 26.2 and 26.7.
+    /// The fields of all elements, in order: rules 26.2 and 26.7.
     fn fields(&self, rank: usize, exponent: i32) -> Vec<u32> {
         let n = self.ranks.len() as u32;
         if self.in_8_bits() {
@@ -314,7 +315,7 @@ impl Case {
         (0..lanes).map(lane).collect()
     }
 
-    /// What elements are before they are rounded to their type: rules 26.3 and 26.8.
+    /// The elements before they are rounded to their type: rules 26.3 and 26.8.
     fn decoded(&self, sums: &[u32], exponent: i32) -> Vec<f64> {
         let n = self.ranks.len() as i64;
         let lanes = sums.len();
@@ -345,7 +346,8 @@ impl Case {
         x.into_iter().enumerate().map(element).collect()
     }
 
-    /// What an element may be off by before it is rounded to its type, as the numerics document it.
+    /// The error bound of an element before it is rounded to its type, as documented by the
+    /// numerics.
     fn bound(&self, exponent: i32) -> f64 {
         let n = self.ranks.len() as f64;
         if self.in_8_bits() {
@@ -367,7 +369,7 @@ impl Case {
         lanes
     }
 
-    /// Any exponent, which a wrong prediction or a foreign packet brings, and any lanes back.
+    /// Any exponent, as from a wrong prediction or a foreign packet, and any lanes back.
     fn survive(&self, input: &mut Unstructured) {
         let exponent = input.arbitrary().unwrap_or_default();
         if self.lanes() > MOST_LANES || exponent::is_marker(exponent) {

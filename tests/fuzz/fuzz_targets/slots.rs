@@ -1,6 +1,6 @@
 //! Any run of packets from a job's ranks, in order or not, legal or not: the slot machine answers
-//! each as the protocol tests' reference does, which keeps every round for ever and adds up in wide
-//! integers.
+//! each like the reference of the protocol's tests, which keeps every round forever and adds up
+//! wide integers.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -47,7 +47,7 @@ fn run(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// The crate's aggregator, and beside it the reference that must give the same answers.
+/// The crate's aggregator, and the reference that must give the same answers.
 struct Lockstep {
     switch: Switch,
     reference: Reference,
@@ -197,7 +197,7 @@ fn twist(mut packet: Packet, input: &mut Unstructured) -> Result<Packet> {
         9 => packet.kind = input.int_in_range(0..=6)?,
         10 => packet.version = input.arbitrary()?,
         11 => {
-            // Without CHECKED anything goes.
+            // Without CHECKED, any check word is allowed.
             packet.flags = input.arbitrary::<u8>()? & !CHECKED;
             packet.check = input.arbitrary()?;
             return Ok(packet);

@@ -1,10 +1,10 @@
-//! Any datagrams into a rank's receive path while it reduces tensors with others: only the true
-//! result lands in a tensor, every datagram has exactly the effect that the specification gives it,
-//! and once the network is fair all calls end.
+//! Any datagrams into a rank's receive path while it reduces tensors with other ranks: only the
+//! true result is written to a tensor, every datagram has exactly the specified effect, and once
+//! the network is fair, all calls end.
 //!
 //! A datagram that fits an outstanding chunk in every field and has the right check word cannot be
-//! told from the aggregator's. Those that come out so by accident, or because the fuzzer solves for
-//! the check word, are left out.
+//! told from the aggregator's. Such datagrams, by accident or because the fuzzer solves for the
+//! check word, are left out.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -36,19 +36,19 @@ use switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
 const MAX_STEPS: usize = 300;
-/// Rounds of the loop in which all must end once nothing is lost any more.
+/// Rounds of the loop within which all calls must end once nothing is lost any more.
 const PATIENCE: usize = 1000;
 const EVERYONE: u16 = 0xFFFF;
 
 fuzz_target!(|input: &[u8]| {
-    // An input that ends early goes on in a fair network at once.
+    // An input that ends early continues in a fair network at once.
     let mut input = Unstructured::new(input);
     let Ok(mut network) = Network::new(&mut input) else { return };
     let _ = network.disturb(&mut input);
     network.finish();
 });
 
-/// One rank's elements in a call, which know what they must become.
+/// The elements of one rank in a call, with the expected result.
 struct Tensor {
     bytes: Vec<u8>,
     own: Vec<u8>,
@@ -76,7 +76,7 @@ impl Buffer for Tensor {
 }
 
 impl Tensor {
-    /// Nothing but results has been written, whether all have come or not.
+    /// Checks that nothing except results has been written, whether all have come or not.
     fn check(&self) {
         let elements = self.bytes.chunks(self.element).zip(self.own.chunks(self.element));
         for ((found, own), result) in elements.zip(self.result.chunks(self.element)) {
@@ -143,7 +143,7 @@ impl Sort {
         }
     }
 
-    /// Whether chunks may be without lanes, if there are many of them.
+    /// Whether some chunks may be sent EMPTY, if there are many.
     fn leaves_out(self) -> bool {
         matches!(self, Self::Broadcast { .. } | Self::AllGather)
     }
@@ -230,15 +230,15 @@ fn done_of(results: &[Packet]) -> Packet {
     Packet { kind: DONE, aux: 0, flags: congested, payload, tag: None, ..first }.sealed()
 }
 
-/// Whether rule 2.10 knows the op.
+/// Whether rule 2.10 defines the op.
 fn is_op(op: u8) -> bool {
     ALL_OPS.contains(&op) || matches!(op >> 6, 1 | 2)
 }
 
-/// A rank: its data path, and what is on its way to it.
+/// A rank: its data path, and the packets in flight to it.
 struct Rank {
     data_path: DataPath,
-    /// Headers of its chunks without a result, by slot and round.
+    /// Headers of the rank's chunks without a result, by slot and round.
     outstanding: BTreeMap<(u16, u32), Packet>,
     inbox: Vec<Vec<u8>>,
 }
@@ -247,10 +247,10 @@ struct Network {
     ranks: Vec<Rank>,
     switch: Switch,
     now: u64,
-    /// Calls that are to end, all ranks together.
+    /// Calls that must end, of all ranks together.
     calls: usize,
     finished: Arc<AtomicUsize>,
-    /// Everything that the aggregator ever sent.
+    /// Everything that the aggregator has sent.
     answers: Vec<Vec<u8>>,
 }
 
@@ -258,7 +258,7 @@ impl Network {
     /// Two or three ranks, and some calls.
     fn new(input: &mut Unstructured) -> Result<Self> {
         let (ranks, slots) = (input.int_in_range(1..=3)?, input.int_in_range(1..=6)?);
-        // Round 0 begins at the start of the epoch; the aggregator has none before.
+        // The epoch begins with round 0: the aggregator has no earlier rounds.
         let rank = |rank| {
             let identity = Identity { job: JOB, epoch: EPOCH, rank, ranks, keys: Keys::NONE };
             let limits = Limits { deadline: Duration::from_secs(1 << 30), ..Limits::default() };
@@ -279,7 +279,7 @@ impl Network {
         };
         for number in 0..input.int_in_range(1..=3)? {
             let (sort, seed) = (Sort::choose(input, ranks)?, input.arbitrary()?);
-            // In more than 63 chunks some ranks send EMPTY.
+            // In calls of more than 63 chunks some ranks send EMPTY.
             let is_large = sort.leaves_out() && input.arbitrary()?;
             let counts = if is_large { 2017..=2200 } else { 0..=200 };
             let count = input.int_in_range(counts)?;
@@ -342,8 +342,8 @@ impl Network {
         Ok(())
     }
 
-    /// Sends what the rank has to send; the packets whose bit is set in `lost` get lost, the first
-    /// having the lowest.
+    /// Sends the rank's packets; a packet is lost if its bit is set in `lost`, the first packet
+    /// having the lowest bit.
     fn send(&mut self, rank: usize, mut lost: u8) {
         let Self { ranks, switch, now, answers, .. } = self;
         let Rank { data_path, outstanding, .. } = &mut ranks[rank];
@@ -396,7 +396,7 @@ impl Network {
         }
     }
 
-    /// Delivers what is not the aggregator's, unless nobody could tell.
+    /// Delivers a forged datagram, unless no rank could tell it from the aggregator's.
     fn deliver_forged(&mut self, rank: usize, datagram: &[u8]) {
         if self.counts(rank, datagram).is_none() {
             self.deliver(rank, datagram);
@@ -424,19 +424,19 @@ impl Network {
                 named.iter().for_each(|place| drop(outstanding.remove(place)));
                 (named.len() as u64, 0, 0)
             }
-            // It asks for lanes that were not sent yet.
+            // The ROOM asks for lanes that were not sent yet.
             Some((ROOM, packet)) if asks(outstanding, &packet) => (0, 0, 0),
             _ => (0, 0, 1),
         };
         assert_eq!(effect, expected, "results, PENDINGs, ignored after {datagram:?}");
-        // Of an all-gather some have yet to be sent.
+        // Some chunks of an all-gather have yet to be sent.
         assert!(data_path.engine().outstanding() as usize >= outstanding.len());
     }
 
-    /// The packet, if it is one that counts, as rule 13.1 has it.
+    /// The packet, if it counts by rule 13.1.
     fn counts(&self, rank: usize, datagram: &[u8]) -> Option<Packet> {
         let lanes = datagram.get(18..20).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))?;
-        // Behind the lanes of a PENDING or a REJECT there may be anything.
+        // Any bytes may follow the lanes of a PENDING or a REJECT.
         let end = if datagram[1] == PENDING || datagram[1] == REJECT {
             32 + 4 * usize::from(lanes)
         } else {
@@ -471,7 +471,7 @@ impl Network {
         (whole && ours && op_fits && to_us && checked && known).then_some(packet)
     }
 
-    /// Whether a DONE tells a rank of anything that it waits for, as rule 13.3 has it.
+    /// Whether a DONE names a chunk that the rank waits for, by rule 13.3.
     fn done_counts(&self, rank: usize, done: &Packet) -> bool {
         (done.version, done.job, done.epoch, done.rank) == (1, JOB, EPOCH, EVERYONE)
             && usize::from(done.lanes) == done.payload.len()
@@ -482,7 +482,7 @@ impl Network {
             && !named(&self.ranks[rank].outstanding, done).is_empty()
     }
 
-    /// Nothing is lost any more: all calls end.
+    /// Runs on without losses, until all calls have ended.
     fn finish(&mut self) {
         for _ in 0..PATIENCE {
             if self.finished.load(Ordering::Relaxed) == self.calls {
@@ -515,7 +515,7 @@ fn asks(outstanding: &BTreeMap<(u16, u32), Packet>, room: &Packet) -> bool {
     outstanding.get(&(room.slot, room.round)).is_some_and(|chunk| chunk.flags & EMPTY != 0)
 }
 
-/// An answer with something changed in it, and maybe a check word that fits again.
+/// A changed answer, sometimes with a check word that fits again.
 fn forge(mut answer: Vec<u8>, input: &mut Unstructured) -> Result<Vec<u8>> {
     for _ in 0..input.int_in_range(1..=3)? {
         let at = input.choose_index(answer.len())?;

@@ -1,9 +1,9 @@
-//! `switchml-impairment`: joins pairs of interfaces to bad links, until it is told to stop.
+//! `switchml-impairment`: joins pairs of interfaces into bad links, until it is stopped.
 //!
-//! What comes in at one end of a pair leaves by the other, or not, as the faults given for that
-//! direction will have it. The program in the kernel goes with this process, however that ends. On
-//! SIGTERM or SIGINT it prints what happened, as JSON: a list of objects, one per `--path`, in
-//! their order.
+//! A frame that comes in at one end of a pair leaves at the other, or is impaired by the faults
+//! given for this direction. The program in the kernel is removed with this process, however it
+//! ends. On SIGTERM or SIGINT the process prints its counts as JSON: a list of objects, one per
+//! `--path`, in their order.
 
 mod path;
 
@@ -48,7 +48,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
-    // Before anything is attached: a signal from here on ends this cleanly.
+    // Set up before anything is attached: from here on a signal ends this process cleanly.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut object = EbpfLoader::new()
@@ -65,7 +65,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Writes each direction's entry. Every direction has random numbers of its own.
+/// Writes each direction's entry. Every direction has its own random numbers.
 fn configure(object: &mut Ebpf, arguments: &Arguments) -> Result<()> {
     let mut directions = directions(object)?;
     for (index, path) in (0..).zip(&arguments.paths) {
@@ -101,7 +101,7 @@ fn attach(object: &mut Ebpf, paths: &[Path]) -> Result<()> {
     Ok(())
 }
 
-/// What happened in each direction.
+/// The counts of each direction.
 fn report(object: &mut Ebpf, paths: &[Path]) -> Result<Value> {
     let directions = directions(object)?;
     let counts = |path: &Path| -> Result<Value> {

@@ -1,16 +1,16 @@
-//! One direction of a link, as it is given on the command line.
+//! One direction of a link, as given on the command line.
 
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use impairment_bpf::{MAX_DISTANCE, Thresholds};
 
-/// From where to where, and what happens on the way.
+/// The interfaces of a direction, and its faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Interface where frames come in.
     pub from: String,
-    /// Interface by which they leave.
+    /// Interface where frames leave.
     pub to: String,
     pub faults: Thresholds,
 }
@@ -77,7 +77,7 @@ fn set(faults: &mut Thresholds, name: &str, value: &str) -> Result<()> {
     let probability: f64 =
         value.parse().ok().filter(|number| (0.0..=1.0).contains(number)).unwrap_or(f64::NAN);
     ensure!(!probability.is_nan(), "{name} is {value:?}; a probability from 0 to 1 is allowed");
-    // As a cast does, 2^32 becomes the largest there is.
+    // The cast saturates: 2^32 becomes the largest u32.
     *field = (probability * 2f64.powi(32)) as u32;
     Ok(())
 }

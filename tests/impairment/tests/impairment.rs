@@ -1,4 +1,4 @@
-//! The impairment does what it is told to, and the same again for the same seed.
+//! The impairment makes the requested faults, and the same ones again for the same seed.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use switchml_rack::{
     RackOptions, can_build_racks,
 };
 
-/// The data plane's UDP port: what goes to it or comes from it is impaired.
+/// The data plane's UDP port: packets to it or from it are impaired.
 const DATA_PORT: u16 = 48864;
 const OTHER_PORT: u16 = 5000;
 const WORKER_PORT: u16 = 6000;
-/// Bytes of a packet's header; what follows is payload.
+/// Bytes of a packet's header, which the payload follows.
 const HEADER_LEN: usize = 32;
 /// Every byte of a packet after its number.
 const PAYLOAD: u8 = 0x5A;
@@ -36,7 +36,7 @@ impl Link {
         let bind = |namespace: &Namespace, address| {
             let socket = namespace.run(move || UdpSocket::bind(address)).unwrap();
             socket.set_read_timeout(Some(QUIET)).unwrap();
-            // On a busy machine nobody may read for a while.
+            // On a busy machine the socket may not be read for a while.
             set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
             socket
         };
@@ -50,7 +50,8 @@ impl Link {
         Impairment::in_rack(&self.binaries, &self.rack, seed, faults).unwrap()
     }
 
-    /// Makes both ends learn each other's MAC. If too many frames wait for that, some are lost.
+    /// Makes both ends learn each other's MAC. Without this, too many frames might wait for ARP,
+    /// and be lost.
     fn resolve(&self) {
         let other =
             self.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, OTHER_PORT))).unwrap();
@@ -61,7 +62,7 @@ impl Link {
         self.worker.recv(&mut []).unwrap();
     }
 
-    /// Sends packets in one direction: what arrives, and what the program counted.
+    /// Sends packets in one direction. Returns the packets that arrive, and the program's counts.
     fn send(
         &self,
         seed: u64,
@@ -86,14 +87,14 @@ impl Link {
     }
 }
 
-/// What arrives until nothing more does.
+/// Receives packets until no more arrive.
 fn receive(socket: &UdpSocket) -> Vec<Vec<u8>> {
     let mut buffer = [0; 2048];
     let next = || socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec());
     std::iter::from_fn(next).collect()
 }
 
-/// 64 bytes, of which the first four are the number.
+/// A packet of 64 bytes that begins with its number.
 fn packet(number: u32) -> Vec<u8> {
     [&number.to_be_bytes()[..], &[PAYLOAD; 60]].concat()
 }
@@ -165,7 +166,7 @@ fn reordered_frames_come_later_and_whole() {
     let faults = Faults { reordering: 0.1, distance: DISTANCE, ..Faults::default() };
     let (arrived, counts) = Link::new().send(4, Direction::Up, faults, FRAMES);
     assert!(counts.reordered > 50 && counts.no_room == 0, "{counts:?}");
-    // Those that are still held when the last frame has passed stay away.
+    // Frames that are still held when the last frame has passed do not come out.
     assert!(counts.reordered - counts.released <= 10, "{counts:?}");
     assert_eq!(arrived.len() as u64, u64::from(FRAMES) - (counts.reordered - counts.released));
     let order = numbers(&arrived);
@@ -174,7 +175,7 @@ fn reordered_frames_come_later_and_whole() {
         assert_eq!(*packet, self::packet(number));
         late += u64::from(number < highest);
         highest = highest.max(number);
-        // One at a time comes out, so those that wait together wait for longer.
+        // Each frame releases only one held frame, so frames that wait together wait longer.
         assert!(number + 3 * DISTANCE > highest, "{number} after {highest}");
     }
     assert!(late > counts.released / 2, "{late} late of {}", counts.released);
@@ -185,8 +186,8 @@ fn flips_change_one_bit_of_the_payload() {
     if !can_build_racks("flips_change_one_bit_of_the_payload") {
         return;
     }
-    // Downwards the UDP checksum is left to the receiving side, which takes the frame on trust.
-    // What a worker sends would be dropped by the switch's sockets.
+    // In direction Down the UDP checksum is left to the receiving side, which accepts the frame.
+    // The switch's sockets would drop a damaged packet from a worker.
     let faults = Faults { flips: 0.5, ..Faults::default() };
     let (arrived, counts) = Link::new().send(5, Direction::Down, faults, FRAMES);
     assert_eq!(arrived.len() as u32, FRAMES);
@@ -212,9 +213,10 @@ fn corruption_changes_one_bit_of_the_headers() {
     let faults = Faults { corruption: 1.0, ..Faults::default() };
     let (arrived, counts) = Link::new().send(6, Direction::Down, faults, FRAMES);
     assert_eq!(counts.corrupted, u64::from(FRAMES));
-    // 20 bytes of IP and 8 of UDP, most of which keep a frame from arriving, and 32 of the packet.
+    // The headers have 20 bytes of IP and 8 of UDP, most of which keep a frame from arriving when
+    // damaged, and 32 of the packet.
     assert!((400..700).contains(&arrived.len()), "{} arrived", arrived.len());
-    // Shorter, if it was a length that changed.
+    // The packet is shorter if the flipped bit was in a length.
     assert!(arrived.iter().all(|found| found.iter().skip(HEADER_LEN).all(|byte| *byte == PAYLOAD)));
     let differs =
         |found: &&Vec<u8>| found.iter().take(HEADER_LEN).skip(4).any(|byte| *byte != PAYLOAD);

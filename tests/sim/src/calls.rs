@@ -1,5 +1,5 @@
-//! What a rank does once its job has started: it makes its calls, and moves packets as the data
-//! thread does in the product.
+//! A rank in a job that has started: makes its calls, and moves packets like the product's data
+//! thread.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ use crate::tally::Fault;
 
 /// A rank's calls, and its data path.
 pub struct Calls {
-    /// Its worker's number, and the UDP port.
+    /// The worker's number, and its UDP port.
     worker: usize,
     port: u16,
     identity: Identity,
@@ -44,20 +44,21 @@ pub struct Calls {
     next_at: Time,
     returned: usize,
     tensors: Results,
-    /// When there was progress last: a result, or the first chunk after a pause.
+    /// The time of the last progress: a result, or the first chunk after a pause.
     progress_at: Time,
     results: u64,
-    /// When an intact answer to its oldest chunk came since that brought no result.
+    /// When an intact answer to the oldest chunk has come without a result since then.
     answered_at: Option<Time>,
-    /// Since when nobody has told it of ranks that died.
+    /// Since when the rank would not be told of ranks that died.
     unwatched_since: Option<Time>,
-    /// When it was told last that others are waited for, whole or with something behind it.
+    /// When the rank was last told that other ranks are waited for, in an intact packet or one with
+    /// bytes appended.
     told_at: Time,
 }
 
-/// What comes after a turn.
+/// What follows a turn.
 pub enum Turn {
-    /// The next one, at this time at the latest; unless a packet comes earlier.
+    /// The next turn, at this time at the latest, or earlier if a packet comes.
     Next(Option<Time>),
     /// All calls have returned.
     Finished,
@@ -191,7 +192,7 @@ impl Calls {
         Ok(())
     }
 
-    /// As `Driver::drive` does. The rank stood still until `stalled`.
+    /// Takes a turn, like `Driver::drive`. The rank was frozen until `stalled`.
     pub fn turn(
         &mut self,
         world: &mut Surroundings<'_>,
@@ -247,7 +248,7 @@ impl Calls {
             "rank {rank} has calls in flight, and waits for nothing"
         );
         let call = (self.next < self.program.len() && self.next_at > now).then_some(self.next_at);
-        // The next call may have waited for what is done.
+        // The next call may have waited for these results.
         let call = if has_news { Some(now) } else { call };
         Ok(Turn::Next(deadline.into_iter().chain(call).min()))
     }
@@ -295,7 +296,7 @@ impl Calls {
         calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() }).collect()
     }
 
-    /// Where the rank stands.
+    /// The state of the rank.
     pub fn standing(&self, world: &Surroundings<'_>) -> Standing {
         Standing {
             rank: self.identity.rank,
@@ -318,9 +319,10 @@ impl Calls {
         }
     }
 
-    /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout.
-    /// A rank that stood still until `stalled` begins again with the former; while nobody watches
-    /// the others, that counts from then on (rule 14.3).
+    /// Checks that the rank does not wait for the aggregator beyond the deadline, or for other
+    /// ranks beyond the timeout. For a rank that was frozen until `stalled`, the deadline starts
+    /// again then; while the other ranks are not watched, the deadline counts for them from then on
+    /// (rule 14.3).
     fn check_waits(
         &self,
         now: Time,
@@ -345,7 +347,8 @@ impl Calls {
     }
 }
 
-/// Whether an answer is to this chunk of this session. A HELLO that comes back is none (rule 14.1).
+/// Whether an answer belongs to this chunk of this session. A HELLO that comes back is no answer
+/// (rule 14.1).
 fn answers(packet: &[u8], chunk: Option<(u16, u32)>, epoch: u32) -> bool {
     Header::ref_from_prefix(packet).is_ok_and(|(header, _)| {
         header.kind != switchml_protocol::header::Kind::Hello as u8

@@ -10,20 +10,20 @@ use crate::net::Violation;
 use crate::tally::Tally;
 use crate::world::{simulate, simulate_tree};
 
-/// Which seeds, and for how long.
+/// The seeds to run, and the time for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The first seed; the others follow it.
     pub first: u64,
-    /// How many.
+    /// The number of seeds.
     pub seeds: u64,
     /// Whether there are combiners between workers and root.
     pub trees: bool,
-    /// No new seed is begun after so long.
+    /// Time after which no new seed is begun.
     pub time: Duration,
 }
 
-/// What came of them.
+/// The results of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Counts over all runs.

@@ -1,6 +1,6 @@
-//! A simulated combiner: the real one's cells and tables in memory, on links that fail. Its control
-//! plane is not simulated: the worker's requests reach the root's daemon as if it had passed them
-//! on, and it is told what it would have read in the answers.
+//! A simulated combiner: the real combiner's cells and tables in memory, on links that fail. Its
+//! control plane is not simulated: the worker's requests reach the root's daemon as if the combiner
+//! had passed them on, and the combiner is told what it would have read in the answers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,31 +32,31 @@ pub struct Combiner {
     plan: CombinerPlan,
     memory: MemoryCells,
     is_down: bool,
-    /// By job: where copies of RESULTs to all go, until another rank is bound.
+    /// Destinations of copies of RESULTs to all, by job, until another rank is bound.
     places: BTreeMap<u16, Vec<Binding>>,
-    /// By job and rank: how it is reached.
+    /// How each rank is reached, by job and rank.
     ways: BTreeMap<(u16, u16), Way>,
 }
 
 impl Combiner {
-    /// One that knows nothing.
+    /// A combiner without jobs.
     pub fn new(index: usize, plan: CombinerPlan) -> Self {
         let memory = MemoryCells::new(plan.cells);
         let (places, ways) = (BTreeMap::new(), BTreeMap::new());
         Self { index, plan, memory, is_down: false, places, ways }
     }
 
-    /// Whether nobody answers.
+    /// Whether the combiner is down.
     pub fn is_down(&self) -> bool {
         self.is_down
     }
 
-    /// Its host restarts: it knows nothing any more.
+    /// The combiner's host restarts: its state is lost.
     pub fn crash(&mut self) {
         *self = Self { is_down: true, ..Self::new(self.index, self.plan) };
     }
 
-    /// It is back.
+    /// The combiner is back.
     pub fn start(&mut self) {
         self.is_down = false;
     }
@@ -67,13 +67,13 @@ impl Combiner {
         self.memory.tables = before.tables;
     }
 
-    /// Lets nothing pass any more without need.
+    /// Stops letting contributions pass without need.
     pub fn heal(&mut self) {
         self.plan.let_pass = 0;
         self.is_down = false;
     }
 
-    /// What `Assigned` of a rank below says; `is_own` if no other combiner is between.
+    /// Learns from the `Assigned` of a rank below; `is_own` if no other combiner is between.
     pub fn learn(&mut self, assigned: &Assigned, rank: u16, is_own: bool) {
         let number = assigned.job as u16;
         let known = self.memory.tables.job(number);
@@ -128,7 +128,7 @@ impl Combiner {
         Ok(())
     }
 
-    /// A datagram from below: sends on what goes on.
+    /// Receives a datagram from below, and sends on what leaves.
     fn up(&mut self, net: &mut Net, packet: &mut [u8], origin: &Origin, intact: bool) -> Outcome {
         let Ok((header, _)) = Header::mut_from_prefix(packet) else { return Outcome::Truncated };
         let (number, mark) = (header.job.get(), header.flags & flags::RETRANSMIT);
@@ -152,14 +152,14 @@ impl Combiner {
             if let Some(first) = ahead {
                 net.to_parent(index, port, &first, true);
             }
-            // What is made here of values that were judged is as it should be.
+            // A packet made here from verified values is intact.
             let is_made = matches!(outcome, Outcome::Combined | Outcome::Evicted);
             net.to_parent(index, port, answer(packet).unwrap_or_default(), intact || is_made);
         }
         outcome
     }
 
-    /// Whether a contribution goes on as a resend would (rule 27.12).
+    /// Whether a contribution passes like a resend (rule 27.12).
     fn lets_pass(&self, net: &mut Net, job: u16) -> bool {
         let is_let = net.rng.chance(self.plan.let_pass);
         if is_let {
@@ -168,7 +168,7 @@ impl Combiner {
         is_let || job >= self.plan.jobs
     }
 
-    /// An answer of the parent's goes on.
+    /// Passes on an answer of the parent's.
     fn pass_down(&mut self, net: &mut Net, outcome: Outcome, packet: &[u8], intact: bool) {
         let Ok((header, _)) = Header::ref_from_prefix(packet) else { return };
         let (number, rank) = (header.job.get(), header.rank.get());
@@ -188,7 +188,7 @@ impl Combiner {
         }
     }
 
-    /// Where copies of RESULTs to all go of a job.
+    /// Destinations of copies of a job's RESULTs to all.
     fn places_of(&mut self, number: u16) -> &[Binding] {
         let Self { memory, places, ways, .. } = self;
         places.entry(number).or_insert_with(|| {

@@ -31,18 +31,18 @@ pub struct Daemon {
     /// Whether packets have tags.
     tags: bool,
     state: State,
-    /// By connection: the member at its end, once it has been ready.
+    /// The member at the other end of each connection, once it has been ready.
     members: HashMap<Connection, MemberId>,
-    /// How many there were before it: their timers are nothing to it.
+    /// The number of daemons before this one, whose timers are ignored.
     generation: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Up,
-    /// Its process is gone, its data plane goes on.
+    /// The process is gone, the data plane continues.
     Killed,
-    /// Its host is gone, or all that was on it.
+    /// The host is gone, or everything on it.
     Gone,
 }
 
@@ -62,22 +62,22 @@ impl Daemon {
         }
     }
 
-    /// No more trouble with jobs that do not open.
+    /// Jobs do not fail to open from now on.
     pub fn heal(&mut self) {
         self.data_plane.heal();
     }
 
-    /// Whether nobody answers.
+    /// Whether the daemon is down.
     pub fn is_down(&self) -> bool {
         self.state != State::Up
     }
 
-    /// Its data plane, to look at.
+    /// The data plane, for reading.
     pub fn data_plane(&self) -> &DataPlane {
         &self.data_plane
     }
 
-    /// Stops. In good order, it says why to all ranks; otherwise its host is gone.
+    /// Stops. If `orderly`, the daemon tells all ranks why; otherwise its host is gone.
     pub fn stop(&mut self, net: &mut Net, orderly: bool) {
         debug!("{} the aggregator is gone", Clock(net.now));
         if orderly && !self.is_down() {
@@ -88,7 +88,7 @@ impl Daemon {
         self.state = State::Gone;
     }
 
-    /// Is killed. Its data plane goes on.
+    /// The daemon is killed. Its data plane continues.
     pub fn kill(&mut self, net: &mut Net) {
         debug!("{} the daemon is killed", Clock(net.now));
         self.close_connections(net);
@@ -158,7 +158,7 @@ impl Daemon {
         }
     }
 
-    /// The answer, if it is not on its way yet.
+    /// Serves a request. Returns the answer, unless it is already in flight.
     fn request(
         &mut self,
         net: &mut Net,
@@ -187,7 +187,7 @@ impl Daemon {
             }
             // Rule 27.18.
             Message::Gone | Message::Silent(_) if stream.is_some() && member.is_some() => {
-                // One that is unknown by now has nothing to lose.
+                // A member that is no longer known has nothing to lose.
                 let _ = control_plane.lose(io, member?, "is gone", "");
                 None
             }
@@ -199,7 +199,7 @@ impl Daemon {
                 control_plane.disconnect(io, stream?, Duration::from_nanos(time));
                 None
             }
-            // Whoever has lost its connection leaves over another one.
+            // A rank that has lost its connection leaves over another one.
             Message::Leave(id, error, blamed) => {
                 Some(answer(control_plane.leave(io, id, &error, &blamed)))
             }
@@ -232,7 +232,7 @@ impl Daemon {
         }
     }
 
-    /// What the control plane has scheduled is due.
+    /// A timer of the control plane has expired.
     pub fn on_timer(&mut self, net: &mut Net, generation: u32, timer: Timer) {
         if generation != self.generation || self.is_down() {
             return;
@@ -241,8 +241,8 @@ impl Daemon {
         control_plane.on_timer(io, timer);
     }
 
-    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word
-    /// may be other than they were sent.
+    /// Serves a datagram from `binding`. `header_intact`: whether at most its lanes and check word
+    /// are damaged.
     pub fn serve(
         &mut self,
         net: &mut Net,
@@ -258,7 +258,7 @@ impl Daemon {
     }
 }
 
-/// What the combiners on a worker's way add to its requests.
+/// The combiners on a worker's way, as they are added to its requests.
 pub fn via(net: &Net, worker: usize) -> Vec<Combiner> {
     let mut peer = address_of(worker);
     let mut add = |index| {
@@ -275,7 +275,7 @@ pub fn via(net: &Net, worker: usize) -> Vec<Combiner> {
     net.way(worker).into_iter().map(&mut add).collect()
 }
 
-/// What a combiner tells its ranks when its parent is gone, whose data plane goes with it.
+/// The event that a combiner sends its ranks when its parent, and its parent's data plane, is gone.
 fn lost_parent() -> join_event::Event {
     let reason = "the aggregator is gone".to_owned();
     join_event::Event::Aborted(Aborted { reason, ..Aborted::default() })
@@ -300,12 +300,12 @@ fn refusal(error: &MemberError) -> Answer {
     }
 }
 
-/// What the control plane does, in the simulated network.
+/// I/O of the control plane in the simulated network.
 struct SimulatedIo<'a> {
     net: RefCell<&'a mut Net>,
     data_plane: RefCell<&'a mut DataPlane>,
     generation: u32,
-    /// A stream that opens as soon as there is something to say.
+    /// The stream that opens with its first event.
     opening: Option<Connection>,
 }
 

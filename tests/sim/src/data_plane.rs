@@ -41,16 +41,16 @@ pub struct DataPlane {
     /// Jobs that have started, by number: where their RESULTs to all go, and the ranks that have
     /// joined the group.
     started: HashMap<u16, (Receivers, Ranks)>,
-    /// What is kept for the next daemon, by number.
+    /// Jobs that are saved for the next daemon, by number.
     saved: BTreeMap<u16, Job>,
     epochs: Option<Epochs>,
-    /// When contributions were taken in: by epoch, slot, round, rank.
+    /// When contributions were accepted: by epoch, slot, round, rank.
     arrivals: HashMap<(u32, u16, u32, u16), Time>,
     scratch: Vec<u8>,
 }
 
 impl DataPlane {
-    /// Whether it verifies maxima, and gives them with a check word.
+    /// Whether the data plane verifies maxima, and gives them with a check word.
     pub fn checks_maxima(&self) -> bool {
         self.limits.capabilities.contains(Capabilities::CHECKED_MAXIMA)
     }
@@ -87,7 +87,7 @@ impl DataPlane {
         }
     }
 
-    /// Another one in this one's place, without jobs.
+    /// Replaces the data plane by a new one without jobs.
     pub fn start_anew(&mut self) {
         self.tables = MemoryTables::new();
         self.specs.clear();
@@ -107,8 +107,7 @@ impl DataPlane {
         self.epochs = Some(epochs.clone());
     }
 
-    /// The next daemon takes over: what an earlier one has saved, if any. What it had not saved yet
-    /// is closed.
+    /// Gives the next daemon what an earlier one has saved, if anything, and closes the other jobs.
     pub fn take_over(&mut self) -> Option<Saved> {
         let of_saved: HashSet<_> =
             self.saved.values().flat_map(|job| job.shards.iter().copied()).collect();
@@ -119,22 +118,22 @@ impl DataPlane {
         Some(Saved { jobs: self.saved.values().cloned().collect(), epochs: self.epochs.clone()? })
     }
 
-    /// No more trouble with jobs that do not open.
+    /// Jobs do not fail to open from now on.
     pub fn heal(&mut self) {
         self.open_fails = 0;
     }
 
-    /// What it has to offer.
+    /// The limits of the data plane.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// When a rank's contribution to a round was taken in, if it was.
+    /// When a rank's contribution to a round was accepted, if it was.
     pub fn arrival(&self, epoch: u32, slot: u16, round: u32, rank: u16) -> Option<Time> {
         self.arrivals.get(&(epoch, slot, round, rank)).copied()
     }
 
-    /// Where a rank said HELLO from.
+    /// Where a rank's HELLO came from.
     pub fn binding(&self, job: u16, rank: u16) -> Option<Binding> {
         self.tables.binding(job, rank)
     }
@@ -208,8 +207,8 @@ impl DataPlane {
         }
     }
 
-    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word
-    /// may be other than they were sent.
+    /// Serves a datagram from `binding`. `header_intact`: whether at most its lanes and check word
+    /// are damaged.
     pub fn serve(
         &mut self,
         net: &mut Net,
@@ -296,7 +295,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Sends to those of `ranks` that are behind an interface.
+    /// Sends to the ranks of `ranks` behind an interface.
     fn send_to_group(&self, net: &mut Net, job: u16, ranks: &Ranks, ifindex: u32, answer: &[u8]) {
         for rank in ranks.iter() {
             let member = self.tables.binding(job, rank);
@@ -309,7 +308,7 @@ impl DataPlane {
     }
 }
 
-/// The DONE that may take the place of a RESULT to all, and for whom it may not (rule 9.3).
+/// The DONE that may replace a RESULT to all, and the ranks for which it may not (rule 9.3).
 fn done_of(result: &[u8]) -> Option<(Audience, Vec<u8>)> {
     let (header, _) = Header::ref_from_prefix(result).ok().filter(|(it, _)| Done::may_tell(it))?;
     let mut done = Done::new(header);
@@ -317,7 +316,8 @@ fn done_of(result: &[u8]) -> Option<(Audience, Vec<u8>)> {
     Some((done.audience(), [done.header().as_bytes(), &lane.to_be_bytes()].concat()))
 }
 
-/// Takes the lanes of a contribution to a maximum for what was sent; whether they are not.
+/// Accepts the lanes of a contribution to a maximum as they are, by fitting its check word. Returns
+/// whether they were damaged.
 fn overlook(packet: &mut [u8]) -> bool {
     let Ok((header, payload)) = Header::mut_from_prefix(packet) else { return false };
     let Ok(lanes) = <[U32]>::ref_from_bytes(payload) else { return false };
@@ -331,7 +331,7 @@ fn overlook(packet: &mut [u8]) -> bool {
     differs
 }
 
-/// Takes the check word from the RESULT of a maximum.
+/// Removes the check word from the RESULT of a maximum.
 fn uncheck(answer: &mut [u8]) {
     if let Ok((header, _)) = Header::mut_from_prefix(answer)
         && header.kind == Kind::Result as u8

@@ -1,26 +1,26 @@
 //! Simulation of whole systems: jobs of real endpoints, the real aggregator over in-memory tables,
-//! the real job table, and between them links and hosts that fail. Virtual time, one thread, and
+//! the real job table, and links and hosts between them that fail. Virtual time, one thread, and
 //! every decision drawn from a seed: the same seed gives the same run.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`scenario`] | what a seed stands for: jobs, links, faults |
-//! | [`program`] | what ranks call, and what must come out |
-//! | [`packed`] | how far sums in fewer bits may be off |
-//! | [`net`], [`link`] | time, packets and messages under way, and what happens to them |
+//! | [`scenario`] | the scenario of a seed: jobs, links, faults |
+//! | [`program`] | the calls of ranks, and the expected results |
+//! | [`packed`] | error bounds of sums in fewer bits |
+//! | [`net`], [`link`] | time, packets and messages in flight, and what happens to them |
 //! | [`worker`] | a rank's process around session and HELLO |
-//! | [`calls`] | what a rank does in a job: its calls, around the data path |
-//! | [`surroundings`] | what a worker acts on |
+//! | [`calls`] | a rank in a job: its calls, around the data path |
+//! | [`surroundings`] | the surroundings of a worker |
 //! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
 //! | [`tree`], [`combiner`] | combiners between workers and the root |
-//! | [`oracle`] | what was promised, checked as it happens |
+//! | [`oracle`] | the promises, checked as the run proceeds |
 //! | [`world`] | one run |
 //! | [`campaign`] | many runs |
 //! | [`scaling`] | times of trees on links without faults |
-//! | [`tally`] | what was tried, and what came of it |
+//! | [`tally`] | counters of faults and fates |
 //!
-//! Nothing of the product is written again here except the thin layers for its I/O: the loop of the
-//! worker's data thread, what carries out a session's actions, and the daemon's gRPC service.
+//! Nothing of the product is reimplemented here except the thin layers of its I/O: the loop of the
+//! worker's data thread, the execution of a session's actions, and the daemon's gRPC service.
 
 #![forbid(unsafe_code)]
 

@@ -6,23 +6,23 @@ use crate::tally::{Fault, Tally};
 
 /// A packet that comes out of a link.
 pub struct Delivery {
-    /// When.
+    /// When it arrives.
     pub at: Time,
-    /// Its bytes.
+    /// The packet's bytes.
     pub packet: Vec<u8>,
-    /// Whether it was marked on the way.
+    /// Whether the packet was marked on the way.
     pub congested: bool,
-    /// Whether it is what went in.
+    /// Whether the packet is undamaged.
     pub intact: bool,
 }
 
 /// See the module.
 pub struct Link {
     plan: LinkPlan,
-    /// When all that waits is sent.
+    /// When the queue is empty.
     free_at: Time,
     down_until: Time,
-    /// Latest arrival of what was sent so far.
+    /// The latest arrival of the packets sent so far.
     last_arrival: Time,
 }
 
@@ -42,7 +42,7 @@ impl Link {
         self.down_until = self.down_until.max(until);
     }
 
-    /// Has no faults from now on, except its rate and its queue, which are no fault.
+    /// Removes all faults; its rate and its queue stay, which are no faults.
     pub fn heal(&mut self) {
         self.plan = LinkPlan {
             jitter: 0,
@@ -59,9 +59,9 @@ impl Link {
         self.down_until = 0;
     }
 
-    /// Takes a packet at `now`; calls `out` with what arrives of it. One that is damaged already
-    /// is not damaged again: two flips on the way of a packet that passes combiners may cancel each
-    /// other in its check word, as on any way that nobody judges it on (section 27).
+    /// Takes a packet at `now`; calls `out` with each copy that arrives. A damaged packet is not
+    /// damaged again: if it passes combiners that do not verify it, two flips may cancel each other
+    /// in its check word (section 27).
     pub fn send(
         &mut self,
         now: Time,
@@ -114,8 +114,8 @@ impl Link {
     }
 }
 
-/// Flips one bit, or several within an aligned 32-bit word: what the check word is sure to find, or
-/// except one in 2^32.
+/// Flips one bit, or several within an aligned 32-bit word: errors that the check word always
+/// finds, or all but one in 2^32.
 fn flip_bits(packet: &mut [u8], rng: &mut Rng, tally: &mut Tally) -> bool {
     let (words, _) = packet.as_chunks_mut::<4>();
     if words.is_empty() {

@@ -51,7 +51,7 @@ struct Options {
     first: Option<u64>,
 }
 
-/// How many seeds, when neither their number nor a time is given.
+/// The number of seeds, if neither a number nor a time is given.
 const SEEDS: u64 = 2_000;
 
 fn main() -> ExitCode {
@@ -87,7 +87,7 @@ fn run_one(seed: u64, options: &Options) -> bool {
 
 /// Bytes of the tensors whose all-reduce is timed.
 const TENSOR: usize = 1 << 20;
-/// Where the plot goes, in the repository.
+/// The path of the plot in the repository.
 const PLOT: &str = "docs/plots/time-against-depth-and-ranks.svg";
 
 fn scale() -> bool {

@@ -1,4 +1,4 @@
-//! Virtual time, and everything that is under way.
+//! Virtual time, and everything in flight.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -39,18 +39,18 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// What happens at some time.
+/// A scheduled event.
 #[derive(Debug)]
 pub enum Event {
     /// A datagram reaches the aggregator.
     AtAggregator {
-        /// From there.
+        /// Where the datagram comes from.
         binding: Binding,
-        /// Its bytes.
+        /// The datagram's bytes.
         packet: Rc<[u8]>,
         /// Whether it carries a CE mark.
         congested: bool,
-        /// Whether its header and its length are as they were sent.
+        /// Whether its header and its length are undamaged.
         header_intact: bool,
     },
     /// A datagram reaches a combiner.
@@ -59,13 +59,13 @@ pub enum Event {
         combiner: usize,
         /// UDP port.
         port: u16,
-        /// From there.
+        /// Where the datagram comes from.
         binding: Binding,
-        /// Its bytes.
+        /// The datagram's bytes.
         packet: Rc<[u8]>,
         /// Whether it carries a CE mark.
         congested: bool,
-        /// Whether it is as it was sent.
+        /// Whether it is undamaged.
         intact: bool,
     },
     /// A datagram of the aggregator's reaches a worker's host.
@@ -74,24 +74,24 @@ pub enum Event {
         worker: usize,
         /// UDP port.
         port: u16,
-        /// Its bytes.
+        /// The datagram's bytes.
         packet: Rc<[u8]>,
         /// Whether it carries a CE mark.
         congested: bool,
-        /// Whether it is as it was sent.
+        /// Whether it is undamaged.
         intact: bool,
     },
-    /// A worker's timer, or its turn to look at what has arrived.
+    /// A worker's timer, or its turn to process what has arrived.
     Turn(usize),
     /// A message reaches the daemon.
     AtDaemon(Connection, Message),
-    /// What the control plane of the daemon with this generation has scheduled is due.
+    /// A timer of the control plane expires, in the daemon of this generation.
     Timer(u32, Timer),
     /// A message reaches the worker's end of a connection.
     News(Connection, News),
     /// A worker is started.
     Start(usize),
-    /// The incident of this number.
+    /// The incident with this number.
     Incident(usize),
     /// The aggregator is back.
     Back,
@@ -103,41 +103,41 @@ pub enum Event {
     Heal,
 }
 
-/// What a worker tells the daemon.
+/// A message from a worker to the daemon.
 #[derive(Clone, Debug)]
 pub enum Message {
-    /// It joins.
+    /// The worker joins.
     Join(Joiner),
-    /// Its path is open for so many lanes; whether it needs copies of results.
+    /// The worker's path is open for this many lanes; whether the worker needs copies of results.
     Ready(MemberId, u16, bool),
-    /// Its calls in flight, by number, and the ranks that the data plane named.
+    /// The worker's calls in flight, by number, and the ranks that the data plane named.
     ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
-    /// It gets nothing by multicast.
+    /// The worker gets no results by multicast.
     ReportNoMulticast(MemberId),
-    /// Goodbye, with what went wrong and the ranks that it blames, if anything did.
+    /// The worker leaves, with its error and the ranks that it blames, if it has failed.
     Leave(MemberId, String, Vec<u32>),
-    /// It comes back over another connection.
+    /// The worker comes back over another connection.
     Resume(MemberId),
-    /// Which ranks of its job are not ready?
+    /// The worker asks which ranks of its job are not ready.
     Unready(MemberId),
-    /// Its end of the connection is closed.
+    /// The worker's end of the connection is closed.
     Gone,
     /// The connection of a combiner on the way broke.
     CutOff,
-    /// Its end of the connection has not answered for so long, and is taken for dead.
+    /// The worker's end of the connection has not answered for this long, and is taken for dead.
     Silent(Time),
 }
 
-/// What a worker hears.
+/// What a worker is told.
 #[derive(Clone, Debug)]
 pub enum News {
     /// An event of the stream.
     Event(join_event::Event),
-    /// The answer to its first request that has none yet.
+    /// The answer to the worker's oldest unanswered request.
     Answer(Answer),
-    /// The connection is there.
+    /// The connection is open.
     Connected,
-    /// There will be none.
+    /// The connection cannot be made.
     Unreachable,
     /// The connection is gone.
     Lost,
@@ -179,14 +179,14 @@ struct Wire {
 pub struct Net {
     /// The time.
     pub now: Time,
-    /// Decides on what happens as it happens.
+    /// Draws what happens during the run.
     pub rng: Rng,
-    /// Counts.
+    /// Counters.
     pub tally: Tally,
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
     links: Vec<[Link; 2]>,
-    /// Those of combiners.
+    /// The links of combiners.
     uplinks: Vec<[Link; 2]>,
     tree: Tree,
     wires: Vec<Wire>,
@@ -194,7 +194,7 @@ pub struct Net {
     control_loss: Ppm,
     ports: Vec<u32>,
     without_multicast: Vec<bool>,
-    /// What a stranger may have seen, the newest last: all but the secret of a HELLO.
+    /// Packets that a stranger may have seen, the newest last; the secret of a HELLO is removed.
     pub seen: Vec<Vec<u8>>,
     spied: bool,
 }
@@ -229,7 +229,7 @@ impl Net {
         self.queue.push(Reverse(Scheduled { at: at.max(self.now), number: self.scheduled, event }));
     }
 
-    /// The next event; its time is now.
+    /// Takes the next event, and advances the clock to it.
     pub fn pop(&mut self) -> Option<Event> {
         let Reverse(Scheduled { at, event, .. }) = self.queue.pop()?;
         self.now = at;
@@ -254,8 +254,8 @@ impl Net {
         self.without_multicast.fill(false);
     }
 
-    /// A worker sends a datagram to its aggregator, or combiner. Whether it gets there, in any
-    /// shape.
+    /// A worker sends a datagram to its aggregator or combiner. Returns whether it arrives, damaged
+    /// or not.
     pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) -> bool {
         trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
@@ -272,8 +272,8 @@ impl Net {
         arrives
     }
 
-    /// A combiner sends a datagram to its parent, from this port. `intact`: whether what it came
-    /// from was.
+    /// A combiner sends a datagram to its parent, from this port. `intact`: whether it was made of
+    /// intact packets.
     pub fn to_parent(&mut self, combiner: usize, port: u16, packet: &[u8], intact: bool) {
         trace!("{} combiner {combiner}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
@@ -284,7 +284,7 @@ impl Net {
         self.arrive_above((parent, DATA_PORT), binding, packet, arrivals, intact);
     }
 
-    /// What comes out of a link towards the root.
+    /// Delivers the packets that come out of a link towards the root.
     fn arrive_above(
         &mut self,
         (above, port): (Option<usize>, u16),
@@ -309,7 +309,7 @@ impl Net {
         }
     }
 
-    /// What comes out of a link for a packet.
+    /// Sends a packet over a link. Returns the deliveries.
     fn over(
         &mut self,
         cable: Cable,
@@ -328,8 +328,8 @@ impl Net {
         arrivals
     }
 
-    /// The root, or this combiner, sends a datagram to where somebody below is, or was. `intact`:
-    /// whether what it came from was.
+    /// The root, or this combiner, sends a datagram to a place below, where a rank or combiner is
+    /// or was. `intact`: whether it was made of intact packets.
     pub fn to_place(&mut self, from: Option<usize>, to: &Binding, packet: &[u8], intact: bool) {
         let port = to.port.get();
         match Place::of(to) {
@@ -395,7 +395,7 @@ impl Net {
         self.schedule(at, Event::AtDaemon(connection, message));
     }
 
-    /// The daemon finds out after a while that nobody is at the other end.
+    /// Makes the daemon find out, after a while, that the other end is dead.
     pub fn go_silent(&mut self, connection: Connection, after: Time) {
         let at = self.control_arrival(connection, 0, after);
         self.schedule(at, Event::AtDaemon(connection, Message::Silent(after)));
@@ -406,7 +406,7 @@ impl Net {
         self.tell_worker_later(connection, news, 0);
     }
 
-    /// Tells a worker when so much more time has passed.
+    /// Tells a worker, delayed by `after`.
     pub fn tell_worker_later(&mut self, connection: Connection, news: News, after: Time) {
         let at = self.control_arrival(connection, 1, after);
         self.schedule(at, Event::News(connection, news));
@@ -454,14 +454,14 @@ pub fn address_of(worker: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, high, low)
 }
 
-/// Where the datagrams come from of a worker behind that interface of the aggregator's.
+/// The source of a worker's datagrams, behind that interface of the aggregator.
 pub fn binding_of(worker: usize, port: u16, ifindex: u32) -> Binding {
     let ip = address_of(worker).octets();
     let mac = [2, 0, 0, 0, ip[2], ip[3]];
     Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
 }
 
-/// The same of a combiner.
+/// The source of a combiner's datagrams.
 fn binding_of_combiner(combiner: usize, port: u16) -> Binding {
     let ip = address_of_combiner(combiner).octets();
     let mac = [2, 0, 0, 1, ip[2], ip[3]];
@@ -469,7 +469,7 @@ fn binding_of_combiner(combiner: usize, port: u16) -> Binding {
     Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
 }
 
-/// The same of a parent, as a combiner sees it.
+/// The source of a parent's datagrams, as a combiner sees it.
 fn binding_of_parent(parent: Option<usize>) -> Binding {
     let address = parent_address(parent);
     let (ip, port) = (address.ip().octets().into(), U16::new(address.port()));
@@ -488,31 +488,31 @@ pub fn parent_address(parent: Option<usize>) -> SocketAddrV4 {
     of_combiner.unwrap_or(AGGREGATOR)
 }
 
-/// The interface of whoever is no worker.
+/// The number of the stranger, beyond those of workers.
 pub const STRANGER: usize = 60_000;
 
-/// The interfaces of combiners are behind those of workers.
+/// The first interface of combiners, after those of workers.
 const COMBINER_PORTS: u32 = 100_000;
 
-/// A link: that of a worker, or a combiner's uplink.
+/// The link of a worker, or a combiner's uplink.
 enum Cable {
     OfWorker(usize),
     OfCombiner(usize),
 }
 
-/// Who lives at an address.
+/// What an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A worker.
     Worker(usize),
     /// A combiner.
     Combiner(usize),
-    /// Somebody else.
+    /// The stranger.
     Stranger,
 }
 
 impl Place {
-    /// Who lives there.
+    /// What the address of a binding belongs to.
     pub fn of(binding: &Binding) -> Self {
         let [.., kind, high, low] = binding.ip.0;
         let number = usize::from(u16::from_be_bytes([high, low]));
@@ -524,7 +524,7 @@ impl Place {
     }
 }
 
-/// A time for people.
+/// A time that prints readably.
 pub struct Clock(pub Time);
 
 impl std::fmt::Display for Clock {

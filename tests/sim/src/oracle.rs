@@ -1,5 +1,5 @@
-//! What was promised, checked as it happens: results are exact, once, the same on all ranks; errors
-//! name who is at fault.
+//! Checks the promises as the run proceeds: results are exact, returned once, and the same on all
+//! ranks; errors name the ranks at fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,28 +22,29 @@ pub type SessionKey = u32;
 /// How a rank's part in a session ended, before or after its program did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It made all its calls, all returned, and it left.
+    /// The rank made all its calls, all returned, and it left.
     Finished,
-    /// It was killed, or its host was.
+    /// The rank was killed, or its host was.
     Killed,
-    /// It found no daemon.
+    /// The rank found no daemon.
     Unreachable,
-    /// Its control connection broke.
+    /// The rank's control connection broke.
     Lost,
-    /// Its control connection broke, and the daemon that it found then does not know its job.
+    /// The rank's control connection broke, and the daemon that it then found does not know its
+    /// job.
     Forgotten,
-    /// The daemon says so.
+    /// The daemon has aborted the job.
     Aborted {
         /// What happened.
         reason: String,
-        /// To whom.
+        /// The ranks that it happened to.
         ranks: Vec<u16>,
     },
-    /// Ranks made different calls, says the daemon: these.
+    /// The daemon reports that ranks made these different calls.
     Mismatch(Vec<MadeCall>),
-    /// The data path says so.
+    /// The data path has failed.
     Failed(Failure),
-    /// It was not let in.
+    /// The rank was not let in.
     Refused(String),
     /// Ranks did not join in time.
     NotJoined(Vec<u16>),
@@ -54,7 +55,7 @@ pub enum End {
 }
 
 impl End {
-    /// The ranks that it names as those at fault.
+    /// The ranks that this end blames.
     pub fn blames(&self) -> Vec<u16> {
         match *self {
             Self::Failed(Failure::Missing(ranks) | Failure::Departed(ranks)) => {
@@ -92,24 +93,24 @@ impl End {
     }
 }
 
-/// One call of a session, as it went.
+/// The record of one call of a session.
 #[derive(Default)]
 struct Call {
-    /// What each rank called, and when.
+    /// The call of each rank, and when it was made.
     called: BTreeMap<u16, (Step, Time)>,
-    /// What the first rank to return got.
+    /// The result of the first rank that returned.
     result: Option<Vec<u8>>,
     /// When the last rank returned.
     returned: Time,
 }
 
-/// A session, as it went.
+/// The record of a session.
 struct Session {
     ranks: u16,
     lanes: Option<u16>,
     calls: BTreeMap<usize, Call>,
     ends: BTreeMap<u16, End>,
-    /// The ranks that some rank's failure has blamed, and was right to, and those whose connection
+    /// The ranks that the failure of some rank has blamed rightly, and the ranks whose connection
     /// broke.
     blamed: BTreeSet<u16>,
 }
@@ -118,8 +119,8 @@ struct Session {
 #[derive(Default)]
 pub struct Oracle {
     sessions: BTreeMap<SessionKey, Session>,
-    /// Ranks of jobs whose process ended before they had a session, but maybe not before the daemon
-    /// counted on them.
+    /// Ranks of jobs whose process ended before they had a session, but perhaps not before the
+    /// daemon counted them.
     ghosts: BTreeSet<(usize, u16)>,
 }
 
@@ -130,37 +131,37 @@ pub struct Who {
     pub job: usize,
     /// The rank.
     pub rank: u16,
-    /// Its session, if it has one.
+    /// The rank's session, if it has one.
     pub session: Option<SessionKey>,
 }
 
-/// What a rank knows of where it stood when its data path failed.
+/// The state of a rank when its data path failed.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     /// The rank.
     pub rank: u16,
-    /// Its session.
+    /// The session's epoch.
     pub epoch: u32,
     /// Slot and round of its oldest outstanding chunk.
     pub oldest: Option<(u16, u32)>,
-    /// When an answer to an outstanding chunk last reached it unharmed, since it last made
+    /// When an intact answer to an outstanding chunk last reached the rank, since its last
     /// progress.
     pub answered_at: Option<Time>,
     /// The time.
     pub now: Time,
-    /// Its deadline, in ns.
+    /// The rank's deadline, in ns.
     pub deadline: Time,
 }
 
-/// When the calls of a session began and ended.
+/// The begin and end of a session's calls.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
-    /// When the last rank called, and when the last one returned.
+    /// For each call, when the last rank called and when the last rank returned.
     pub calls: Vec<(Time, Time)>,
 }
 
 impl Oracle {
-    /// Of all sessions.
+    /// The times of all sessions.
     pub fn times(&self) -> Vec<Times> {
         let of = |call: &Call| {
             let called = call.called.values().map(|(_, at)| *at).max().unwrap_or_default();
@@ -189,7 +190,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// A rank's connection breaks, which others may hear of, whether or not it finds its job again.
+    /// A rank's connection breaks, which other ranks may hear of, whether or not it finds its job
+    /// again.
     pub fn disconnect(&mut self, who: Who) {
         self.blame(who, [who.rank]);
     }
@@ -224,7 +226,8 @@ impl Oracle {
         let Some((step, at)) = call.called.get(&rank).copied() else { return Ok(()) };
         let who = || format!("session {key:08x}, rank {rank}, call {place} ({:?})", step.call);
         if step.call.count > 0 {
-            // Nobody has the result before everybody has called; and all have called the same.
+            // No rank may have the result before all ranks have called, and all must have called
+            // the same.
             for other in 0..ranks {
                 ensure!(
                     call.called.contains_key(&other),
@@ -244,7 +247,7 @@ impl Oracle {
         call.returned = net.now;
         let has_own = matches!(step.call.kind, Kind::ReduceScatter(_));
         match &call.result {
-            // Of a reduce-scatter each rank is told another part.
+            // In a reduce-scatter, each rank gets a different part.
             first if has_own || first.is_none() => {
                 let keys = (place as u64, element_key(key, place));
                 step.check(keys, (rank, ranks), lanes, &result)
@@ -283,11 +286,11 @@ impl Oracle {
             self.ghosts.insert((who.job, rank));
             return Ok(());
         };
-        // The first end counts: who was killed is not there to end otherwise.
+        // The first end counts: a rank that was killed cannot end again.
         session.ends.entry(rank).or_insert_with(|| end.clone());
         let is_damaged =
             [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
-        // Whether that is right is judged below, or has ended the run.
+        // Whether the blame is right is checked below, or has ended the run.
         session.blamed.extend(end.blames());
         match end {
             End::Failed(failure) => {
@@ -302,7 +305,7 @@ impl Oracle {
             End::Aborted { reason, ranks } => {
                 for named in ranks {
                     let named_end = session.ends.get(named);
-                    // Who comes back after the abort is told the reason, not the calls.
+                    // A rank that comes back after the abort is told the reason, not the calls.
                     let is_at_fault = session.blamed.contains(named)
                         || session.has_called_otherwise(*named)
                         || named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| {
@@ -315,7 +318,7 @@ impl Oracle {
                     );
                 }
                 let of_aggregator = reason.starts_with("the aggregator");
-                // Where reports are late, the daemon cannot tell the two apart.
+                // If reports are late, the daemon cannot tell the two reasons apart.
                 let differ = reason.contains("or ranks made different calls")
                     && session.have_calls_that_differ();
                 let of_network =
@@ -332,7 +335,7 @@ impl Oracle {
 }
 
 impl Session {
-    /// Whether ranks made the calls that they are said to have made, and whether these differ.
+    /// Checks that ranks made the reported calls, and that these differ.
     fn check_calls(&self, told: &[MadeCall]) -> Result<(), Violation> {
         for MadeCall { ranks, number, call } in told {
             for rank in ranks {
@@ -352,7 +355,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a rank has made another call than some other rank in its place.
+    /// Whether a rank's call differs from that of some other rank at the same place.
     fn has_called_otherwise(&self, rank: u16) -> bool {
         self.calls.values().any(|call| {
             let own = call.called.get(&rank).map(|(step, _)| step.call);
@@ -367,7 +370,7 @@ impl Session {
         })
     }
 
-    /// Whether a failure of the data path names who is at fault.
+    /// Checks that a failure of the data path names the ranks at fault.
     fn check_failure(
         &self,
         failure: &Failure,
@@ -376,7 +379,7 @@ impl Session {
         is_damaged: bool,
     ) -> Result<(), Violation> {
         let Standing { rank, epoch, oldest, answered_at, now, deadline } = *standing;
-        // For so long the last answer is believed.
+        // The time for which the last answer is believed.
         let fresh = now.saturating_sub((deadline / 2).max(400 * MS));
         match *failure {
             Failure::Round { ours, newest } => Err(Violation(format!(
@@ -388,8 +391,9 @@ impl Session {
                     let of = |rank: u16| call.called.get(&rank).map(|(step, _)| step.call);
                     of(first).zip(of(dissenter)).is_some_and(|(one, other)| one != other)
                 });
-                // Ranks that go on from different maxima skip different chunks, and are refused
-                // before the witnesses tell. A rank cannot know which it was, and blames nobody.
+                // Ranks that continue with different maxima skip different chunks, and are refused
+                // before the witnesses tell. A rank cannot tell which of the two it was, and blames
+                // no rank.
                 ensure!(
                     differ || (is_damaged && !is_certain),
                     "rank {rank}: ranks {first} and {dissenter} are said to have called differently"
@@ -415,7 +419,7 @@ impl Session {
                 Ok(())
             }
             Failure::Silent => {
-                // Deadlines may be shorter than that.
+                // Deadlines may be shorter than `fresh`.
                 let since = fresh.max(now.saturating_sub(deadline));
                 let answered = answered_at.is_some_and(|at| at > since);
                 ensure!(
@@ -439,8 +443,8 @@ impl Session {
         }
     }
 
-    /// Whether these ranks have left, and this one has made a call that they have not; or the aux
-    /// of an old PENDING was damaged, which no check word shows.
+    /// Checks that these ranks have left, and that this one has made a call that they have not; or
+    /// that the aux of an old PENDING may have been damaged, which no check word shows.
     fn check_departed(&self, rank: u16, named: &Ranks, is_damaged: bool) -> Result<(), Violation> {
         for named in named.iter() {
             let left = self.ends.get(&named) == Some(&End::Finished);
@@ -459,7 +463,7 @@ impl Session {
     }
 }
 
-/// What tells the elements of one call from those of another.
+/// A key that tells the elements of one call from those of another.
 pub fn element_key(session: SessionKey, place: usize) -> u64 {
     hash(&[session.into(), place as u64])
 }

@@ -1,13 +1,12 @@
-//! How far a sum in 16 or 8 bits may be off: by arithmetic of its own, from what the numerics
-//! promise.
+//! Error bounds of sums in 16 or 8 bits, computed independently from what the numerics promise.
 
 use switchml_worker_core::Precision;
 
 use crate::rng::hash;
 
-/// Most ranks of a sum in 8 bits; among more it travels in 16.
+/// Most ranks of a sum in 8 bits; with more ranks it travels in 16 bits.
 const MOST_RANKS_IN_8_BITS: usize = 32;
-/// Lanes come in blocks of so many.
+/// Lanes of a block.
 const BLOCK: usize = 32;
 /// Elements that are rotated together.
 const COLUMN: usize = 128;
@@ -22,7 +21,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// That of a call among `ranks` ranks.
+    /// How a call among `ranks` ranks travels.
     pub fn of(precision: Precision, ranks: u16) -> Option<Self> {
         match precision {
             Precision::Exact => None,
@@ -48,18 +47,18 @@ pub struct Chunk {
     pub ranks: Vec<Vec<f64>>,
 }
 
-/// How far the elements of a chunk's sum may be off.
+/// Error bounds of the elements of a chunk's sum.
 pub struct Bounds {
-    /// Each of them.
+    /// The bound of each element.
     pub each: f64,
     /// The root of the sum of squares, over the elements of a column.
     pub column: f64,
-    /// How many columns there are; those of element i and of element i + columns are the same.
+    /// The number of columns; elements i and i + columns are in the same column.
     pub columns: usize,
 }
 
 impl Bounds {
-    /// Those of a sum that is divided by so much.
+    /// The bounds of a sum that is divided by `divisor`.
     pub fn over(self, divisor: f64) -> Self {
         Self { each: self.each / divisor, column: self.column / divisor, ..self }
     }
@@ -71,7 +70,7 @@ impl Chunk {
         self.largest() == 0.0
     }
 
-    /// Before the result is rounded to its type.
+    /// The bounds before the result is rounded to its type.
     pub fn bounds(&self, packing: Packing) -> Bounds {
         let ranks = self.ranks.len() as f64;
         match packing {
@@ -82,9 +81,9 @@ impl Chunk {
                 Bounds { each, column: f64::INFINITY, columns: 1 }
             }
             Packing::Bits8 => {
-                // N * B / K, for what f32 rounds 1.01 times that. A rotation keeps the sum of
-                // squares, but for the factor of 128 that it is divided by; so a column of 128 has
-                // no more than one element may have.
+                // The bound is N * B / K, and 1.01 times that to allow for roundings of f32. A
+                // rotation keeps the sum of squares, except for the division by 128; so the error
+                // of a whole column is bounded like that of one element.
                 let levels =
                     if self.ranks.len() == 1 { 127 } else { 255 / self.ranks.len() } as f64;
                 let each = 1.01 * ranks * self.limit() / levels;
@@ -97,13 +96,13 @@ impl Chunk {
         self.ranks.iter().flatten().fold(0.0, |largest, x| x.abs().max(largest))
     }
 
-    /// Of the chunk in 8 bits.
+    /// Lanes of the chunk in 8 bits.
     fn lanes(&self) -> usize {
         self.ranks[0].len().div_ceil(4).next_multiple_of(BLOCK)
     }
 
-    /// B: the first sixteenth of an octave above all rotated elements, or above what f32 makes of
-    /// them.
+    /// B: the first sixteenth of an octave above all rotated elements, with a margin for roundings
+    /// of f32.
     fn limit(&self) -> f64 {
         let rotated = self.ranks.iter().flat_map(|elements| self.rotated(elements));
         let largest = 1.00001 * rotated.fold(0.0, |largest, x| x.abs().max(largest));

@@ -7,7 +7,7 @@ use crate::scaling::Line;
 
 const SIZE: (u32, u32) = (720, 420);
 const FONT: (&str, u32) = ("sans-serif", 14);
-/// Tableau's colours, which most colour-blind readers tell apart.
+/// Tableau's colours, which most colour-blind readers can tell apart.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(78, 121, 167),
     RGBColor(225, 87, 89),

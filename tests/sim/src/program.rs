@@ -1,5 +1,4 @@
-//! What the ranks of a job call, with which elements, and what must come out: by arithmetic of its
-//! own.
+//! The calls of a job's ranks, their elements, and the expected results, computed independently.
 
 use std::ops::Range;
 
@@ -16,18 +15,18 @@ use crate::rng::{Rng, hash};
 pub struct Step {
     /// The call.
     pub call: Call,
-    /// What its elements are.
+    /// The kind of its elements.
     pub elements: Elements,
-    /// Whether it is made only when all calls before have returned.
+    /// Whether the call is made only when all earlier calls have returned.
     pub waits: bool,
 }
 
-/// What elements are like.
+/// The kind of a call's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
     /// Small integers times a power of two: every sum can be represented.
     Exact,
-    /// The same, with long runs of zeros on all ranks, and others on some.
+    /// Exact elements with long runs of zeros, some on all ranks and others on some ranks.
     Sparse,
     /// Any f32 within forty binary orders of magnitude: the sum has the documented error.
     Wild,
@@ -56,8 +55,8 @@ pub fn draw(rng: &mut Rng, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
 
 fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
     let mut count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
-    // The last type came later. No number is drawn for it, so that seeds which have failed make
-    // the same calls as ever, but for this type.
+    // I64 was added later. No number is drawn for it, so that seeds which have failed still make
+    // the same calls, except for this type.
     let dtype = match rng.pick(&DType::ALL[..5]) {
         DType::I32 if count % 2 == 1 => DType::I64,
         dtype => dtype,
@@ -70,12 +69,13 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
         _ => Kind::AllReduce(rng.pick(&Reduction::ALL)),
     };
     if matches!(kind, Kind::Broadcast { .. } | Kind::AllGather) && ranks <= 8 && rng.one_in(2) {
-        // Of so many chunks that ranks without a share in them send EMPTY.
+        // With this many elements there are chunks in which some ranks have no share, and send
+        // EMPTY.
         count = rng.magnitude(2_000, 12_000) as usize;
     }
     let mut call = Call { kind, dtype, count };
     match kind {
-        // What Communicator::barrier calls.
+        // The call that Communicator::barrier makes.
         Kind::Barrier => call = Call { kind, dtype: DType::I32, count: 1 },
         Kind::AllReduce(_) if call.codec(ranks.into()).is_err() => {
             call.kind = Kind::AllReduce(Reduction::SUM)
@@ -120,14 +120,14 @@ pub fn mistake(rng: &mut Rng, step: &Step) -> Step {
     let mut step = *step;
     let call = &mut step.call;
     match (rng.below(4), call.kind) {
-        // The same in another precision.
+        // The call in another precision.
         (0 | 3, Kind::AllReduce(Reduction { op, precision })) if is_packed(call.kind) => {
             let others = [Precision::Exact, Precision::Bits16, Precision::Bits8]
                 .map(|other| if other == precision { Precision::Exact } else { other });
             call.kind = Kind::AllReduce(Reduction::new(op, rng.pick(&others)));
         }
         (0, Kind::AllReduce(Reduction::SUM)) => call.kind = Kind::Broadcast { root: 0 },
-        // There is no barrier of another size.
+        // A barrier cannot have another size.
         (0, _) | (_, Kind::Barrier) => call.kind = Kind::AllReduce(Reduction::SUM),
         (1, Kind::AllReduce(_)) => {
             *call = Call {
@@ -237,7 +237,7 @@ impl Step {
                         }
                         Elements::Wild => {
                             let sum = inputs.map(Element::real).sum();
-                            // In three lanes they are exact.
+                            // In three lanes the sums are exact.
                             let error = if is_small(&self.call) {
                                 0.0
                             } else {
@@ -256,7 +256,7 @@ impl Step {
         }
     }
 
-    /// The same for a result in fewer bits.
+    /// Checks a result in fewer bits.
     fn check_packed(
         &self,
         packing: Packing,
@@ -300,7 +300,7 @@ impl Step {
             let truth = chunk.ranks.iter().map(|elements| elements[place]).sum::<f64>() / divisor;
             let rounding = 1.001 * half_unit(truth.abs() + each, dtype);
             let error = (real(dtype, bits) - truth).abs();
-            // Also if it is NaN.
+            // This is false for NaN, too.
             let is_near = error <= each + rounding;
             if !is_near {
                 return Err(format!("element {place}: off by {error}, more than {each}"));
@@ -346,7 +346,7 @@ impl Step {
         }
     }
 
-    /// Of Wild elements: the largest magnitude over all ranks, by chunk.
+    /// The largest magnitude of Wild elements over all ranks, by chunk.
     fn largest_by_chunk(&self, key: u64, ranks: u16, lanes: u16) -> Vec<f64> {
         if self.elements != Elements::Wild {
             return Vec::new();
@@ -400,7 +400,7 @@ impl Element {
 #[derive(Debug)]
 enum Expected {
     Bits(Vec<u8>),
-    /// This number, or another no further away.
+    /// The number, and the largest error allowed.
     Near(f64, f64),
 }
 
@@ -446,7 +446,7 @@ fn combine(
     }
 }
 
-/// Whether a sparse element is in a run of zeros, which others may share.
+/// Whether a sparse element is in a run of zeros.
 fn is_in_zeros(key: u64, rank: u16, index: usize) -> bool {
     let run = index as u64 / 150;
     match hash(&[key, run]) % 3 {
@@ -456,8 +456,8 @@ fn is_in_zeros(key: u64, rank: u16, index: usize) -> bool {
     }
 }
 
-/// Largest magnitude of an exact element, before scaling: 64 of them add up to what the type's
-/// mantissa holds.
+/// Largest magnitude of an exact element, before scaling: 64 of them add up exactly in the type's
+/// mantissa.
 fn largest_exact(dtype: DType) -> u64 {
     match dtype {
         DType::F64 | DType::I64 => 1 << 40,
@@ -472,18 +472,18 @@ fn elements_per_chunk(call: &Call, lanes: u16) -> usize {
     usize::from(lanes) / if is_small(call) { 3 } else { call.dtype.lanes() }
 }
 
-/// Whether a sum of floats is exact: in three lanes an element, or more.
+/// Whether a sum of floats is exact, because an element has three lanes or more.
 fn is_small(call: &Call) -> bool {
     call.count <= SMALL_COUNT && call.dtype != DType::F64
 }
 
-/// N * 2^(L-31) * M: what the numerics promise for f32.
+/// The error that the numerics promise for f32: N * 2^(L-31) * M.
 fn fixed_point_error(ranks: u16, largest: f64) -> f64 {
     let growth = ranks.next_power_of_two().ilog2() as i32;
     f64::from(ranks) * 2f64.powi(growth - 31) * largest
 }
 
-/// At least half a unit in the last place of `x`, as a number of this type.
+/// At least half a unit in the last place of `x` in this type.
 fn half_unit(x: f64, dtype: DType) -> f64 {
     let mantissa = match dtype {
         DType::F64 | DType::I64 => 52,

@@ -7,8 +7,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 /// Parts per million.
 pub type Ppm = u32;
 
-/// xoshiro256++, whose output is fixed by its definition. Ranges are made here: those of the `rand`
-/// crate may change with it.
+/// xoshiro256++, whose output is fixed by its definition. Ranges are computed here, since those of
+/// the `rand` crate may change between versions.
 #[derive(Clone, Debug)]
 pub struct Rng(Xoshiro256PlusPlus);
 
@@ -18,7 +18,7 @@ impl Rng {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    /// Any number.
+    /// A random number.
     pub fn any(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -45,12 +45,12 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// True so many times in a million.
+    /// True with a probability of `ppm` in a million.
     pub fn chance(&mut self, ppm: Ppm) -> bool {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// One of these.
+    /// One of the given values.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

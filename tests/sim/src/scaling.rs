@@ -1,6 +1,6 @@
-//! What combiners gain on links of a given rate, without faults: the time of an all-reduce by
-//! number of ranks and levels, and jobs that share a combiner with too few cells for all. Links
-//! alone take time; hosts, combiners and the root take none.
+//! The gain from combiners on links of a given rate, without faults: the time of an all-reduce by
+//! number of ranks and levels, and of jobs that share a combiner with too few cells for all. Only
+//! links take time; hosts, combiners and the root take none.
 
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -24,31 +24,31 @@ const LANES: u16 = 11 * LANES_PER_BLOCK as u16;
 const PACKET: usize = 32 + 4 * LANES as usize;
 /// Thousandths of a nanosecond a byte, at 10 Gb/s.
 const BYTE_TIME: u64 = 800;
-/// What a packet takes from one end of a link to the other.
+/// Time that a packet takes from one end of a link to the other.
 const DELAY: Time = 2 * US;
-/// Ranks below a root's combiner: those of one group, for which one partial sum can stand.
+/// Ranks below a combiner of the root: one group, for which one partial sum can stand.
 const BELOW_ROOT: usize = 32;
-/// Ranks below one of the level below.
+/// Ranks below a combiner of the level below that.
 const BELOW_COMBINER: usize = 8;
 
 /// How ranks reach the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Each by a link of its own.
+    /// A link for each rank.
     Flat,
     /// A link for each rack, without combiners: routers that copy RESULTs to all.
     Routers,
     /// A link for each rack, with combiners.
     Racks,
-    /// The same, with combiners for parts of each rack below them.
+    /// A link for each rack, with combiners, and further combiners for parts of each rack.
     Parts,
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: [Self; 4] = [Self::Flat, Self::Routers, Self::Racks, Self::Parts];
 
-    /// What it is, for people.
+    /// The name of the shape, for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Flat => "1 level: a port for each rank",
@@ -117,7 +117,7 @@ fn job_of(call: Call, ranks: u16, first_worker: usize, calls: usize, rest: Time)
         first_worker,
         program: vec![step; calls],
         pause: 0,
-        // All jobs are there by then.
+        // All jobs have started by then.
         begin: SECOND / 10,
         rest,
         origin: 0,
@@ -157,7 +157,7 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
     }
 }
 
-/// The time of an all-reduce of so many bytes, and the bytes that left a rack for it.
+/// The time of an all-reduce of `bytes` bytes, and the bytes that left a rack for it.
 ///
 /// # Errors
 /// If a promise was broken.
@@ -168,7 +168,7 @@ pub fn all_reduce(shape: Shape, ranks: u16, bytes: usize) -> Result<(Time, u64),
     Ok((time_of_last(&run.sessions), run.tally.uplinks.1 / 2))
 }
 
-/// The time of an all-gather of so many bytes, where each rank has a link of its own.
+/// The time of an all-gather of `bytes` bytes, where each rank has its own link.
 ///
 /// # Errors
 /// If a promise was broken.
@@ -179,7 +179,7 @@ pub fn all_gather(ranks: u16, bytes: usize) -> Result<Time, Violation> {
     Ok(time_of_last(&run.sessions))
 }
 
-/// What the first session's last call took. One before it also finds out round-trip times.
+/// The time of the first session's last call. The call before it measures round-trip times.
 fn time_of_last(sessions: &[Times]) -> Time {
     let calls = sessions.first().map(|times| times.calls.as_slice()).unwrap_or_default();
     let (called, returned) = calls.last().copied().unwrap_or_default();
@@ -205,19 +205,19 @@ pub fn ring(ranks: u16, bytes: usize) -> Time {
 /// How jobs share a combiner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Best effort: all may use all cells.
+    /// Best effort: all jobs may use all cells.
     BestEffort,
-    /// The first jobs have their cells, the others none.
+    /// The first jobs have cells, the others have none.
     Partition,
-    /// Nobody has any.
+    /// No job has cells.
     None,
 }
 
 impl Sharing {
-    /// All of them.
+    /// All kinds of sharing.
     pub const ALL: [Self; 3] = [Self::BestEffort, Self::Partition, Self::None];
 
-    /// What it is, for people.
+    /// The name of the kind, for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::BestEffort => "best effort",
@@ -229,16 +229,15 @@ impl Sharing {
 
 /// Slots of each job that shares a combiner.
 const SHARED_SLOTS: u32 = 64;
-/// Jobs for which its cells suffice.
+/// Jobs for which the combiner's cells suffice.
 const FIT: u16 = 2;
 /// Ranks of each job.
 const SHARING_RANKS: u16 = 4;
-/// Longest that one of their hosts takes before it looks at what has arrived: ranks in step would
-/// hardly need cells.
+/// Longest time until a host processes what has arrived: ranks in step would hardly need cells.
 const HOST: Time = 50 * US;
 
-/// What `jobs` jobs get that share a combiner, in `calls` calls each, after which they rest for
-/// `rest`.
+/// The throughput of `jobs` jobs that share a combiner, in `calls` calls each, with a pause of
+/// `rest` after each call.
 ///
 /// # Errors
 /// If a promise was broken.
@@ -272,16 +271,16 @@ pub fn share(sharing: Sharing, jobs: u16, calls: usize, rest: Time) -> Result<Sh
     Ok(Shares { total, jain: jain(&rates) })
 }
 
-/// What jobs get that share a combiner.
+/// The throughput of jobs that share a combiner.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     /// Gb/s of tensors over all jobs, until the last is done.
     pub total: f64,
-    /// [`jain`] of the rates of jobs.
+    /// [`jain`] of the jobs' rates.
     pub jain: f64,
 }
 
-/// Jain's index of fairness: 1 where all have the same, 1 / n where one has all.
+/// Jain's index of fairness: 1 if all have the same, 1 / n if one has everything.
 pub fn jain(rates: &[f64]) -> f64 {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
@@ -291,12 +290,12 @@ pub fn jain(rates: &[f64]) -> f64 {
 /// A line of a plot: its name, and its points.
 pub type Line = (&'static str, Vec<(f64, f64)>);
 
-/// The columns of the table of all-reduces behind that of ranks.
+/// The columns of the table of all-reduces, after the column of ranks.
 pub fn columns() -> impl Iterator<Item = &'static str> {
     Shape::ALL.iter().map(|shape| shape.name()).chain(["ring, least"])
 }
 
-/// A row of that table, in ms.
+/// A row of the table of all-reduces, in ms.
 ///
 /// # Errors
 /// If a promise was broken.
@@ -306,10 +305,10 @@ pub fn times(ranks: u16, bytes: usize) -> Result<Vec<f64>, Violation> {
     Ok(times.into_iter().map(|time| time as f64 / 1e6).collect())
 }
 
-/// Jobs in the rows of the table of those that share a combiner.
+/// Numbers of jobs in the rows of the table of jobs that share a combiner.
 pub const SHARERS: [u16; 5] = [1, 2, 4, 8, 16];
 
-/// A row of that table: for each way of sharing.
+/// A row of the table of jobs that share a combiner, with each kind of sharing.
 ///
 /// # Errors
 /// If a promise was broken.
@@ -317,7 +316,7 @@ pub fn shares(jobs: u16, calls: usize, rest: Time) -> Result<Vec<Shares>, Violat
     at_once(Sharing::ALL, |sharing| share(sharing, jobs, calls, rest))
 }
 
-/// Runs `f` on each of these, on a thread of its own.
+/// Runs `f` on each of the given values, each on its own thread.
 fn at_once<A: Send, B: Send, const N: usize>(
     all: [A; N],
     f: impl Fn(A) -> Result<B, Violation> + Sync,

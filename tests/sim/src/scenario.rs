@@ -1,5 +1,5 @@
-//! What a seed stands for: jobs, links, and what goes wrong. Each kind of fault is in about every
-//! second scenario, so that some have few of them and run deep, and others have many at once.
+//! The scenario of a seed: jobs, links, and faults. Each kind of fault is in about every second
+//! scenario, so that some scenarios have few kinds and run deep, and others have many at once.
 
 use std::time::Duration;
 
@@ -21,27 +21,27 @@ pub const MS: Time = 1_000_000;
 /// A second.
 pub const SECOND: Time = 1_000_000_000;
 
-/// Everything that a run does by plan. What happens to each packet is drawn as it comes.
+/// Everything that is planned for a run. What happens to each packet is drawn during the run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where it came from.
+    /// The seed of the scenario.
     pub seed: u64,
-    /// When all faults end: from then on all jobs must finish. `None` when faults go on, and jobs
-    /// may fail.
+    /// When all faults end: from then on all jobs must finish. `None` when faults continue, and
+    /// jobs may fail.
     pub heals_at: Option<Time>,
     /// Slots of each job.
     pub slots: u32,
-    /// Most lanes in a packet that the aggregator takes.
+    /// Most lanes that the aggregator takes in a packet.
     pub max_lanes: u16,
-    /// What the data plane can do. Without `CHECKED_MAXIMA` it takes maxima unverified, too.
+    /// The data plane's capabilities. Without `CHECKED_MAXIMA` it takes maxima unverified, too.
     pub capabilities: Capabilities,
     /// Whether packets have tags.
     pub tags: bool,
     /// How RESULTs to all reach the ranks.
     pub fanout: Fanout,
-    /// By worker: the aggregator's port that it is behind.
+    /// The aggregator's port of each worker.
     pub ports: Vec<u32>,
-    /// By worker: whether the network brings it no multicast, while faults last.
+    /// Whether each worker gets no multicast, while faults last.
     pub without_multicast: Vec<bool>,
     /// Whether the data plane outlives the daemon's process.
     pub durable: bool,
@@ -50,9 +50,9 @@ pub struct Scenario {
     pub limits: Limits,
     /// [`Builder::join_timeout`](switchml_worker::Builder::join_timeout) of every rank.
     pub join_timeout: Time,
-    /// How often a rank is started at most, while faults last.
+    /// Most starts of a rank, while faults last.
     pub attempts: u32,
-    /// Longest that a process takes before it looks at what has arrived.
+    /// Longest time until a process handles what has arrived.
     pub host_delay: Time,
     /// The jobs.
     pub jobs: Vec<JobPlan>,
@@ -60,16 +60,16 @@ pub struct Scenario {
     pub links: Vec<[LinkPlan; 2]>,
     /// The combiners between workers and the root.
     pub tree: Tree,
-    /// Time that a control message takes: at least, and at most more.
+    /// Time that a control message takes: the least, and the most that is added.
     pub control_delay: (Time, Time),
-    /// How often one takes up to 8 s, because packets of its connection are lost; and with it all
-    /// behind it.
+    /// How often a control message takes up to 8 s, because packets of its connection are lost;
+    /// messages behind it wait, too.
     pub control_loss: Ppm,
     /// How often the data plane fails to open a job.
     pub open_fails: Ppm,
-    /// What happens, and when; in order.
+    /// Incidents and their times, in order.
     pub incidents: Vec<(Time, Incident)>,
-    /// How often a stranger sends a packet.
+    /// The period of a stranger's packets.
     pub stranger: Option<Time>,
 }
 
@@ -78,9 +78,9 @@ pub struct Scenario {
 pub struct JobPlan {
     /// Number of ranks.
     pub ranks: u16,
-    /// The first of the workers that are its ranks, in order.
+    /// The first worker of the job; its ranks are consecutive workers.
     pub first_worker: usize,
-    /// What every rank calls.
+    /// The calls of every rank.
     pub program: Vec<Step>,
     /// Longest pause of a rank before a call, while faults last.
     pub pause: Time,
@@ -88,18 +88,18 @@ pub struct JobPlan {
     pub begin: Time,
     /// Pause of all ranks after each call.
     pub rest: Time,
-    /// Round that the job's slots are in when it starts.
+    /// The round that the job's slots are in when it starts.
     pub origin: u32,
     /// Packets in a batch of new chunks.
     pub batch: u32,
-    /// Packets that a rank takes its socket to hold.
+    /// Packets that a rank believes its socket can hold.
     pub receive_room: u32,
-    /// Packets that it does hold, of those that come while the rank stands still.
+    /// Packets that the socket really holds while the rank is frozen.
     pub socket_room: u32,
-    /// A rank that makes another call than the others, in its first life: its place in the program,
-    /// and the call.
+    /// A rank that makes another call than the others, the first time it runs: its place in the
+    /// program, and the call.
     pub mistake: Option<(u16, usize, Step)>,
-    /// A rank that closes after so many calls, in its first life.
+    /// A rank that leaves after this many calls, the first time it runs.
     pub quitter: Option<(u16, usize)>,
 }
 
@@ -108,21 +108,21 @@ pub struct JobPlan {
 pub struct LinkPlan {
     /// Largest packet that passes, in bytes of UDP payload.
     pub largest_packet: usize,
-    /// Time that a packet takes at least.
+    /// Least time that a packet takes.
     pub delay: Time,
-    /// Most time beyond that; packets overtake each other.
+    /// Most time beyond the delay; packets overtake each other.
     pub jitter: Time,
     /// Packets lost.
     pub loss: Ppm,
     /// Packets delivered twice.
     pub duplication: Ppm,
-    /// Packets of which bits are flipped, header or payload.
+    /// Packets with flipped bits, in the header or the payload.
     pub corruption: Ppm,
-    /// Packets that are cut short, or get bytes behind their end.
+    /// Packets that are cut short, or get bytes appended.
     pub cutting: Ppm,
     /// Packets that come much later, after up to [`LinkPlan::latest`].
     pub lateness: Ppm,
-    /// How late those are.
+    /// The largest delay of late packets.
     pub latest: Time,
     /// ns that a byte takes to be sent, in thousandths; 0 for a link without limit.
     pub byte_time: u64,
@@ -135,22 +135,22 @@ pub struct LinkPlan {
 /// The combiners of a scenario, if it has any.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// Each after its parent.
+    /// Combiners, each after its parent.
     pub combiners: Vec<CombinerPlan>,
-    /// By worker: its combiner; beyond the end, none.
+    /// The combiner of each worker; workers beyond the end have none.
     pub above: Vec<Option<usize>>,
 }
 
 /// A combiner.
 #[derive(Clone, Copy, Debug)]
 pub struct CombinerPlan {
-    /// The combiner above it; `None` if that is the root.
+    /// The combiner above it; `None` if its parent is the root.
     pub parent: Option<usize>,
-    /// Its uplink, to its parent and back.
+    /// The uplink to the parent and back.
     pub uplink: [LinkPlan; 2],
-    /// How many cells it has, for all jobs.
+    /// The number of cells, for all jobs.
     pub cells: u32,
-    /// How often a contribution goes on that might have been combined (rule 27.12).
+    /// How often a contribution passes that might have been combined (rule 27.12).
     pub let_pass: Ppm,
     /// Jobs of this number and above find no cell.
     pub jobs: u16,
@@ -164,24 +164,24 @@ impl Tree {
     }
 }
 
-/// Something that happens once.
+/// A single incident.
 #[derive(Clone, Copy, Debug)]
 pub enum Incident {
-    /// A worker's process dies; its host too if `silent`, so that no connection is closed. It is
-    /// started again after a while, if ever.
+    /// A worker's process dies; if `silent`, its host does too, so that no connection is closed. It
+    /// may be restarted after a while.
     Crash {
         /// The worker.
         worker: usize,
-        /// Whether the daemon has to find out by itself.
+        /// Whether the daemon must find out by itself.
         silent: bool,
-        /// When it is started again.
+        /// When the process is restarted.
         restart: Option<Time>,
     },
-    /// A worker's process stands still.
+    /// A worker's process is frozen.
     Stall {
         /// The worker.
         worker: usize,
-        /// For how long.
+        /// How long it is frozen.
         time: Time,
     },
     /// A worker's link loses everything.
@@ -190,7 +190,7 @@ pub enum Incident {
         worker: usize,
         /// Direction: 0 to the aggregator, 1 to the worker.
         direction: usize,
-        /// For how long.
+        /// How long the link is down.
         time: Time,
     },
     /// A worker's control connection breaks.
@@ -198,16 +198,16 @@ pub enum Incident {
         /// The worker.
         worker: usize,
     },
-    /// The daemon is killed, and started again. Its data plane, which is durable, goes on.
+    /// The daemon is killed and restarted. Its data plane, which is durable, continues.
     Restart {
-        /// When it is back.
+        /// Time until it is back.
         after: Time,
     },
     /// A combiner's host restarts.
     CombinerCrash {
         /// The combiner.
         combiner: usize,
-        /// When it is back.
+        /// Time until it is back.
         after: Time,
     },
     /// A combiner forgets what its cells hold.
@@ -217,9 +217,9 @@ pub enum Incident {
     },
     /// The aggregator stops, and restarts without any memory.
     Replace {
-        /// In good order: its ranks are told.
+        /// Whether the stop is orderly, so that ranks are told.
         orderly: bool,
-        /// When it is back.
+        /// Time until it is back.
         after: Time,
     },
 }
@@ -232,7 +232,7 @@ impl Scenario {
         Self::draw_for(rng, seed, jobs)
     }
 
-    /// The rest of the scenario of a seed with these jobs.
+    /// Draws the rest of the scenario of a seed with these jobs.
     pub(crate) fn draw_for(rng: &mut Rng, seed: u64, jobs: Vec<JobPlan>) -> Self {
         let workers = jobs.iter().map(|job| usize::from(job.ranks)).sum();
         let span = rng.magnitude(2 * MS, 4 * SECOND);
@@ -243,10 +243,10 @@ impl Scenario {
         let durable = rng.one_in(2);
         let incidents = draw_incidents(rng, workers, span, durable);
         let (capabilities, fanout) = draw_data_plane(rng);
-        // What does not verify packets has no tags either.
+        // A data plane that does not verify packets has no tags either.
         let tags = seed % 4 == 3 && capabilities.contains(Capabilities::CHECKED_MAXIMA);
         if tags {
-            // The narrowest still carry the smallest chunk.
+            // The narrowest links still carry the smallest chunk.
             links.iter_mut().flatten().for_each(|link| link.largest_packet += TAG_LEN);
         }
         Self {
@@ -279,7 +279,8 @@ impl Scenario {
     }
 }
 
-/// What the data plane can do: without GROUP_HELLOS, nobody finds out whom multicast reaches.
+/// The data plane's capabilities: without GROUP_HELLOS, no rank finds out whether multicast reaches
+/// it.
 fn draw_data_plane(rng: &mut Rng) -> (Capabilities, Fanout) {
     let capabilities = if rng.one_in(4) { Capabilities::empty() } else { Capabilities::all() };
     let fanout = rng.pick(&[Fanout::Auto, Fanout::Auto, Fanout::Multicast, Fanout::Unicast]);
@@ -320,10 +321,10 @@ pub(crate) fn draw_job(rng: &mut Rng, first_worker: usize) -> JobPlan {
     draw_job_of(rng, first_worker, ranks as u16)
 }
 
-/// A job of so many ranks.
+/// A job of `ranks` ranks.
 pub(crate) fn draw_job_of(rng: &mut Rng, first_worker: usize, ranks: u16) -> JobPlan {
     let steps = rng.magnitude(1, 24);
-    // As many packets in all, whatever the number of ranks.
+    // The number of packets in all is the same for any number of ranks.
     let largest = (20_000 / u64::from(ranks)).max(300);
     let program = program::draw(rng, ranks, steps, largest);
     let rank = |rng: &mut Rng| rng.below(ranks.into()) as u16;
@@ -350,7 +351,7 @@ pub(crate) fn draw_job_of(rng: &mut Rng, first_worker: usize, ranks: u16) -> Job
     }
 }
 
-/// What links do to packets, in this scenario.
+/// The faults of links in a scenario.
 pub(crate) struct Faults {
     loss: Ppm,
     duplication: Ppm,
@@ -379,10 +380,10 @@ pub(crate) fn draw_faults(rng: &mut Rng) -> Faults {
 }
 
 pub(crate) fn draw_links(rng: &mut Rng, faults: &Faults) -> [LinkPlan; 2] {
-    // Few lanes in a packet, so that there are many packets.
+    // Packets have few lanes, so that there are many of them.
     let largest_packet = 32 + 128 * rng.range(1, 3) as usize + rng.below(128) as usize;
     let delay = rng.magnitude(US, 50 * US);
-    // Some links are spared.
+    // Some links have no such fault.
     let mut draw = || {
         let mut or_none = |value: Ppm| if rng.one_in(3) { 0 } else { value };
         let plan = LinkPlan {

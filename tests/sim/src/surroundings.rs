@@ -1,4 +1,4 @@
-//! What a worker acts on.
+//! The surroundings of a worker.
 
 use crate::daemon::Daemon;
 use crate::net::Net;
@@ -9,14 +9,14 @@ use crate::scenario::Scenario;
 pub struct Surroundings<'a> {
     /// The network and the time.
     pub net: &'a mut Net,
-    /// Who watches.
+    /// The oracle that checks the promises.
     pub oracle: &'a mut Oracle,
-    /// The aggregator, for the oracle to look at.
+    /// The aggregator, for the oracle to read.
     pub daemon: &'a Daemon,
     /// The plan.
     pub scenario: &'a Scenario,
-    /// Whether a combiner on the worker's way is down.
+    /// Whether a combiner between the worker and the root is down.
     pub cut_off: bool,
-    /// All faults have ended.
+    /// Whether all faults have ended.
     pub healed: bool,
 }

@@ -1,4 +1,4 @@
-//! What was tried, and what came of it.
+//! Counters of faults and fates.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -15,10 +15,10 @@ macro_rules! counted {
         }
 
         impl $type {
-            /// All of them, in the order of their counters.
+            /// All variants, in the order of their counters.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// What it is, for people.
+            /// The name of the variant, for people.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $label,)+ }
             }
@@ -70,7 +70,7 @@ counted! {
 }
 
 counted! {
-    /// What became of a call, or of a session.
+    /// The fate of a call, or of a session.
     Fate {
         Exact = "call returned, result exact",
         Within16 = "call returned, result in 16 bits within its bound",
@@ -104,7 +104,7 @@ counted! {
 pub struct Tally {
     /// Runs.
     pub runs: u64,
-    /// Runs in which faults stopped, and all had to finish.
+    /// Runs in which faults stopped, and all jobs had to finish.
     pub healed: u64,
     /// Virtual time, in ns.
     pub time: u128,
@@ -122,11 +122,11 @@ pub struct Tally {
     pub ignored: [u64; Ignored::ALL.len()],
     /// Data chunks that went ahead of their exponents.
     pub ahead: u64,
-    /// Of these, those whose results did not count.
+    /// Chunks sent ahead whose results did not count.
     pub ahead_in_vain: u64,
     /// Chunks sent EMPTY at first.
     pub empty: u64,
-    /// Of these, those whose lanes the aggregator asked for.
+    /// EMPTY chunks whose lanes the aggregator asked for.
     pub rooms: u64,
     /// Longest time from the end of all faults to the end of a run, in ns.
     pub slowest_recovery: u64,
@@ -176,7 +176,7 @@ impl Tally {
         self.faults[fault as usize]
     }
 
-    /// How often something ended so.
+    /// How often a fate occurred.
     pub fn fates(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }

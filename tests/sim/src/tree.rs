@@ -1,4 +1,4 @@
-//! Draws the combiners between workers and root: how many, below whom, and what goes wrong there.
+//! Draws the combiners between workers and root: their number, their places, and their faults.
 
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::capabilities::Capabilities;
@@ -9,11 +9,11 @@ use crate::scenario::{
     draw_links,
 };
 
-/// Most combiners on the way of a rank.
+/// Most combiners between a rank and the root.
 const MOST_LEVELS: usize = 3;
-/// One seed in so many has a job of more ranks than there are ways out of the root.
+/// One in `LARGE` seeds has a job with more ranks than the root has ports.
 const LARGE: u64 = 256;
-/// Racks of such a job, and those below a combiner of theirs.
+/// Racks of such a job, and the racks below an upper combiner.
 const RACKS: usize = 32;
 const RACKS_BELOW: usize = 8;
 
@@ -25,7 +25,7 @@ impl Scenario {
         let mut scenario = if is_large { draw_large(seed) } else { Self::draw(seed) };
         let workers = scenario.links.len();
         let tree = if is_large { draw_racks(rng, workers) } else { draw(rng, workers) };
-        // Rule 27.15: without that, the root takes no combiner.
+        // Rule 27.15: without this capability, the root takes no combiner.
         scenario.capabilities |= Capabilities::PARTIAL_SUMS;
         for job in &mut scenario.jobs {
             // The root finds no worker's plan by its combiner's address.
@@ -39,7 +39,7 @@ impl Scenario {
     }
 }
 
-/// A job of up to 1024 ranks, and maybe a small one beside it.
+/// Draws a job of up to 1024 ranks, and perhaps a small one beside it.
 fn draw_large(seed: u64) -> Scenario {
     let rng = &mut Rng::new(seed);
     let ranks = if rng.one_in(2) { MAX_RANKS as u64 } else { rng.range(65, MAX_RANKS as u64) };
@@ -48,12 +48,12 @@ fn draw_large(seed: u64) -> Scenario {
         jobs.push(draw_job(rng, ranks as usize));
     }
     let mut scenario = Scenario::draw_for(rng, seed, jobs);
-    // Section 15: without that, 255 ranks are the most.
+    // Section 15: without this capability, 255 ranks are the most.
     scenario.capabilities |= Capabilities::CHECKED_MAXIMA;
     scenario
 }
 
-/// A combiner for each rack, and maybe one for some racks each.
+/// A combiner for each rack, and perhaps upper combiners for some racks each.
 fn draw_racks(rng: &mut Rng, workers: usize) -> Tree {
     let plan = draw_plan(rng);
     let upper = if rng.one_in(2) { RACKS / RACKS_BELOW } else { 0 };
@@ -65,7 +65,7 @@ fn draw_racks(rng: &mut Rng, workers: usize) -> Tree {
     Tree { above: (0..workers).map(|worker| Some(upper + rack(worker))).collect(), combiners }
 }
 
-/// What the combiners of a tree have in common.
+/// The plan that the combiners of a tree share.
 fn draw_plan(rng: &mut Rng) -> impl Fn(&mut Rng, Option<usize>) -> CombinerPlan + use<> {
     let faults = draw_faults(rng);
     let let_pass = if rng.one_in(3) { rng.magnitude(1_000, 500_000) as Ppm } else { 0 };

@@ -1,5 +1,5 @@
-//! A rank's process: the real session, HELLO and data path, and what carries out what they decide,
-//! as the control thread and the data thread do in the product.
+//! A rank's process: the real session, HELLO and data path, and the code that carries out their
+//! decisions, like the product's control thread and data thread.
 
 use std::time::Duration;
 
@@ -24,57 +24,57 @@ use crate::scenario::{JobPlan, Time};
 use crate::surroundings::Surroundings;
 use crate::tally::{Fate, Fault};
 
-/// How often the daemon pings, and how long it waits for an answer.
+/// The daemon's ping interval, and how long it waits for an answer.
 const PING: (Time, Time) = (PING_INTERVAL.as_nanos() as Time, PING_TIMEOUT.as_nanos() as Time);
 
 /// A rank's process.
 pub struct Worker {
-    /// Its number among all workers.
+    /// The worker's number among all workers.
     pub index: usize,
-    /// Its job among all jobs.
+    /// The job's number among all jobs.
     pub job: usize,
-    /// Its rank in it.
+    /// The worker's rank in the job.
     pub rank: u16,
-    /// How often it was started.
+    /// How often the process was started.
     pub attempts: u32,
-    /// The next start is scheduled.
+    /// Whether the next start is scheduled.
     pub starts: bool,
-    /// The time until which it stands still.
+    /// The time until which the process is frozen.
     pub stalled_until: Time,
-    /// While there is a process.
+    /// The session, while there is a process.
     session: Option<Session>,
     phase: Phase,
     connection: Option<Connection>,
     /// Requests without an answer on this connection.
     unanswered: u32,
     assigned: Option<Assigned>,
-    /// It has told that it hears no group, in this session.
+    /// Whether the worker has reported, in this session, that it hears no group.
     hears_no_group: bool,
     port: u16,
     turn_at: Option<Time>,
-    /// Packets that its socket holds while it stands still.
+    /// Packets in the socket while the process is frozen.
     waiting: u32,
 }
 
-/// What a rank does for its session.
+/// The phase of a rank's session.
 enum Phase {
-    /// There is no process, or it has nothing to do any more.
+    /// There is no process, or its session is over.
     Rest(Option<End>),
-    /// Nothing: it is not in a job yet.
+    /// The rank waits to be let into a job.
     Joining,
-    /// It opens its data path.
+    /// The rank opens its data path.
     Greeting(Hello),
-    /// Its data path is open.
+    /// The data path is open.
     Open(OpenPath),
-    /// It calls collectives.
+    /// The rank makes its calls.
     Running(Box<Calls>),
-    /// Its data path has failed.
+    /// The data path has failed.
     Failed { calls: Box<Calls>, failure: Failure, standing: Standing },
-    /// It has said goodbye: so has it ended.
+    /// The rank has left the job, with this end.
     Leaving(End),
 }
 
-/// What the daemon gave.
+/// The daemon's assignments.
 #[derive(Clone, Copy)]
 struct Assigned {
     identity: Identity,
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// Whether it does nothing; how its last part ended.
+    /// The end of the last session, if the worker rests; `None` while it does not.
     pub fn resting(&self) -> Option<Option<&End>> {
         match &self.phase {
             Phase::Rest(end) => Some(end.as_ref()),
@@ -115,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Its session, or its last one.
+    /// The worker's session, or its last one.
     pub fn session(&self) -> Option<SessionKey> {
         self.assigned.map(|assigned| assigned.identity.epoch)
     }
@@ -175,12 +175,12 @@ impl Worker {
         }
     }
 
-    /// Whether this is its connection.
+    /// Whether this is the worker's connection.
     pub fn is_at(&self, connection: Connection) -> bool {
         self.connection == Some(connection)
     }
 
-    /// A combiner on its way has broken its connection.
+    /// A combiner between the worker and the root has broken its connection.
     pub fn cut_off(&mut self, world: &mut Surroundings<'_>) {
         if let Some(connection) = self.connection {
             world.oracle.disconnect(self.who());
@@ -204,12 +204,12 @@ impl Worker {
         }
     }
 
-    /// Ends a stall, if the scenario does.
+    /// Ends a stall when the scenario heals.
     pub fn wake(&mut self, now: Time) {
         self.stalled_until = self.stalled_until.min(now);
     }
 
-    /// Something reaches the worker's control thread.
+    /// The worker's control thread is told something.
     pub fn hear(
         &mut self,
         world: &mut Surroundings<'_>,
@@ -227,7 +227,7 @@ impl Worker {
             News::Answer(answer) => {
                 self.unanswered -= 1;
                 if self.unanswered > 0 {
-                    // To a request that was given up.
+                    // The answer is to a request that was given up.
                     return Ok(());
                 }
                 session::Event::Answered(answer)
@@ -238,7 +238,7 @@ impl Worker {
         self.turn(world)
     }
 
-    /// What an event of the stream is to the session.
+    /// Translates an event of the stream for the session.
     fn understand(
         &mut self,
         world: &mut Surroundings<'_>,
@@ -310,7 +310,7 @@ impl Worker {
         self.perform(world)
     }
 
-    /// Carries out what the session asks for.
+    /// Carries out the session's actions.
     fn perform(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         while let Some(action) = self.session.as_mut().and_then(Session::next_action) {
             match action {
@@ -343,7 +343,7 @@ impl Worker {
         } else if world.cut_off || world.net.rng.one_in(2) {
             world.net.tell_worker(connection, News::Unreachable);
         } else {
-            // Its host is down, too: nobody refuses.
+            // The aggregator's host is down too, so the connection is not refused.
             let after = CONNECT.as_nanos() as Time;
             world.net.tell_worker_later(connection, News::Unreachable, after);
         }
@@ -388,7 +388,7 @@ impl Worker {
             local: (*AGGREGATOR.ip()).into(),
             threads: Threads::default(),
             via: via(world.net, self.index),
-            // Without tenants nothing comes of it.
+            // The time does not matter without tenants.
             at: std::time::Instant::now(),
         }
     }
@@ -405,13 +405,13 @@ impl Worker {
         let Assigned { identity, hello_secret, max_lanes, capabilities, .. } = assigned;
         let asks_group = capabilities.contains(Capabilities::GROUP_HELLOS);
         world.oracle.join(identity.epoch, identity.ranks);
-        // What the interface takes: the path may pass less.
+        // The interface's MTU: the path may pass less.
         let largest = world.net.largest_packet(self.index) + world.net.rng.below(256) as usize;
         let hello = Hello::new(identity, hello_secret, largest, max_lanes);
         self.phase = Phase::Greeting(if asks_group { hello.ask_group() } else { hello });
     }
 
-    /// All ranks are ready.
+    /// Begins to run: all ranks are ready.
     fn run(&mut self, world: &mut Surroundings<'_>, lanes: u16) -> Result<(), Violation> {
         let (Phase::Open(path), Some(assigned)) = (&self.phase, self.assigned) else {
             return Err(Violation(format!("rank {} starts without a path", self.rank)));
@@ -429,7 +429,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What it calls: what all ranks do, except mistakes in its first life.
+    /// The rank's calls: those of all ranks, except for mistakes the first time it runs.
     fn program(&self, plan: &JobPlan, world: &mut Surroundings<'_>) -> Vec<Step> {
         let mut program = plan.program.clone();
         if self.attempts > 1 {
@@ -475,7 +475,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a packet into the socket's buffer while the process stands still; false if that is
+    /// Puts a packet into the socket's buffer while the process is frozen; false if the buffer is
     /// full.
     pub fn has_room(&mut self, world: &mut Surroundings<'_>) -> bool {
         let room = self.waiting < self.plan(world).socket_room;
@@ -487,7 +487,7 @@ impl Worker {
         room
     }
 
-    /// The scheduled turn has come.
+    /// Takes the scheduled turn.
     pub fn scheduled_turn(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         self.waiting = 0;
         if self.turn_at.is_some_and(|at| at <= world.net.now) {
@@ -497,7 +497,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What the process does when it runs: timers, packets, calls.
+    /// Runs the process: timers, packets, calls.
     fn turn(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         if let Some(session) = &mut self.session {
             session.on_timer(world.net.now);
@@ -540,7 +540,7 @@ impl Worker {
         }
     }
 
-    /// As the driver does before it waits.
+    /// Reports that no results come by multicast, like the driver before it waits.
     fn report_no_multicast(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         match &self.phase {
             Phase::Running(calls) if calls.hears_no_group() => {}
@@ -658,7 +658,7 @@ impl Worker {
         Who { job: self.job, rank: self.rank, session: self.session() }
     }
 
-    /// How it refers to itself; before it is assigned, as nobody.
+    /// The worker's identity in messages; before it is assigned, that of no member.
     fn member(&self) -> MemberId {
         let rank = self.rank.into();
         match self.assigned {
@@ -675,7 +675,7 @@ impl Worker {
         &world.scenario.jobs[self.job]
     }
 
-    /// Sees to it that there is a turn at this time at the latest.
+    /// Ensures that there is a turn at this time at the latest.
     fn turn_by(&mut self, world: &mut Surroundings<'_>, at: Time) {
         if self.turn_at.is_none_or(|scheduled| at < scheduled) {
             self.turn_at = Some(at);

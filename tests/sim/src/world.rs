@@ -17,14 +17,14 @@ use crate::surroundings::Surroundings;
 use crate::tally::{Fault, Tally};
 use crate::worker::Worker;
 
-/// What came of a seed.
+/// The outcome of a seed.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What was tried and what happened.
+    /// Faults and what happened.
     pub tally: Tally,
-    /// When calls began and ended.
+    /// The times of the calls, by session.
     pub sessions: Vec<Times>,
-    /// What was found wrong, if anything.
+    /// The broken promise, if any.
     pub verdict: Result<(), Violation>,
 }
 
@@ -33,7 +33,7 @@ pub fn simulate(seed: u64) -> Run {
     play(Scenario::draw(seed))
 }
 
-/// The same with combiners.
+/// Runs the scenario of a seed, with combiners.
 pub fn simulate_tree(seed: u64) -> Run {
     play(Scenario::draw_tree(seed))
 }
@@ -128,9 +128,9 @@ impl World {
         }
     }
 
-    /// When everything must be over: nobody waits longer than for ranks to join, and again for them
-    /// to be ready, and for a dead host to be noticed, and for a deadline; as often as ranks are
-    /// started. Nor does anybody need the timeout: who is there calls some time.
+    /// When everything must be over: no rank waits longer than for ranks to join, and again for
+    /// them to be ready, and for a dead host to be noticed, and for a deadline; as often as ranks
+    /// are started. The timeout is not needed: a rank that is there calls in time.
     fn limit(&self) -> Time {
         let Scenario { join_timeout, attempts, limits, heals_at, .. } = &self.scenario;
         let once = 2 * join_timeout + limits.deadline.as_nanos() as Time + 30 * SECOND;
@@ -179,7 +179,7 @@ impl World {
                 })?;
             }
             Event::Turn(worker) => match self.stalled(worker) {
-                // After the packets that wait.
+                // The turn comes after the waiting packets.
                 Some(until) => self.net.schedule(until + 1, Event::Turn(worker)),
                 None => self.with(worker, |worker, world| worker.scheduled_turn(world))?,
             },
@@ -204,14 +204,14 @@ impl World {
             Event::Stranger => self.forge(),
             Event::Heal => self.heal(),
         }
-        // Whoever goes on lets nobody start again.
+        // While a worker continues, no other worker is restarted.
         if actor.is_none_or(|worker| self.workers[worker].resting().is_some()) {
             self.settle();
         }
         Ok(())
     }
 
-    /// The worker whom alone an event changes.
+    /// The only worker that an event changes.
     fn actor(&self, event: &Event) -> Option<usize> {
         match event {
             Event::AtWorker { worker, .. } | Event::Turn(worker) | Event::Start(worker) => {
@@ -310,8 +310,8 @@ impl World {
         self.net.schedule(back, Event::CombinerBack(combiner));
     }
 
-    /// Combiners on the way read an assignment. Whether the rank does not hear of it: one that
-    /// comes back has it already (rule 27.19).
+    /// Combiners on the way read an assignment. Returns whether the rank does not get it: a rank
+    /// that comes back has it already (rule 27.19).
     fn learn(&mut self, connection: Connection, news: &News) -> bool {
         let News::Event(join_event::Event::Assigned(assigned)) = news else { return false };
         let worker = &self.workers[self.net.worker_at(connection)];
@@ -325,7 +325,7 @@ impl World {
         worker.session() == Some(assigned.epoch)
     }
 
-    /// A stranger sends again what it has seen, or makes something out of it.
+    /// Sends a packet that the stranger has seen again, or one made from it.
     fn forge(&mut self) {
         if self.healed {
             return;
@@ -351,7 +351,7 @@ impl World {
             header.round.set(header.round.get().wrapping_add(net.rng.below(3) as u32));
             header.aux.set(net.rng.any() as u32);
             let zeros = net.rng.one_in(3);
-            // With a check word that fits.
+            // The check word fits.
             let sum =
                 |lanes: &[U32]| lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
             if zeros {
@@ -386,8 +386,8 @@ impl World {
         }
     }
 
-    /// Starts again whoever failed, and whoever finished a session that others did not: as a job's
-    /// launcher would.
+    /// Restarts ranks that failed, and ranks that finished a session that others did not, like a
+    /// job's launcher.
     fn settle(&mut self) {
         for job in 0..self.scenario.jobs.len() {
             if self.is_done(job) {
@@ -405,7 +405,8 @@ impl World {
                 let worker = &self.workers[number];
                 let may = self.healed || worker.attempts < self.scenario.attempts;
                 let wants = match worker.resting() {
-                    // A crash says when it starts again, if ever; after the end of faults it must.
+                    // A crash tells when the rank is restarted, if ever; after the end of faults it
+                    // must be.
                     Some(Some(End::Killed)) => self.healed,
                     Some(Some(_)) => is_over,
                     _ => false,

@@ -1,4 +1,4 @@
-//! Seeds: those that have failed once, and as many others as there is time for.
+//! Runs seeds: those that have failed once, and others for every test run.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn promises_are_kept_whatever_goes_wrong() {
     assert_kept(&report);
     assert_eq!(report.tally.runs, SEEDS);
     println!("{}", report.tally);
-    // What is promised says little if nothing goes wrong.
+    // Promises mean little if nothing goes wrong.
     let flat = Fault::ALL.iter().filter(|fault| !OF_COMBINERS.contains(fault));
     let never: Vec<_> = flat.filter(|fault| report.tally.faults(**fault) < 10).collect();
     assert!(never.is_empty(), "hardly ever tried: {never:?}");
@@ -88,8 +88,8 @@ fn promises_are_kept_whatever_goes_wrong() {
     );
 }
 
-/// The same with up to 32 combiners in up to three levels, which forget, restart, give cells to
-/// other jobs, and are passed by.
+/// With up to 32 combiners in up to three levels, which forget, restart, give cells to other jobs,
+/// and let contributions pass.
 #[test]
 fn promises_are_kept_behind_combiners() {
     let limits = Limits { first: FIRST, seeds: TREES, trees: true, time: Duration::MAX };
@@ -140,8 +140,8 @@ fn a_seed_gives_the_same_run_every_time() {
     }
 }
 
-/// A scenario in which nothing goes wrong, except that the daemon is killed several times, and is
-/// back within a second or two. Its data plane goes on.
+/// A scenario in which nothing goes wrong, except that the daemon is killed several times and is
+/// back within a second or two. Its data plane continues.
 fn restarts(seed: u64) -> Scenario {
     let mut scenario = Scenario::draw(seed);
     for link in scenario.links.iter_mut().flatten() {
@@ -159,7 +159,7 @@ fn restarts(seed: u64) -> Scenario {
     });
     Scenario {
         durable: true,
-        // All paths carry that much: jobs start at once.
+        // All paths carry this many lanes, so jobs start at once.
         max_lanes: 32,
         heals_at: None,
         attempts: 1,
@@ -174,7 +174,7 @@ fn restarts(seed: u64) -> Scenario {
     }
 }
 
-/// What comes about where nothing goes wrong.
+/// Fates of a run without errors.
 const GOOD: [Fate; 6] =
     [Fate::Exact, Fate::Within16, Fate::Within8, Fate::Finished, Fate::Resumed, Fate::NoMulticast];
 
@@ -192,7 +192,7 @@ fn a_daemon_that_is_restarted_costs_no_job() {
     assert!(sum.fates(Fate::Resumed) > 100, "{sum}");
 }
 
-/// A scenario of those, in which combiners restart or forget while calls go on.
+/// A scenario like [`restarts`], in which combiners restart or forget while calls continue.
 fn restarts_of_combiners(seed: u64) -> Scenario {
     let mut scenario = Scenario { tree: Scenario::draw_tree(seed).tree, ..restarts(seed) };
     for link in scenario.tree.combiners.iter_mut().flat_map(|plan| &mut plan.uplink) {
@@ -228,7 +228,7 @@ fn a_combiner_that_is_restarted_costs_no_job() {
         let fates = |fate: &Fate| run.tally.fates(*fate);
         let errors = Fate::ALL.iter().filter(|fate| !GOOD.contains(fate));
         assert_eq!(errors.map(fates).sum::<u64>(), 0, "seed {seed}: {}", run.tally);
-        // No packet is damaged: what has a wrong check word has a rank twice.
+        // No packet is damaged: a wrong check word means that a rank was added twice.
         let bad = [run.tally.outcomes, run.tally.combined].map(|of| of[Outcome::BadCheck as usize]);
         assert_eq!(bad, [0, 0], "seed {seed}: {}", run.tally);
         sum += &run.tally;
@@ -236,8 +236,8 @@ fn a_combiner_that_is_restarted_costs_no_job() {
     assert!(sum.fates(Fate::Resumed) > 100, "{sum}");
 }
 
-/// Ranks that make the same call in different precision are told so, in any pair of precisions: of
-/// more than 32 ranks, too, where 8 bits travel as 16.
+/// Ranks that make the same call in different precision are told so, in any pair of precisions:
+/// with more than 32 ranks, too, where 8 bits travel as 16.
 #[test]
 fn another_precision_is_another_call() {
     let mut told = 0;
@@ -268,8 +268,9 @@ fn another_precision_is_another_call() {
     assert!(told > 300, "{told} ranks");
 }
 
-/// Ranks that the network brings no multicast find that out and get copies, beside others that the
-/// group reaches, also by the same port. Nobody has to ask again for a result, or complains.
+/// Ranks that the network's multicast does not reach find that out and get copies, next to other
+/// ranks that it reaches, even behind the same port. No rank has to ask again for a result, or
+/// complains.
 #[test]
 fn ranks_that_multicast_does_not_reach_get_copies() {
     let mut mixed = 0;
@@ -284,7 +285,7 @@ fn ranks_that_multicast_does_not_reach_get_copies() {
         }
         for job in &mut scenario.jobs {
             job.pause = 0;
-            // Lanes that are asked for come late, and later results overtake them.
+            // Lanes that the aggregator asks for come late, and later results overtake them.
             let asks = |kind| matches!(kind, Kind::AllGather | Kind::Broadcast { .. });
             let steps = job.program.iter_mut().filter(|step| asks(step.call.kind));
             steps.for_each(|step| step.call.kind = Kind::AllReduce(Reduction::SUM));
@@ -299,8 +300,8 @@ fn ranks_that_multicast_does_not_reach_get_copies() {
     assert!(mixed > 50, "{mixed} sessions");
 }
 
-/// A tree costs a few packets' time over its links alone, and sends one tensor over each uplink of
-/// a group of ranks; without combiners an uplink carries those of all its ranks.
+/// A tree takes a few packets' time more than its links, and sends one tensor over each uplink of a
+/// group of ranks; without combiners an uplink carries the tensors of all its ranks.
 #[test]
 fn trees_take_little_more_than_their_links_alone() {
     const BYTES: usize = 1 << 18;
@@ -318,8 +319,8 @@ fn trees_take_little_more_than_their_links_alone() {
     }
 }
 
-/// Parts of two ranks take turns, too, where a superpacket does not divide their bundles. This data
-/// plane sends each rank its own part back, so the whole tensor comes by its link.
+/// Parts of two ranks alternate even if a superpacket does not divide their bundles. This data
+/// plane sends each rank its own part back, so the whole tensor comes over its link.
 #[test]
 fn all_gathers_take_little_more_than_their_links_alone() {
     const BYTES: usize = 1 << 22;
@@ -331,8 +332,8 @@ fn all_gathers_take_little_more_than_their_links_alone() {
     }
 }
 
-/// Where jobs pause, a combiner with cells for two of eight serves more than a static partition of
-/// its cells, and than none.
+/// If jobs pause, a combiner with cells for two of eight jobs serves more than a static partition
+/// of its cells, and more than none.
 #[test]
 fn jobs_share_cells_by_best_effort() {
     let [shared, partition, none] =

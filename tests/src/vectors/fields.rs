@@ -1,6 +1,6 @@
-//! What the bytes of a frame are called: a difference is told by the field that it is in.
+//! Names of a frame's fields: a difference is reported by the field that it is in.
 
-/// Offsets where fields begin, in a frame over IPv4. A field reaches to the next.
+/// Offsets where fields begin, in a frame over IPv4. A field extends to the next.
 const IPV4: &[(usize, &str)] = &[
     (14, "IP version"),
     (15, "IP type of service"),
@@ -17,7 +17,7 @@ const IPV4: &[(usize, &str)] = &[
     (38, "UDP length"),
     (40, "UDP checksum"),
 ];
-/// The same over IPv6.
+/// Offsets where fields begin, in a frame over IPv6.
 const IPV6: &[(usize, &str)] = &[
     (14, "IP version, traffic class and flow label"),
     (18, "IP length"),
@@ -30,10 +30,10 @@ const IPV6: &[(usize, &str)] = &[
     (58, "UDP length"),
     (60, "UDP checksum"),
 ];
-/// Before either.
+/// Fields before the IP header.
 const ETHERNET: &[(usize, &str)] =
     &[(0, "Ethernet destination"), (6, "Ethernet source"), (12, "EtherType")];
-/// Behind either.
+/// Fields behind the UDP header.
 const PACKET: &[(usize, &str)] = &[
     (0, "version"),
     (1, "kind"),
@@ -56,7 +56,7 @@ pub fn headers_len(frame: &[u8]) -> usize {
     if frame.get(12..14) == Some(&[0x86, 0xDD]) { 62 } else { 42 }
 }
 
-/// Which field differs first, and how. `None` if the frames are equal.
+/// The first field that differs, and how. `None` if the frames are equal.
 pub fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
     let at = (0..expected.len().max(found.len())).find(|at| expected.get(*at) != found.get(*at))?;
     if expected.len() != found.len() && at == expected.len().min(found.len()) {

@@ -1,8 +1,7 @@
-//! The vectors: named sequences of packets, and what every data plane must make of them.
+//! The vectors: named sequences of packets, and the expected reactions of every data plane.
 //!
-//! They lie in `tests/vectors`, whose README says what they are and how they are written.
-//! [`Vector::parse`] reads one, [`play`] runs it against a [`Subject`], a data plane in the hands
-//! of a test.
+//! They are in `tests/vectors`, whose README describes them and their format. [`Vector::parse`]
+//! reads one, [`play`] runs it against a [`Subject`], a data plane under test.
 
 mod fields;
 mod parse;
@@ -19,28 +18,27 @@ pub use fields::{difference, headers_len};
 pub use parse::ParseError;
 pub use play::{Played, play, play_all};
 
-/// A named sequence.
+/// A named sequence of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vector {
-    /// Name of its file, without the extension.
+    /// Name of the vector's file, without the extension.
     pub name: String,
-    /// What a data plane must offer.
+    /// What a data plane must offer for this vector.
     pub needs: Offer,
-    /// What happens, in this order.
+    /// Events in their order.
     pub events: Vec<Event>,
-    /// Packets by outcome, over the whole sequence, where the first of each step's answers was
-    /// given.
+    /// Packets by outcome, over the whole sequence, if each step gets the first of its answers.
     pub counters: Counters,
 }
 
-/// Packets by outcome; outcomes that are not named did not occur.
+/// Packets by outcome; outcomes that are missing did not occur.
 pub type Counters = BTreeMap<String, u64>;
 
-/// What a data plane offers, or a vector needs.
+/// The features of a data plane, or the needs of a vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Whether the specification holds to the letter (`guarantee strict`). Otherwise the guarantee
-    /// is relaxed, which the files call `fifo`.
+    /// Whether the specification holds exactly (`guarantee strict`). Otherwise the guarantee is
+    /// relaxed, which the files call `fifo`.
     pub strict: bool,
     /// Most lanes in a packet.
     pub lanes: u16,
@@ -50,12 +48,12 @@ pub struct Offer {
     pub jobs: u16,
     /// Slots, for all jobs together.
     pub slots: u32,
-    /// What else not every data plane has, such as `max`.
+    /// Further features that not every data plane has, such as `max`.
     pub features: Vec<String>,
 }
 
 impl Offer {
-    /// What of `needs` this does not offer, in words.
+    /// The first of `needs` that is not offered, in words.
     pub fn lacks(&self, needs: &Self) -> Option<String> {
         let feature = needs.features.iter().find(|feature| !self.features.contains(feature));
         if needs.strict && !self.strict {
@@ -74,7 +72,7 @@ impl Offer {
     }
 }
 
-/// Something that happens.
+/// An event of a vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The control plane opens a job, whose number is free.
@@ -94,11 +92,11 @@ pub enum Event {
 /// A job, as the control plane sets it up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Its number.
+    /// The job's number.
     pub number: u16,
-    /// Its epoch.
+    /// The job's epoch.
     pub epoch: u32,
-    /// Number of its slots.
+    /// The number of the job's slots.
     pub slots: u32,
     /// MAC that workers send to.
     pub mac: [u8; 6],
@@ -110,23 +108,23 @@ pub struct Job {
     pub key: Option<[u8; 16]>,
     /// The parent of a combiner.
     pub parent: Option<Parent>,
-    /// Its ranks, in order; at a combiner those below it.
+    /// The job's ranks, in order; at a combiner the ranks below it.
     pub members: Vec<Member>,
 }
 
-/// Where a combiner's parent is.
+/// The address of a combiner's parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
-    /// Port of the data plane that it is behind.
+    /// The port of the data plane towards the parent.
     pub port: u16,
-    /// Its MAC.
+    /// The parent's MAC.
     pub mac: [u8; 6],
-    /// Its address and UDP port.
+    /// The parent's address and UDP port.
     pub address: SocketAddr,
 }
 
 impl Job {
-    /// Where workers send to, and the group, for a subject that does not offer `ipv6`.
+    /// The address that workers send to, and the group, for a subject that does not offer `ipv6`.
     ///
     /// # Panics
     ///
@@ -137,7 +135,7 @@ impl Job {
 }
 
 impl Member {
-    /// Where the rank lives, for such a subject.
+    /// The rank's address, for a subject that does not offer `ipv6`.
     ///
     /// # Panics
     ///
@@ -157,48 +155,49 @@ fn v4(address: SocketAddr) -> SocketAddrV4 {
 /// A rank of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its rank.
+    /// The member's rank.
     pub rank: u16,
-    /// What its HELLO carries.
+    /// The secret of the rank's HELLO.
     pub secret: u32,
-    /// Port of the data plane that it is behind.
+    /// The port of the data plane towards the rank.
     pub port: u16,
-    /// Its MAC.
+    /// The rank's MAC.
     pub mac: [u8; 6],
-    /// Its address and UDP port.
+    /// The rank's address and UDP port.
     pub address: SocketAddr,
-    /// Its key, if its packets have tags.
+    /// The rank's key, if its packets have tags.
     pub key: Option<[u8; 16]>,
-    /// Whether it has yet to say HELLO. All others have, when the job is open.
+    /// Whether the rank has yet to say HELLO. All other ranks have, when the job is open.
     pub newcomer: bool,
 }
 
-/// A slot that has been in use for long: its two sets hold later rounds by so many, an even number,
-/// and are else as they were.
+/// A slot that has been in use for long: the rounds in its two sets are later by an even number,
+/// and everything else is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Age {
     /// Number of the job.
     pub job: u16,
     /// The job's slot.
     pub slot: u16,
-    /// What is added to round numbers, modulo 2^32.
+    /// The number added to rounds, modulo 2^32.
     pub by: u32,
 }
 
-/// A packet, and what must become of it.
+/// A packet, and the expected reactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What it is about.
+    /// The title of the step.
     pub title: String,
-    /// Port that the frame comes in by.
+    /// Port that the frame comes in through.
     pub port: u16,
     /// The frame, from Ethernet on.
     pub frame: Vec<u8>,
-    /// What may become of it: the first where the guarantee is `strict`, any of them else.
+    /// The possible reactions: with the guarantee `strict` it must be the first, otherwise any of
+    /// them.
     pub expected: Vec<Expected>,
 }
 
-/// What may become of a packet.
+/// A possible reaction to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The answer, if there is one.
@@ -207,10 +206,10 @@ pub struct Expected {
     pub counter: String,
 }
 
-/// A frame that a data plane sends, or leaves to others.
+/// A frame that a data plane sends, or leaves to other receivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Not the aggregator's: left to the host, or switched, untouched.
+    /// A frame that is not for the aggregator: left to the host, or switched, unchanged.
     Passed(Vec<u8>),
     /// Sent out of this port.
     Port(u16, Vec<u8>),
@@ -228,35 +227,35 @@ impl Answer {
     }
 }
 
-/// How much of a frame a subject shows.
+/// How much of an answer's frame a subject shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// All of it.
+    /// The whole frame.
     Frame,
-    /// Addresses and UDP ports, and what is behind the UDP header: it was received by a socket. All
-    /// else of the frames that it gives is not looked at, nor is where an answer to all was
-    /// addressed to, which may be copies.
+    /// Addresses and UDP ports, and the UDP payload: the answer was received by a socket. All other
+    /// fields are ignored; so is the destination of an answer to all, since there may be copies.
     Datagram,
 }
 
-/// A data plane in the hands of a test.
+/// A data plane under test.
 ///
 /// # Errors
 ///
-/// Of all methods: what went wrong with the subject, in a line. The vector is given up then.
+/// Every method returns the subject's problem, in one line. The vector ends then.
 pub trait Subject {
-    /// What it offers: vectors that need more are not played.
+    /// What the subject offers: vectors that need more are not played.
     fn offer(&self) -> Offer;
 
-    /// How much of an answer it shows.
+    /// How much of an answer the subject shows.
     fn layer(&self) -> Layer {
         Layer::Frame
     }
 
-    /// As if it were new: without jobs, its slots never used. Each vector begins so.
+    /// Resets the subject to a new state: without jobs, its slots never used. Each vector begins
+    /// with this.
     fn reset(&mut self) -> Result<(), String>;
 
-    /// Opens a job: its ranks but the newcomers are where [`Member`] says.
+    /// Opens a job: its ranks, except newcomers, are at the addresses in [`Member`].
     fn open(&mut self, job: &Job) -> Result<(), String>;
 
     /// Aborts a job.
@@ -265,26 +264,26 @@ pub trait Subject {
     /// Ends a job.
     fn close(&mut self, job: u16) -> Result<(), String>;
 
-    /// Lets a slot age. Where this is not possible, the feature `age` is not offered.
+    /// Lets a slot age. If this is not possible, the feature `age` is not offered.
     fn age(&mut self, age: &Age) -> Result<(), String>;
 
-    /// Waits for longer than a combiner's patience. Only asked of those that offer `combiner`.
+    /// Waits for longer than a combiner's patience. Only called if `combiner` is offered.
     fn pause(&mut self) -> Result<(), String> {
         Err("it has no patience".to_owned())
     }
 
-    /// Sends a frame into a port, and waits for what becomes of it.
+    /// Sends a frame into a port. Returns the answer.
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String>;
 
     /// Packets by outcome, in total.
     fn counters(&mut self) -> Result<Counters, String>;
 }
 
-/// Reads all vectors of a folder, by name.
+/// Reads all vectors of a folder, sorted by name.
 ///
 /// # Panics
 ///
-/// If there is none, or one cannot be read.
+/// If there is no vector, or one cannot be read.
 pub fn read_all(folder: &Path) -> Vec<Vector> {
     let entries = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
@@ -308,7 +307,7 @@ pub fn read_all(folder: &Path) -> Vec<Vector> {
 mod tests {
     use super::Offer;
 
-    /// In the words that a harness prints.
+    /// The names are the words that a harness prints.
     #[test]
     fn what_is_lacking_is_named() {
         let offer = Offer {

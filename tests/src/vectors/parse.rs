@@ -10,9 +10,9 @@ use std::{
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("line {line}: {what}")]
 pub struct ParseError {
-    /// Counted from 1.
+    /// The line's number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// What is wrong with the line.
     pub what: String,
 }
 
@@ -57,7 +57,7 @@ impl Vector {
         Ok(vector)
     }
 
-    /// Takes in a line, and those that belong to it.
+    /// Reads a line, and the lines that belong to it.
     fn take(&mut self, line: &Line<'_>, rest: &mut Lines<'_>) -> Result<(), ParseError> {
         let mut words = Words::new(line);
         match words.word("a statement")? {
@@ -107,7 +107,7 @@ impl Vector {
         words.end()
     }
 
-    /// What the counters add up to is said twice, at each step and at the end.
+    /// Checks the sums of the counters, which the file states twice: at each step and at the end.
     fn check(&self, last: Option<&Line<'_>>) -> Result<(), ParseError> {
         let mut sums = Counters::new();
         for event in &self.events {

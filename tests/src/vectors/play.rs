@@ -3,19 +3,19 @@
 use super::fields::{difference, headers_len};
 use super::{Answer, Counters, Event, Expected, Layer, Step, Subject, Vector};
 
-/// What came of all vectors.
+/// The results of all vectors.
 #[derive(Debug, Default)]
 pub struct Played {
-    /// How many went as they should.
+    /// Number of vectors that passed.
     pub passed: usize,
-    /// Those that did not: vector, step and field.
+    /// Vectors that failed: vector, step and field.
     pub failed: Vec<String>,
-    /// Those that were not played: the vector, and what the data plane does not offer.
+    /// Vectors that were not played, and what the data plane does not offer.
     pub left_out: Vec<(String, String)>,
 }
 
 impl Played {
-    /// Prints what was not played.
+    /// Prints the vectors that were not played.
     ///
     /// # Panics
     ///
@@ -49,7 +49,7 @@ pub fn play_all(vectors: &[Vector], subject: &mut impl Subject) -> Played {
 ///
 /// # Errors
 ///
-/// What first went otherwise: vector, step and field.
+/// The first difference: vector, step and field.
 pub fn play(vector: &Vector, subject: &mut impl Subject) -> Result<(), String> {
     let begin = subject.reset().and_then(|()| subject.counters());
     let mut before = begin.map_err(|error| format!("{}: {error}", vector.name))?;
@@ -69,7 +69,7 @@ pub fn play(vector: &Vector, subject: &mut impl Subject) -> Result<(), String> {
             Event::Step(step) => play_step(step, &before, subject),
         };
         done.map_err(at)?;
-        // What the subject does to open a job may count, too.
+        // The subject's own packets for opening a job may be counted, too.
         before = subject.counters().map_err(at)?;
     }
     Ok(())
@@ -87,7 +87,7 @@ fn play_step(step: &Step, before: &Counters, subject: &mut impl Subject) -> Resu
     differences.map_or(Ok(()), |all| Err(all.join("; and otherwise: ")))
 }
 
-/// What was counted between two looks.
+/// The growth of the counters.
 fn moved(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
     let count = |counters: &Counters, name: &String| counters.get(name).copied().unwrap_or(0);
     let deltas =
@@ -127,7 +127,7 @@ fn summary(frame: &[u8]) -> String {
     frame.iter().skip(headers_len(frame)).take(40).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A frame without what a socket does not show.
+/// A frame without the fields that a socket does not show.
 fn as_received(answer: &Answer) -> Vec<u8> {
     let mut frame = answer.frame().to_vec();
     let hidden: &[_] = &[0..26, 38..42];

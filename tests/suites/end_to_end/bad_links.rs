@@ -28,15 +28,15 @@ in_both_modes! {
 }
 
 const RANKS: usize = 4;
-/// What the links may cost on a busy machine.
+/// Time that bad links may cost on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What a job on bad links came to.
+/// The outcome of a job on bad links.
 struct Outcome {
     cluster: Cluster,
-    /// Of all ranks.
+    /// Statistics of all ranks.
     workers: Vec<EngineStats>,
-    /// Of all links, both directions.
+    /// Faults of all links, in both directions.
     faults: FaultCounts,
 }
 
@@ -46,8 +46,8 @@ impl Outcome {
         self.workers.iter().map(|stats| stats.ignored(reason)).sum()
     }
 
-    /// Asserts that a fault happened about as often as it was to: within five standard deviations,
-    /// for `count` of all frames.
+    /// Asserts that a fault happened about as often as intended: to `count` of all frames, within
+    /// five standard deviations.
     fn happened(&self, count: u64, probability: f64) {
         let frames = self.faults.frames as f64;
         let (expected, deviation) =
@@ -72,7 +72,7 @@ fn sum_in(cluster: Cluster, seed: u64, faults: Faults, elements: usize) -> Outco
         Impairment::in_rack(&cluster.binaries, &cluster.rack, seed, |_, _| faults).unwrap();
     let workers = cluster.run_ranks(RANKS, "faults", move |rank, builder| {
         let communicator = builder.deadline(DEADLINE).connect().unwrap();
-        // Any bit of an i32 may be set, so that no flipped one is rounded away.
+        // Elements of i32 may have any bits set, so that no flipped bit is rounded away.
         let value = |rank: u32, i: usize| {
             (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank << 7) as i32
         };
@@ -104,7 +104,7 @@ fn sum_in(cluster: Cluster, seed: u64, faults: Faults, elements: usize) -> Outco
     assert_eq!(total.failed, 0, "{total:?}");
     println!("{faults:?} in mode {mode:?}: {total:?}");
     let outcome = Outcome { cluster, workers, faults: total };
-    // What has no part in an answer is cut off by XDP, and sent along as a FILLER in a superpacket.
+    // XDP cuts off what has no part in an answer; a superpacket returns it as FILLERs.
     assert_eq!(
         outcome.ignored(Ignored::Filler) > 0,
         mode == Mode::Auto,
@@ -144,8 +144,8 @@ fn five_percent_twice(mode: Mode) {
     let faults = Faults { duplication: 0.05, ..Faults::default() };
     let outcome = sum_over(mode, 5, faults, MILLION);
     outcome.happened(outcome.faults.duplicated, 0.05);
-    // What comes again is of rounds that are over, for the workers; and for the aggregator, of
-    // ranks that are in.
+    // Duplicates belong to rounds that are over, for the workers, and come from ranks that are in,
+    // for the aggregator.
     assert!(outcome.ignored(Ignored::NotOutstanding) > 0);
     assert!(outcome.cluster.counter("pending") + outcome.cluster.counter("replayed") > 0);
 }
@@ -162,7 +162,7 @@ fn corrupted_headers(mode: Mode) {
     let faults = Faults { corruption: 0.01, ..Faults::default() };
     let outcome = sum_over(mode, 7, faults, MILLION);
     outcome.happened(outcome.faults.corrupted, 0.01);
-    // What broke a field that the check word covers; and what broke others.
+    // Corruption of fields that the check word covers, and of other fields.
     for counter in ["bad_check", "bad_ip_checksum", "bad_version"] {
         assert!(outcome.cluster.counter(counter) > 0, "{counter}");
     }
@@ -217,7 +217,8 @@ fn everything_at_once_with_copies(mode: Mode, have_copies: [bool; RANKS]) {
     outcome.cluster.aggregator.process().wait_for_line(&line, DEADLINE).unwrap();
 }
 
-/// The kernels of the ranks drop damaged answers, if the UDP checksum was there before the damage.
+/// The kernels of the ranks drop damaged answers, if their UDP checksum was filled in before the
+/// damage.
 fn everything_at_once_over_ipv6(mode: Mode) {
     let (wires, ip) = (true, Ip::V6);
     let options = RackOptions { workers: RANKS, mode, wires, ip, ..RackOptions::default() };
@@ -238,29 +239,29 @@ fn each_fault_happened(outcome: &Outcome) {
     }
 }
 
-/// Loss by a queue that overflows is another matter than loss by a bad link: it goes on until less
-/// is sent.
+/// A queue that overflows differs from a bad link: it loses packets until less is sent.
 fn an_overflowing_queue_is_answered_by_smaller_windows(mode: Mode) {
     // About half of the window that a rank begins with.
     let (ranks, _) = sum_through_queues(mode, "70k");
     for (Stats { engine: stats, .. }, _) in &ranks {
-        // Without an answer, every window would lose about half.
+        // If windows did not shrink, each would lose about half.
         assert!(stats.window_cuts > 0, "{stats:?}");
         assert!(stats.resent() < stats.chunks / 4, "{stats:?}");
     }
 }
 
-/// A growing window overflows no queue that holds what may wait before it stops growing: 192 KiB,
-/// in frames that are 3 % longer, and what an idle path holds. Nor does the timer take what waits
-/// there for lost, though HELLO came back a hundred times as fast.
+/// A growing window does not overflow a queue that holds what may wait before the window stops
+/// growing: 192 KiB, in frames that are 3 % longer, and what an idle path holds. The timer does not
+/// resend packets that wait there either, though HELLO came back a hundred times as fast.
 fn an_idle_link_loses_nothing_to_our_own_window(mode: Mode) {
-    // How long an idle path takes is measured by HELLO. Where that came late, because the machine
-    // is busy, the window is too large.
+    // HELLO measures how long an idle path takes. If HELLO was late, because the machine is busy,
+    // the window is too large.
     const IDLE: Duration = Duration::from_millis(2);
-    // 192 KiB of packets of 1440 bytes, and 34 that leave in that time: 246 KiB of frames.
+    // 192 KiB of packets of 1440 bytes, and 34 packets that leave in the time IDLE: 246 KiB of
+    // frames.
     const MOST: u32 = 136 + 34;
-    // A queue of 256 KiB holds these. What a busy machine delays beyond the reordering window is
-    // sent again beside them, some 50 chunks here.
+    // A queue of 256 KiB holds these. Packets that a busy machine delays beyond the reordering
+    // window are sent again, some 50 chunks here.
     let (ranks, dropped) = sum_through_queues(mode, "320k");
     for (Stats { window, .. }, hello_rtt) in
         ranks.into_iter().filter(|(_, hello_rtt)| *hello_rtt <= IDLE)
@@ -270,8 +271,8 @@ fn an_idle_link_loses_nothing_to_our_own_window(mode: Mode) {
     assert_eq!(dropped, [0; RANKS]);
 }
 
-/// Two million sums over links of 200 Mb/s with queues of so many bytes upwards: what each rank
-/// counted, how long its HELLO took, and packets that each queue dropped.
+/// Two million sums over links of 200 Mb/s with upward queues of `limit` bytes. Returns each rank's
+/// statistics and HELLO time, and the packets that each queue dropped.
 fn sum_through_queues(mode: Mode, limit: &str) -> (Vec<(Stats, Duration)>, Vec<u64>) {
     let cluster =
         Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });

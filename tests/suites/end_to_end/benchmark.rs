@@ -27,7 +27,7 @@ in_both_modes! {
 
 const QUICK: [&str; 4] = ["-n", "1", "-w", "1"];
 
-/// What `cargo xtask matrix` runs on every kernel.
+/// The test that `cargo xtask matrix` runs on every kernel.
 fn two_workers(mode: Mode) {
     let mut cluster = Cluster::in_mode(2, mode);
     let hook = if mode == Mode::Native {
@@ -103,8 +103,8 @@ fn the_largest_chunk_follows_from_the_mtu() {
     }
 }
 
-/// A veth without an XDP program takes frames from XDP when GRO is on, but leaves those sent by
-/// XDP_TX lying in its queue.
+/// A veth without an XDP program takes frames from XDP when GRO is on, but leaves frames sent by
+/// XDP_TX in its queue.
 #[test]
 fn workers_without_an_xdp_program_are_answered() {
     if !can_build_racks("workers_without_an_xdp_program_are_answered") {
@@ -119,7 +119,7 @@ fn workers_without_an_xdp_program_are_answered() {
     check(&report(cluster.bench(2, "gro", &arguments)), 2, 352, &[65_536]);
 }
 
-/// The same workers, through the P4 program.
+/// Two and four workers, through the P4 program.
 #[test]
 fn two_and_four_workers_on_bmv2() {
     const NAME: &str = "two_and_four_workers_on_bmv2";
@@ -144,7 +144,7 @@ fn two_and_four_workers_on_bmv2() {
                 &[8, 8192],
             );
         }
-        // Whatever was not added up was at least admitted.
+        // Packets that were not added up were at least admitted.
         assert_eq!(
             ["bad_check", "bad_lanes", "bad_op", "mismatch"].map(|name| cluster.counter(name)),
             [0; 4]
@@ -153,15 +153,15 @@ fn two_and_four_workers_on_bmv2() {
     }
 }
 
-/// Bytes that have gone through the shaper of what comes in.
+/// Bytes that have passed the shaper of arriving packets.
 fn shaped_bytes(worker: &Namespace) -> u64 {
     let bytes =
         worker.run(|| std::fs::read_to_string("/sys/class/net/ifb0/statistics/tx_bytes")).unwrap();
     bytes.trim().parse().unwrap()
 }
 
-/// What XDP redirects bypasses the queues of the switch's ports, so they are not where links are
-/// shaped.
+/// Packets that XDP redirects bypass the queues of the switch's ports, so links are not shaped
+/// there.
 #[test]
 fn shaped_links_bound_native_xdp_each_way() {
     if !can_build_racks("shaped_links_bound_native_xdp_each_way") {
@@ -174,6 +174,6 @@ fn shaped_links_bound_native_xdp_each_way() {
     check(&report, 2, 352, &[4 << 20]);
     let goodput = report["rows"][0]["in_place"]["algbw"].as_f64().unwrap() * 8e9;
     assert!(goodput < 200e6, "{goodput} b/s of values");
-    // Both ways of the benchmark, timed and checked, and the one that warms up.
+    // The benchmark runs timed and checked calls in place and out of place, and a warm-up call.
     assert!(shaped_bytes(cluster.rack.worker(0)) > 5 * (4 << 20));
 }

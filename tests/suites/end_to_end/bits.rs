@@ -1,4 +1,4 @@
-//! Sums are bit-identical on all ranks and in all runs, whatever the order in which contributions
+//! Sums have the same bits on all ranks and in all runs, whatever the order in which contributions
 //! arrive.
 
 use std::thread::sleep;

@@ -18,7 +18,7 @@ fn cluster(workers: usize, mode: Mode) -> Cluster {
     Cluster::new(RackOptions { workers, mode, ..RackOptions::default() })
 }
 
-/// From a size that stays whole to one that all threads have a part of, every element checked.
+/// Sizes from one that stays whole to one that all threads have a part of, every element checked.
 fn every_element_is_right(mode: Mode) {
     for (workers, threads) in [(2, "2"), (4, "4")] {
         let cluster = cluster(workers, mode);
@@ -29,7 +29,7 @@ fn every_element_is_right(mode: Mode) {
         ));
         assert_eq!((&report["out_of_bounds"], &report["differing"]), (&json!(0), &json!([])));
         assert_eq!(report["data_threads"].to_string(), threads);
-        // No job, and with that no shard, is left.
+        // No job is left, and so no shard.
         assert_eq!(cluster.list_jobs().lines().count(), 1);
         assert!(cluster.has_all_slots_free());
         cluster.stop();
@@ -50,7 +50,7 @@ fn sums_of_several_threads_frame_by_frame() {
     }
 }
 
-/// The next daemon takes over all shards, or the job would stand still; and knows who is behind
+/// The next daemon takes over all shards (otherwise the job would stop), and knows the ranks of
 /// each.
 #[test]
 fn threads_outlive_the_daemon_and_name_a_rank_that_is_killed() {

@@ -1,5 +1,5 @@
-//! Each thing that keeps packets from their way, made for real; `switchml-worker doctor` names it,
-//! and the command that it gives mends it. The doctor runs without any privilege.
+//! Causes every kind of trouble that keeps packets from passing; `switchml-worker doctor` names
+//! each, and the command that it gives fixes it. The doctor runs without any privilege.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -37,13 +37,13 @@ in_both_modes! {
 const HERE: &str = "this host";
 const THERE: &str = "the aggregator's host";
 
-/// What the doctor said.
+/// The output of the doctor.
 struct Said {
     code: Option<i32>,
     text: String,
 }
 
-/// Has the doctor look from a worker, without any capability.
+/// Runs the doctor on a worker, without any capability.
 fn doctor(cluster: &Cluster, rank: usize) -> Said {
     let arguments = ["--bounding-set=-all", "--inh-caps=-all"];
     let mut command = Command::new("setpriv");
@@ -51,7 +51,7 @@ fn doctor(cluster: &Cluster, rank: usize) -> Said {
     run(cluster, rank, command)
 }
 
-/// The same with all capabilities.
+/// Runs the doctor on a worker, with all capabilities.
 fn privileged_doctor(cluster: &Cluster, rank: usize) -> Said {
     run(cluster, rank, Command::new(&cluster.binaries.worker))
 }
@@ -64,12 +64,13 @@ fn run(cluster: &Cluster, rank: usize, mut command: Command) -> Said {
 }
 
 impl Said {
-    /// The rest of the lines that begin so.
+    /// The rest of each line with this beginning.
     fn lines(&self, begin: &str) -> Vec<&str> {
         self.text.lines().filter_map(|line| line.strip_prefix(begin)).collect()
     }
 
-    /// Checks that this alone is wrong; the command that mends it, and where it is to be given.
+    /// Checks that the doctor names this cause and no other. Returns the host and the command that
+    /// fixes it.
     fn blames(&self, cause: &str) -> (&str, &str) {
         let causes = self.lines("WHY   ");
         assert!(matches!(causes[..], [only] if only.contains(cause)), "{cause}\n{}", self.text);
@@ -117,7 +118,8 @@ fn routed() -> Topology {
     Topology::Routed(Router::default())
 }
 
-/// A firewall with a chain at each hook, as distributions have it, that drops what the rule says.
+/// Sets up a firewall with a chain at each hook, like those of distributions, that drops by this
+/// rule.
 fn filter(namespace: &Namespace, hook: &str, rule: &str) {
     shell(namespace, "nft add table inet filter");
     for hook in ["input", "forward", "output"] {
@@ -136,7 +138,7 @@ fn where_all_is_well_nothing_is_named(mode: Mode) {
         privileged_doctor(&cluster, 0).is_content();
         cluster.stop();
     }
-    // No multicast gets through these; nothing else is wrong.
+    // Routers pass no multicast; nothing else is wrong.
     for nat in [false, true] {
         let router = Router { nat, ..Router::default() };
         let cluster = Cluster::new(rack(mode, Topology::Routed(router)));
@@ -145,7 +147,7 @@ fn where_all_is_well_nothing_is_named(mode: Mode) {
     }
 }
 
-/// Starts the daemon anew, as this command does, in the rack's mode.
+/// Restarts the daemon with this command, in the rack's mode.
 fn start_as(cluster: Cluster, command: &str) -> Cluster {
     let Cluster { binaries, aggregator, rack, .. } = cluster;
     aggregator.stop().unwrap();
@@ -170,7 +172,8 @@ fn lost_multicast(mode: Mode) {
     cluster.stop();
 }
 
-/// As distributions' firewalls do: what is no answer to something that was sent does not come in.
+/// Filters like the firewalls of distributions: only answers to packets that this host has sent
+/// come in.
 fn multicast_filtered_by_this_host(mode: Mode) {
     let cluster = Cluster::new(rack(mode, one_nic(Multicast::Flooded)));
     let worker = cluster.rack.worker(0);
@@ -187,10 +190,10 @@ fn multicast_filtered_by_this_host(mode: Mode) {
     let (_, command) = said.remarks("filtered multicast: results to 239.");
     shell(worker, command);
     doctor(&cluster, 0).is_content();
-    // Another rank's is none of this.
+    // Another rank is not affected.
     doctor(&cluster, 1).is_content();
     cluster.stop();
-    // Nor does it mend what the network drops.
+    // The doctor's remark is different when the network drops multicast.
     let cluster = Cluster::new(rack(mode, one_nic(Multicast::Blocked)));
     doctor(&cluster, 0).remarks("lost multicast");
     cluster.stop();
@@ -224,7 +227,7 @@ fn a_port_filtered_on_the_way_in_to_this_host(mode: Mode) {
     cluster.stop();
 }
 
-/// Both ways, with a command that mends it.
+/// Filters at the router, in both directions, are named, with a command that fixes them.
 fn udp_filters_at_the_router_are_named(cluster: &Cluster, router: &Namespace, at: &str) {
     filter(router, "forward", "udp dport 48864 drop");
     let said = doctor(cluster, 0);
@@ -272,7 +275,7 @@ fn narrow(mode: Mode) -> Cluster {
     cluster
 }
 
-/// What there is to remark besides a lost group: one line, with its fix.
+/// The remark about the MTU, besides one about a lost group: its line, and its fix.
 fn mtu_remark(said: &Said) -> (String, String, String) {
     assert_eq!(said.code, Some(0), "{}", said.text);
     let remarks = said.lines("NOTE  ");
@@ -323,7 +326,7 @@ fn a_missing_neighbour(mode: Mode) {
     let switch = cluster.rack.switch();
     shell(switch, "ip link set dev br0 arp off");
     let said = doctor(&cluster, 0);
-    // From here that looks as if the address were wrong.
+    // To the doctor this looks as if the address were wrong.
     let (host, _) = said.blames(
         "missing neighbour: nobody answers ARP for 10.88.0.254 on eth0; no host there has this \
          address, or it is down",
@@ -334,14 +337,14 @@ fn a_missing_neighbour(mode: Mode) {
     cluster.stop();
 }
 
-/// The switch answers ARP again, and the worker has no question left that nobody will answer, for
-/// whose end the kernel would have the next connection wait, and fail.
+/// Makes the switch answer ARP again, and clears the worker's pending requests, because the kernel
+/// would make the next connection wait for their failure.
 fn answer_arp(cluster: &Cluster) {
     shell(cluster.rack.switch(), "ip link set dev br0 arp on");
     shell(cluster.rack.worker(0), "ip neigh flush dev eth0");
 }
 
-/// The host is there, and no daemon runs.
+/// The host is up, but no daemon runs.
 fn nobody_who_listens(mode: Mode) {
     let Cluster { binaries, aggregator, rack, .. } = Cluster::in_mode(1, mode);
     let control = aggregator.control().to_owned();
@@ -370,7 +373,8 @@ fn a_wrong_neighbour(mode: Mode) {
     cluster.stop();
 }
 
-/// Attaches a program to an interface that drops UDP, as one against floods does. It stays there.
+/// Attaches a program to an interface that drops UDP, as protection against floods does. It stays
+/// attached.
 fn attach_udp_filter(namespace: &Namespace, interface: &'static str) {
     namespace.run(move || {
         let program = load_udp_filter().unwrap();
@@ -385,7 +389,7 @@ fn a_foreign_program_at_the_aggregators_port() {
     if !can_build_racks("a_foreign_program_at_the_aggregators_port") {
         return;
     }
-    // In native XDP the aggregator's own program is there.
+    // In native XDP the aggregator's own program would be there.
     let cluster = Cluster::in_mode(2, Mode::Auto);
     let switch = cluster.rack.switch();
     attach_udp_filter(switch, "p1");
@@ -428,7 +432,7 @@ fn a_foreign_program_before_the_aggregators_at_tc_ingress() {
 }
 
 fn a_foreign_program_at_this_host(mode: Mode) {
-    // In `Mode::Native` the rack's own program is there.
+    // In `Mode::Native` the rack's own program would be there.
     let mode = if mode == Mode::Native { Mode::NativeWithGro } else { mode };
     let cluster = Cluster::in_mode(1, mode);
     let worker = cluster.rack.worker(0);
@@ -478,8 +482,8 @@ fn causes_behind_two_routers(mode: Mode) {
     assert!(why.starts_with("smaller MTU: 1500 behind 10.88.1.254, which says so"), "{why}");
     assert_eq!(host, "10.88.1.254");
     shell(cluster.rack.network().unwrap(), &command);
-    // Now the first router sends what the second one's end of the link drops without a word. The
-    // worker's kernel would remember for ten minutes what it was told.
+    // Now the second router's end of the link silently drops what the first one sends. The worker's
+    // kernel would remember for ten minutes what it was told before.
     shell(cluster.rack.worker(0), "ip route flush cache");
     let (why, host, command) = mtu_remark(&doctor(&cluster, 0));
     let expected = "smaller MTU: between 10.88.1.254 and the aggregator; eth0 here takes 3500";
@@ -488,7 +492,7 @@ fn causes_behind_two_routers(mode: Mode) {
     cluster.stop();
 }
 
-/// Hosts in a VLAN see no tags, and so nothing else than without.
+/// Hosts in a VLAN see no tags, so nothing differs for them.
 fn causes_in_a_vlan(mode: Mode) {
     let cluster = Cluster::new(RackOptions { vlans: vec![5; 2], ..rack(mode, Topology::Star) });
     let (worker, switch) = (cluster.rack.worker(0), cluster.rack.switch());

@@ -1,4 +1,4 @@
-//! Hosts that have addresses of IPv6 alone; and a daemon that serves both kinds.
+//! Hosts that have only IPv6 addresses, and a daemon that serves both IP versions.
 
 use std::process::Command;
 
@@ -27,7 +27,8 @@ fn cluster(mode: Mode, topology: Topology) -> Cluster {
     Cluster::new(RackOptions { workers: RANKS, mode, topology, ip, ..RackOptions::default() })
 }
 
-/// Rules 5.12 and 11.4: all get copies, and 352 lanes fit an MTU of 1500 bytes over IPv6, too.
+/// Rules 5.12 and 11.4: all ranks get copies, and 352 lanes fit an MTU of 1500 bytes over IPv6,
+/// too.
 fn sums_over_ipv6_are_right(mode: Mode) {
     let mut cluster = cluster(mode, Topology::Star);
     let arguments = ["-b", "8", "-e", "4M", "-f", "724", "-n", "2", "-w", "1"];
@@ -38,7 +39,7 @@ fn sums_over_ipv6_are_right(mode: Mode) {
         assert_eq!(row["in_place"]["wrong"], 0, "{row}");
     }
     let (completed, asked) = (cluster.counter("completed"), cluster.counter("replayed"));
-    // Whoever got none would ask for each.
+    // A rank without copies would ask for each result.
     assert!(completed > 0 && asked < completed, "{asked} of {completed} results");
     let log = cluster.aggregator.process().stderr();
     assert!(log.contains("352 lanes, each rank gets its own copies of results"), "{log}");
@@ -87,7 +88,7 @@ fn the_software_data_plane_serves_ipv6() {
     }
 }
 
-/// By default the daemon hears both kinds, and has jobs of both at the same time.
+/// By default the daemon serves both IP versions, and has jobs of both at the same time.
 #[test]
 fn one_daemon_has_jobs_of_both_kinds_of_ip() {
     let binaries = Binaries::for_test().unwrap();

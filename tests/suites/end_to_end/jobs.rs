@@ -20,7 +20,7 @@ fn two_jobs_at_once_do_not_see_each_other() {
         for round in 0..50 {
             let mut values: Vec<i32> = (0..5000).map(|i| i + round + rank as i32).collect();
             communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
-            // Of ranks 0 and 1.
+            // The sum over ranks 0 and 1.
             let expected = |i: i32| 2 * i + 2 * round + 1;
             assert!(
                 values.iter().zip(0..).all(|(&value, i)| value == expected(i)),
@@ -33,8 +33,8 @@ fn two_jobs_at_once_do_not_see_each_other() {
 }
 
 /// The hosts have processors for two data threads of each, so the first jobs have two. All join at
-/// once, as the tasks of an array job do. The kernel takes some 20 ms for each change of a map of
-/// maps, of which such a job needs four: one after the other that would be 8 s and more.
+/// once, like the tasks of an array job. The kernel takes some 20 ms for each change of a map of
+/// maps, and such a job needs four: one after another they would take 8 s and more.
 #[test]
 fn two_hundred_jobs_at_once_finish() {
     const JOBS: usize = 200;
@@ -78,7 +78,7 @@ fn add_up(communicator: &Communicator, job: usize, rank: usize) {
         let mut values: Vec<i32> =
             (0..5000).map(|i| (i * (rank + 1) + 1000 * job + round) as i32).collect();
         communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
-        // Of ranks 0 and 1.
+        // The sum over ranks 0 and 1.
         let expected = |i: usize| (3 * i + 2000 * job + 2 * round) as i32;
         assert!(values.iter().zip(0..).all(|(sum, i)| *sum == expected(i)), "job {job}");
     }

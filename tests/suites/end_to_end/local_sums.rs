@@ -56,13 +56,14 @@ fn hosts_send_one_contribution_and_sums_are_those_of_all_ranks(mode: Mode) {
         (0..100).for_each(|i| assert_eq!(small[i], reduced(i, |a, b| a + b)));
         communicator.close().unwrap();
     });
-    // Apart they would add six contributions between the first and the last of a round.
+    // Without local sums, six contributions would be added between the first and the last of a
+    // round.
     let (added, completed) = (cluster.counter("added"), cluster.counter("completed"));
     assert!(completed > 1000 && added < 3 * completed, "{added} added in {completed} rounds");
     cluster.stop();
 }
 
-/// What ranks get in a few calls, as bits: of numbers whose sums are rounded.
+/// The results of a few calls as bits, for numbers whose sums are rounded.
 fn bits(communicator: &Communicator) -> Vec<Vec<u32>> {
     let number = |i: u32| {
         let wild = i.wrapping_add(communicator.rank() << 20).wrapping_mul(0x9E37_79B1);

@@ -12,10 +12,10 @@ use crate::{Cluster, PATIENCE, packed};
 
 /// Elements of a tensor: some hundred packets.
 const ELEMENTS: usize = 100_000;
-/// Of one in 16 and in 8 bits.
+/// Elements of a tensor in 16 and in 8 bits.
 const PACKED_ELEMENTS: usize = 20_000;
 
-/// All ranks of a job, in threads and namespaces of their own.
+/// All ranks of a job, each in its own thread and namespace.
 pub struct Loops {
     ranks: Vec<JoinHandle<Ended>>,
     progress: Arc<Vec<AtomicU64>>,
@@ -28,12 +28,12 @@ pub struct Ended {
     pub rounds: u64,
     /// How it ended: cleanly, or with this error.
     pub result: Result<(), Error>,
-    /// When.
+    /// When it ended.
     pub at: Instant,
 }
 
 impl Loops {
-    /// Starts the ranks of a job, one on each worker, and waits until they are under way.
+    /// Starts the ranks of a job, one on each worker, and waits until they make progress.
     pub fn start(cluster: &Cluster, job: &'static str, deadline: Duration) -> Self {
         let workers = cluster.rack.workers();
         let progress: Arc<Vec<_>> = Arc::new(workers.iter().map(|_| AtomicU64::new(0)).collect());
@@ -54,7 +54,7 @@ impl Loops {
         loops
     }
 
-    /// Waits until every rank has done so many more all-reduces.
+    /// Waits until every rank has made `rounds` more all-reduces.
     pub fn wait_for_progress(&self, rounds: u64) {
         let before: Vec<_> =
             self.progress.iter().map(|count| count.load(Ordering::Relaxed)).collect();
@@ -107,9 +107,9 @@ fn life(rank: usize, builder: Builder, progress: &[AtomicU64], stop: &AtomicBool
     Ended { rounds, result, at: Instant::now() }
 }
 
-/// One all-reduce, every element checked. Returns whether any rank wants to stop, which all hear in
-/// the same round. `packed` is a hash of what came of the last round's sums in fewer bits, which
-/// must be the same on all ranks.
+/// One all-reduce, every element checked. Returns whether any rank wants to stop, which all ranks
+/// learn in the same round. `packed` is a hash of the last round's sums in fewer bits, which must
+/// be the same on all ranks.
 fn add_up(
     communicator: &Communicator,
     rank: usize,

@@ -29,7 +29,7 @@ const COLLECTIVE_FAILED: i32 = 4;
 /// Goes on for long.
 pub const LONG: [&str; 6] = ["-b", "16M", "-e", "16M", "-n", "10000"];
 
-/// Starts a benchmark, and waits until it is under way.
+/// Starts a benchmark, and waits until it makes calls.
 pub fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
     let ranks = cluster.bench(RANKS, "long", arguments);
     let begin = Instant::now();
@@ -42,7 +42,7 @@ pub fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
     ranks
 }
 
-/// All ranks but the lost one must end soon, each with one line that names it.
+/// All ranks except the lost one must end soon, each with one line that names it.
 pub fn others_name_it(ranks: &mut [Process]) {
     let begin = Instant::now();
     for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != LOST) {
@@ -53,7 +53,7 @@ pub fn others_name_it(ranks: &mut [Process]) {
     }
 }
 
-/// The one line that says why a process failed; others say whom it waited for.
+/// The one line that says why a process failed; other lines say which ranks it waited for.
 fn one_line(process: &Process) -> String {
     let stderr = process.stderr();
     let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("switchml: ")).collect();
@@ -74,15 +74,15 @@ fn a_frozen_rank_is_named_by_all_others(mode: Mode) {
     ranks[LOST].signal(Signal::STOP).unwrap();
     // A rank that has not answered the daemon for 5 s counts as dead.
     others_name_it(&mut ranks);
-    // When it goes on, it hears that it is too late.
+    // When the rank continues, it is told that it is too late.
     ranks[LOST].signal(Signal::CONT).unwrap();
     let status = ranks[LOST].wait(SOON).unwrap();
     assert_eq!(status.code(), Some(COLLECTIVE_FAILED));
     one_line(&ranks[LOST]);
 }
 
-/// As where one host runs them all, and is suspended. By then the daemon has taken them for dead,
-/// and nothing of the job is left.
+/// All ranks are frozen, as if one host runs them all and is suspended. The daemon takes them for
+/// dead, and nothing of the job is left.
 fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = start(&cluster, &LONG);
@@ -105,12 +105,12 @@ fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
     }
 }
 
-/// The others wait, and nothing is lost.
+/// The other ranks wait, and nothing is lost.
 fn a_rank_that_is_frozen_for_a_moment_costs_time_alone(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let ranks = start(&cluster, &["-b", "4M", "-e", "4M", "-n", "40", "-w", "1"]);
     ranks[LOST].signal(Signal::STOP).unwrap();
-    // What is under way comes to a halt, which the counter shows.
+    // Work in flight comes to a halt, which the counter shows.
     sleep(Duration::from_millis(500));
     let halted = cluster.counter("completed");
     sleep(Duration::from_millis(1500));
@@ -127,8 +127,8 @@ fn a_rank_that_is_frozen_for_a_moment_costs_time_alone(mode: Mode) {
     );
 }
 
-/// A checkpoint, a compilation, a slow disk: the rank is there, and takes longer than the
-/// aggregator may take to answer.
+/// The rank is there, and takes longer than the aggregator may take to answer: as with a
+/// checkpoint, a compilation, or a slow disk.
 fn a_rank_that_is_late_is_waited_for(mode: Mode) {
     const LATE: Duration = Duration::from_secs(8);
     let cluster = Cluster::in_mode(RANKS, mode);
@@ -158,8 +158,8 @@ fn a_rank_that_is_late_is_waited_for(mode: Mode) {
     }
 }
 
-/// The rank is connected, and nothing else of it comes or goes: it gives up, and the others hear of
-/// that by the control plane.
+/// The rank keeps its control connection, but no data packet of it passes: it gives up, and the
+/// other ranks hear of that by the control plane.
 fn a_rank_whose_data_path_is_cut_is_named_by_all_others(mode: Mode) {
     const DEADLINE: Duration = Duration::from_secs(8);
     let cluster =
@@ -193,8 +193,8 @@ fn a_rank_whose_data_path_is_cut_is_named_by_all_others(mode: Mode) {
     cut.stop().unwrap();
 }
 
-/// The rank is there, and answers the control plane, but does not call: the data plane alone tells
-/// who is missing.
+/// The rank is there, and answers the control plane, but does not call: only the data plane tells
+/// which rank is missing.
 fn a_rank_that_does_not_call_is_named_when_the_timeout_is_over(mode: Mode) {
     const TIMEOUT: Duration = Duration::from_secs(2);
     let cluster = Cluster::in_mode(RANKS, mode);
@@ -218,7 +218,8 @@ fn a_rank_that_does_not_call_is_named_when_the_timeout_is_over(mode: Mode) {
         assert_eq!(error.ranks(), [LOST as u16], "not who reported it: {error}");
         assert!(*elapsed < TIMEOUT + SOON, "{elapsed:?}");
     }
-    // Whose timeout was over first says so itself; the others may hear of it from that one.
+    // The rank whose timeout passes first reports it itself; the others may hear of it from that
+    // rank.
     let own = failures.iter().find(
         |(error, _)| matches!(error, Error::MissingRanks { ranks, .. } if **ranks == [LOST as u16]),
     );

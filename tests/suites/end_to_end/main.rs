@@ -1,11 +1,11 @@
-//! The main job from end to end: the real daemon, its programs in the kernel and real workers, each
-//! in a namespace of its own.
+//! The main use from end to end: the real daemon, its programs in the kernel and real workers, each
+//! in its own namespace.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`bad_links`] | links that lose, double, reorder and corrupt: every sum exact |
 //! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
-//! | [`data_threads`] | several data threads a rank: sums, a rank that dies, a daemon that does |
+//! | [`data_threads`] | several data threads per rank: sums, a rank that dies, a daemon that dies |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
 //! | [`local_sums`] | several ranks of a host, which add up before they send |
 //! | [`lost_ranks`] | ranks that die or freeze: the others end in time, and name them |
@@ -14,15 +14,15 @@
 //! | [`packet_tags`] | tags of packets: right sums, and who forges packets without their keys |
 //! | [`missing_ranks`] | a job that not all ranks join |
 //! | [`special_values`] | NaN and infinities |
-//! | [`security`] | a tree by mutual TLS, and control planes that would be open to the Internet |
+//! | [`security`] | a tree with mutual TLS, and control planes that would be open to the Internet |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
-//! | [`multicast`] | a rank that the network brings no multicast |
+//! | [`multicast`] | a rank that multicast does not reach |
 //! | [`networks`] | a switch host with a single port, at an Ethernet switch or a router |
 //! | [`doctor`] | each cause of trouble that `switchml-worker doctor` names, made and mended |
-//! | [`ipv6`] | hosts that have addresses of IPv6 alone |
-//! | [`mtu`] | hosts that take more than a switch between them |
+//! | [`ipv6`] | hosts with IPv6 addresses only |
+//! | [`mtu`] | hosts with a larger MTU than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
-//! | [`tree`] | combiners in racks below a root: sums, what dies, forged partial sums |
+//! | [`tree`] | combiners in racks below a root: sums, deaths, forged partial sums |
 //! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
 //! | [`jobs`] | several jobs at once, and one after the other |
 //! | [`quotas`] | quotas of tenants, whose jobs outlive the daemon |
@@ -68,18 +68,18 @@ use serde_json::Value;
 use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOptions};
 use switchml_worker::{Builder, Communicator};
 
-/// Far longer than anything here takes on a busy machine.
+/// Far longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Within this time happens what should happen soon, on a busy machine, too: what should not end a
-/// wait instead takes much longer, 30 minutes as a rule. How soon is another question; the
-/// simulator answers it, in virtual time.
+/// Bound for events that should happen soon, on a busy machine, too: without the event, a wait
+/// would take much longer, as a rule 30 minutes. The simulator tests in virtual time how soon they
+/// happen.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A rack with the daemon on its ports.
 struct Cluster {
     binaries: Binaries,
-    // Before the rack, whose end would kill it.
+    // Declared before the rack, so that it is dropped first: the rack's end would kill it.
     aggregator: Aggregator,
     rack: Rack,
     /// Ranks in each worker's namespace.
@@ -91,7 +91,7 @@ impl Cluster {
         Self::with_options(options, &[])
     }
 
-    /// With further options of the daemon.
+    /// A cluster with further options of the daemon.
     fn with_options(rack: RackOptions, options: &[&str]) -> Self {
         let binaries = Binaries::for_test().unwrap();
         let rack = Rack::new(rack).unwrap();
@@ -99,12 +99,12 @@ impl Cluster {
         Self { binaries, aggregator, rack, ranks_of_host: 1 }
     }
 
-    /// With so many hosts, each of so many ranks.
+    /// A cluster of `hosts` hosts, each with `ranks_of_host` ranks.
     fn of_hosts(hosts: usize, ranks_of_host: usize, mode: Mode) -> Self {
         Self { ranks_of_host, ..Self::in_mode(hosts, mode) }
     }
 
-    /// Where a rank is.
+    /// The namespace of a rank.
     fn host(&self, rank: usize) -> &Namespace {
         self.rack.worker(rank / self.ranks_of_host)
     }
@@ -128,19 +128,19 @@ impl Cluster {
         text.lines().skip_while(|line| !line.starts_with("packets")).filter_map(counter).collect()
     }
 
-    /// One of them.
+    /// One of the data plane's counters.
     fn counter(&self, name: &str) -> u64 {
         self.counters().get(name).copied().unwrap_or(0)
     }
 
-    /// Starts the daemon anew, at the same address. The earlier one has ended.
+    /// Starts a new daemon at the same address. The earlier one has ended.
     fn restart(&mut self) {
         let control = self.aggregator.control().to_owned();
         self.aggregator =
             Aggregator::in_rack_at(&self.binaries, &self.rack, &control, &[]).unwrap();
     }
 
-    /// What `switchml-aggregator` prints in the switch, with these arguments.
+    /// The output of `switchml-aggregator` in the switch, with these arguments.
     fn ask(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&self.binaries.aggregator);
         command.args(arguments);
@@ -205,7 +205,7 @@ impl Cluster {
     }
 
     /// Runs `life` as each of the first `world_size` ranks, in their namespaces and all at the same
-    /// time; what each returned.
+    /// time. Returns each result.
     fn run_ranks<T: Send + 'static>(
         &self,
         world_size: usize,
@@ -233,7 +233,7 @@ impl Cluster {
     }
 }
 
-/// Runs `life` as each of these ranks, in this thread's namespace; what each returned.
+/// Runs `life` as each of these ranks, in this thread's namespace. Returns each result.
 fn side_by_side<T: Send>(
     ranks: Vec<(u32, Builder)>,
     life: &(impl Fn(u32, Builder) -> T + Clone + Send),
@@ -248,7 +248,7 @@ fn side_by_side<T: Send>(
     })
 }
 
-/// What is attached to interfaces, or lies in the BPF file system.
+/// Programs that are attached to interfaces, and files in the BPF file system.
 fn left_behind(namespace: &Namespace) -> String {
     namespace.run(|| {
         let pins =
@@ -258,13 +258,13 @@ fn left_behind(namespace: &Namespace) -> String {
         let links = String::from_utf8(links).unwrap();
         let programs = links.lines().filter(|line| line.contains("xdp")).map(str::to_owned);
         let interfaces = std::fs::read_dir("/sys/class/net").unwrap().map(Result::unwrap);
-        // With a bond, not only interfaces lie there.
+        // With a bond, the folder has other files, too.
         let interfaces = interfaces.filter(|entry| entry.path().is_dir());
         let at_ingress = interfaces
             .map(|entry| entry.file_name().into_string().unwrap())
             .filter(|name| is_at_ingress(name));
         let programs = programs.chain(at_ingress);
-        // The kernel's own are there from the start.
+        // The kernel's own files are always there.
         let ours = pins
             .chain(programs)
             .filter(|name| !matches!(name.as_str(), "maps.debug" | "progs.debug"));

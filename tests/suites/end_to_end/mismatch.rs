@@ -1,4 +1,4 @@
-//! Ranks that make different calls: each hears which rank called what, and soon.
+//! Ranks that make different calls: each soon hears which rank called what.
 
 use std::sync::{Arc, Barrier};
 use std::thread::sleep;
@@ -19,12 +19,12 @@ in_both_modes! {
 const RANKS: usize = 4;
 /// The rank that calls something else.
 const ODD: u32 = 2;
-/// Within which every rank must hear of it.
+/// Time within which every rank must hear of the mismatch.
 const BOUND: Duration = Duration::from_secs(2);
 
 type Call = fn(&Communicator) -> Result<CallStats, Error>;
 
-/// What the odd rank calls, and what the others do; and what errors call it.
+/// The call of the odd rank and the call of the others, and their names in errors.
 const CASES: [(&str, Call, &str, Call, &str); 8] = [
     (
         "length",
@@ -112,9 +112,9 @@ fn listed(error: &Error, odd: &str, even: &str) -> (Vec<u16>, Vec<u16>) {
     (alone.clone(), others.clone())
 }
 
-/// Where the ranks meet after a call that must succeed on all of them. A collective is no such
-/// place: a rank whose own is done may fail in its next call while another still waits for its last
-/// results, and takes that one down in the wrong call.
+/// A barrier where the ranks meet after a call that must succeed on all of them. A collective
+/// cannot replace it: a rank that is done may fail in its next call while another still waits for
+/// its last results, and makes that one fail in the wrong call.
 fn together() -> Arc<Barrier> {
     Arc::new(Barrier::new(RANKS))
 }
@@ -130,7 +130,7 @@ fn every_rank_hears_which_rank_called_what(mode: Mode) {
             let begin = Instant::now();
             let error =
                 if rank == ODD { odd(&communicator) } else { even(&communicator) }.unwrap_err();
-            // For good.
+            // The communicator has failed for good.
             assert_eq!(communicator.barrier(), Err(error.clone()));
             (error, begin.elapsed())
         });
@@ -142,8 +142,8 @@ fn every_rank_hears_which_rank_called_what(mode: Mode) {
     }
 }
 
-/// A rank that computes meanwhile has nothing to report, holds nobody up for long, and hears of it
-/// when it calls.
+/// A rank that computes meanwhile has nothing to report, delays nobody for long, and hears of the
+/// mismatch when it calls.
 fn a_rank_in_no_call_hears_of_it_at_its_next(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let together = together();
@@ -162,13 +162,13 @@ fn a_rank_in_no_call_hears_of_it_at_its_next(mode: Mode) {
     for (rank, (error, elapsed)) in outcomes.into_iter().enumerate() {
         let lists = listed(&error, "all_reduce(sum, i32, 10)", "all_reduce(sum, i32, 11)");
         assert_eq!(lists, (vec![ODD as u16], vec![0, 1]), "{error}");
-        // The aggregator has gathered what they called, which takes it half a second.
+        // The aggregator has gathered the other ranks' calls, which takes half a second.
         let bound = if rank == 3 { Duration::from_millis(400) } else { BOUND };
         assert!(elapsed < bound, "rank {rank}: {elapsed:?}");
     }
 }
 
-/// It has its results and has left; the others wait for it in a call that it never made.
+/// The rank has its results and has left; the others wait for it in a call that it never makes.
 fn a_rank_that_left_is_named_long_before_the_deadline(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let together = together();

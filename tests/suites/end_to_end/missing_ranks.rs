@@ -1,5 +1,5 @@
-//! A job that not all ranks join. Those that wait get an error in time that names the others, and
-//! nothing of the job stays.
+//! A job that not all ranks join. The ranks that wait get an error in time that names the others,
+//! and nothing of the job stays.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::{Cluster, PATIENCE, SOON};
 const WORLD_SIZE: u32 = 5;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Without what its ports have carried.
+/// The aggregator's status, without the counters of its ports.
 fn status(cluster: &Cluster) -> AggregatorStatus {
     let address = cluster.aggregator.control().to_owned();
     let status = cluster.rack.switch().run(move || control::status(&address, PATIENCE));

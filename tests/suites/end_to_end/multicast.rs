@@ -25,27 +25,27 @@ const RANKS: usize = 3;
 /// The rank without multicast.
 const CUT_OFF: usize = 1;
 
-/// Drops what comes in to a multicast MAC, as a switch does that knows of no listener at that port:
-/// of the 48 bits of the address, the lowest of the first byte says so. Broadcasts pass.
+/// Drops frames that come in for a multicast MAC, like a switch that knows no listener at that
+/// port: the lowest bit of the address's first byte tells. Broadcasts pass.
 pub fn block_multicast(worker: &Namespace) {
     drop_frames(worker, "4,48 0 0 0,21 0 1 1,6 0 0 2,6 0 0 4294967295");
 }
 
-/// Drops what comes in to the MAC of a shard's group, 239.255.x.y: of its last four bytes, the
-/// first two are the same for all groups.
+/// Drops frames that come in for the MAC of a shard's group, 239.255.x.y: the first two of its last
+/// four bytes are the same for all groups.
 fn block_group(worker: &Namespace, shard: u32) {
     let mac = 0x5e7f_0000 | shard;
     drop_frames(worker, &format!("4,32 0 0 2,21 0 1 {mac},6 0 0 2,6 0 0 4294967295"));
 }
 
-/// Drops what the aggregator sends to groups, and nobody else.
+/// Drops multicast from the aggregator, and from no other host.
 pub fn block_multicast_of_the_aggregator(worker: &Namespace) {
     let mac = 0x0000_00fe;
     let program = "6,48 0 0 0,21 0 3 1,32 0 0 8,21 0 1";
     drop_frames(worker, &format!("{program} {mac},6 0 0 2,6 0 0 4294967295"));
 }
 
-/// Drops what comes in and the program says 2 of.
+/// Drops frames that come in if the program returns 2.
 fn drop_frames(worker: &Namespace, program: &str) {
     for arguments in [
         ["qdisc", "add", "dev", "eth0", "clsact"].as_slice(),
@@ -57,7 +57,7 @@ fn drop_frames(worker: &Namespace, program: &str) {
     }
 }
 
-/// A bench of more than a second; what each rank says of itself.
+/// Runs a benchmark of more than a second. Returns the standard error of each rank.
 fn said(cluster: &Cluster) -> Vec<String> {
     let arguments = ["-b", "256K", "-e", "256K", "-n", "40", "-w", "1"];
     let mut ranks = cluster.bench(RANKS, "train", &arguments);
@@ -67,25 +67,26 @@ fn said(cluster: &Cluster) -> Vec<String> {
     ranks.iter().map(Process::stderr).collect()
 }
 
-/// An aggregator that sends results by multicast alone.
+/// An aggregator that sends results only by multicast.
 fn insisting(mode: Mode) -> Cluster {
     let options = RackOptions { workers: RANKS, mode, ..RackOptions::default() };
     Cluster::with_options(options, &["--fanout", "multicast"])
 }
 
-/// Ranks ask for results that got lost; here none does.
+/// The number of results that ranks asked for again. Ranks ask for results that got lost; here none
+/// does.
 fn asked_again(cluster: &Cluster) -> u64 {
     cluster.counter("replayed")
 }
 
-/// What the daemon has said of copies; a job that has none is not in it.
+/// The daemon's lines about copies; jobs without copies have none.
 pub fn lines_of_copies(cluster: &mut Cluster) -> Vec<String> {
     let log = cluster.aggregator.process();
     let lines = [log.stdout(), log.stderr()].concat();
     lines.lines().filter(|line| line.contains("copies")).map(str::to_owned).collect()
 }
 
-/// How results reach ranks, as `switchml-aggregator status` has it.
+/// How results reach ranks, as `switchml-aggregator status` prints it.
 fn ways(cluster: &Cluster) -> Vec<String> {
     let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
     let lines = status.lines().filter_map(|line| line.strip_prefix("results "));
@@ -114,7 +115,7 @@ fn a_rank_that_gets_no_multicast_gets_copies(mode: Mode) {
     cluster.stop();
 }
 
-/// It is slow for half a second, not for the rest of the job.
+/// The job is slow for half a second, not for the rest of its time.
 fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let endless = ["-b", "256K", "-e", "256K", "-n", "1000000", "-w", "1"];
@@ -145,7 +146,7 @@ fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
     for rank in &mut ranks {
         rank.kill().unwrap();
     }
-    // It may also say that another one was killed.
+    // The rank may also report that another one was killed.
     let said = ranks[CUT_OFF].stderr();
     let said: Vec<_> = said.lines().filter(|line| line.contains("multicast")).collect();
     let line = "switchml: rank 1 of job \"train\": results of group 239.255.0.0, UDP port 48866, \
@@ -156,7 +157,7 @@ fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
     cluster.stop();
 }
 
-/// Rule 11.7: of two groups one that does not come is enough.
+/// Rule 11.7: it is enough that one of two groups does not arrive.
 fn a_rank_that_misses_the_group_of_one_thread_gets_copies_in_all(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     // Further shards have the highest numbers.

@@ -46,15 +46,15 @@ fn cluster(mode: Mode, topology: Topology) -> Cluster {
     Cluster::new(RackOptions { workers: RANKS, mode, topology, ..RackOptions::default() })
 }
 
-/// A benchmark of up to `most` bytes in a rack like that, all of whose sums are right.
+/// Runs a benchmark of up to `most` bytes in such a rack; all sums must be right.
 fn sums_are_right(mode: Mode, topology: Topology, most: &str) {
     let cluster = cluster(mode, topology);
     sums_are_right_in(&cluster, RANKS, most);
     cluster.stop();
 }
 
-/// The same where the network brings no multicast: all ranks get copies, as one line says, and do
-/// not have to ask.
+/// Runs the benchmark where the network brings no multicast: all ranks get copies, as one line
+/// says, and need not ask.
 fn copies_are_right(mode: Mode, topology: Topology, most: &str) {
     copies_are_right_in(cluster(mode, topology), "0, 1, 2, 3", most);
 }
@@ -62,7 +62,7 @@ fn copies_are_right(mode: Mode, topology: Topology, most: &str) {
 fn copies_are_right_in(mut cluster: Cluster, ranks: &str, most: &str) {
     sums_are_right_in(&cluster, RANKS, most);
     let (completed, asked) = (cluster.counter("completed"), cluster.counter("replayed"));
-    // Without copies each rank asks for each. With few results, a busy machine delays some.
+    // Without copies each rank asks for each result. With few results, a busy machine delays some.
     let results = completed * RANKS as u64;
     assert!(asked * 2 < results, "{asked} of {results} results were asked for again");
     let lines = lines_of_copies(&mut cluster);
@@ -126,7 +126,7 @@ fn routed(multicast: bool) -> Topology {
     Topology::Routed(Router { multicast, ..Router::default() })
 }
 
-/// Linux's multicast routing drops superpackets, so that ranks get copies where there are some.
+/// Linux's multicast routing drops superpackets, so ranks get copies if there are superpackets.
 fn one_port_at_a_router_with_multicast(mode: Mode) {
     match mode {
         Mode::Auto => copies_are_right(mode, routed(true), "64K"),
@@ -168,7 +168,7 @@ fn one_port_whose_other_end_has_no_gro(mode: Mode) {
     assert!(error.to_string().contains(line), "{error}");
 }
 
-/// Whoever is at the same switch, and in no job, gets nothing of one.
+/// A host at the same switch that is in no job gets no packets of one.
 fn copies_reach_members_alone(mode: Mode) {
     let cluster = cluster(mode, fabric(Multicast::Blocked));
     let stranger = RANKS - 1;
@@ -178,7 +178,7 @@ fn copies_reach_members_alone(mode: Mode) {
     cluster.stop();
 }
 
-/// Rule 5.4: they begin with a TTL of 64, to the group and as copies.
+/// Rule 5.4: results begin with a TTL of 64, to the group and as copies.
 fn results_live_through_each_router(mode: Mode) {
     for (multicast, topology, routers) in [
         (true, routed(true), 1),
@@ -222,14 +222,15 @@ impl Results {
         Self { thread, stop }
     }
 
-    /// Whether they came to a group, and with which TTL.
+    /// Whether the RESULTs came to a group, and with which TTL.
     fn stop(self) -> BTreeSet<(bool, u8)> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-/// Whether or not the router says so by ICMP, which firewalls like to drop.
+/// The ranks only get fewer lanes, whether or not the router reports the MTU by ICMP, which
+/// firewalls often drop.
 fn a_narrow_link_between_routers_costs_lanes_alone(mode: Mode) {
     for says_so in [true, false] {
         let cluster = cluster(mode, behind_two_routers(false, 1300));
@@ -285,7 +286,8 @@ fn a_link_that_becomes_narrow_ends_calls_with_a_line_about_it(mode: Mode) {
     cluster.stop();
 }
 
-/// What `docker run` makes, without NAT: a rank of the switch host's that native XDP serves, too.
+/// A rank in a namespace of the switch host, as `docker run` makes it, without NAT, is served by
+/// native XDP, too.
 fn a_namespace_on_the_switch_host_is_a_worker_too(mode: Mode) {
     let binaries = Binaries::for_test().unwrap();
     let topology = fabric(Multicast::Flooded);

@@ -1,5 +1,6 @@
 //! Sums in 16 and averages in 8 bits: on bad links, beside values that are not finite, and with a
-//! rank that is killed in one. [`crate::loops`] makes them where daemons and links are lost.
+//! rank that is killed during one. [`crate::loops`] makes such sums in the tests that lose daemons
+//! and links.
 
 use std::time::Duration;
 
@@ -26,18 +27,18 @@ fn total(ranks: usize, i: usize, salt: u64) -> f32 {
     (0..ranks).map(|rank| value(rank, i, salt)).sum()
 }
 
-/// What a result in 8 bits may be off by, as a root mean square: N * B / K / sqrt(128), where B is
-/// below 10 sqrt(128) times the largest magnitude in all chunks but one in 10^8. Of an average, a
-/// part in N.
+/// Bound of the root mean square error of a result in 8 bits: N * B / K / sqrt(128), where B is
+/// below 10 sqrt(128) times the largest magnitude in all chunks except one in 10^8. For an average
+/// it is divided by N.
 fn bound(ranks: usize) -> f64 {
     10.0 * LIMIT as f64 / (255 / ranks) as f64
 }
 
-/// A sum in 16 and an average in 8 bits. The former is checked to the bit, the latter by its error.
-/// A hash of both results' bits: all ranks must have the same.
+/// Makes a sum in 16 and an average in 8 bits. The bits of the sum are checked, and the error of
+/// the average. Returns a hash of both results' bits, which must be the same on all ranks.
 ///
 /// # Errors
-/// Of the calls.
+/// The errors of the calls.
 pub fn add_up(communicator: &Communicator, elements: usize, salt: u64) -> Result<i32, Error> {
     let (rank, ranks) = (communicator.rank() as usize, communicator.world_size() as usize);
     let own: Vec<f32> = (0..elements).map(|i| value(rank, i, salt)).collect();
@@ -76,7 +77,7 @@ fn right_and_alike_on_bad_links(mode: Mode) {
         Impairment::in_rack(&cluster.binaries, &cluster.rack, 77, |_, _| faults).unwrap();
     let hashes = cluster.run_ranks(RANKS, "packed", |_, builder| {
         let communicator = builder.deadline(PATIENCE).connect().unwrap();
-        // The last chunk is not full; the small ones go ahead of their exponents.
+        // The last chunk is not full; the small calls send data ahead of their exponents.
         let hashes = [500_001, 129, 1].map(|elements| add_up(&communicator, elements, 5).unwrap());
         communicator.close().unwrap();
         hashes
@@ -87,7 +88,7 @@ fn right_and_alike_on_bad_links(mode: Mode) {
     assert!(hashes.iter().all(|hash| *hash == hashes[0]), "ranks have other bits: {hashes:?}");
 }
 
-/// A NaN on one rank, an infinity on another, each in a chunk of its own.
+/// A NaN on one rank and an infinity on another, each in its own chunk.
 fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else(mode: Mode) {
     const RANKS: usize = 3;
     const CHUNKS: usize = 20;

@@ -1,5 +1,5 @@
-//! Jobs whose packets have tags: their sums are right, and somebody who sees all packets and sends
-//! from a member's own place, or in the aggregator's name to a member, gets nowhere without the
+//! Jobs whose packets have tags: their sums are right. An attacker who sees all packets, and sends
+//! from a member's own place, or to a member in the aggregator's name, has no effect without the
 //! keys.
 
 use std::collections::BTreeMap;
@@ -29,9 +29,9 @@ in_both_modes! {
 
 const MEMBERS: usize = 3;
 const OPTIONS: [&str; 2] = ["--tls-self-signed", "--packet-tags"];
-/// Of each forgery.
+/// Copies of each forgery.
 const COPIES: u64 = 50;
-/// What the forger guesses.
+/// The forger's guess of a key.
 const KEY: [u8; 16] = [0x11; 16];
 
 fn pinned(fingerprint: &str) -> ClientTls {
@@ -56,7 +56,7 @@ fn counters(cluster: &Cluster) -> BTreeMap<String, u64> {
     text.lines().skip_while(|line| !line.starts_with("packets")).filter_map(counter).collect()
 }
 
-/// Contributions of member 0 from its own place, right in all but their values and tags.
+/// Contributions of member 0 from its own place, right except for their values and tags.
 fn forge_contributions(socket: &RawSocket, sniffer: &Sniffer) -> u64 {
     let mut sent = 0;
     for copy in 0..COPIES {
@@ -65,20 +65,21 @@ fn forge_contributions(socket: &RawSocket, sniffer: &Sniffer) -> u64 {
         let forged = Packet { values: vec![copy as u32; 352], ..packet.clone() }.bytes();
         let mut without = forged.clone();
         without[17] &= !32;
-        // Its own tag behind other values, by a guessed key, and none.
+        // Other values with the tag of the real packet, with a tag by a guessed key, and without a
+        // tag.
         let with_its_tag = [&forged[..], &bytes[bytes.len() - 8..]].concat();
         for forged in [with_its_tag, tagged(&forged, KEY), without] {
             socket.send(&envelope.bytes(&forged));
             sent += 1;
         }
-        // What it did send, again: counted as what it is, and in no sum twice.
+        // A replay of the real packet: counted as such, and added to no sum again.
         socket.send(&envelope.bytes(bytes));
     }
     sent
 }
 
-/// Answers to member 0 in the aggregator's name, which come to it. How many it must ignore for
-/// their tags, at least.
+/// Answers to member 0 in the aggregator's name, which reach it. Returns how many the member must
+/// ignore for their tags, at least.
 fn forge_answers(socket: &RawSocket, sniffer: &Sniffer) -> u64 {
     for _ in 0..COPIES {
         let seen = sniffer.contribution();
@@ -152,7 +153,7 @@ fn make_calls(communicator: &Communicator, ranks: u32) {
 /// The data plane has the keys, so the next daemon does not need them.
 fn tags_outlive_the_daemon(mode: Mode) {
     let rack = RackOptions { workers: MEMBERS, mode, ..RackOptions::default() };
-    // The next daemon has the same certificate: ranks know it again.
+    // The next daemon has the same certificate, so ranks trust it.
     let files = std::env::temp_dir().join(format!("switchml-tags-{mode:?}-{}", std::process::id()));
     std::fs::create_dir_all(&files).unwrap();
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| files.join(name).display().to_string());
@@ -186,7 +187,7 @@ fn tags_outlive_the_daemon(mode: Mode) {
     assert_eq!(counters(&cluster).get("bad_tag"), None);
 }
 
-/// Waits until so many packets are counted under that name.
+/// Waits until `count` packets are counted under this name.
 fn wait_for(cluster: &Cluster, name: &str, count: u64) {
     let begin = Instant::now();
     while counters(cluster).get(name) < Some(&count) {
@@ -195,7 +196,7 @@ fn wait_for(cluster: &Cluster, name: &str, count: u64) {
     }
 }
 
-/// With several data threads over the software data plane.
+/// Sums with several data threads over the software data plane.
 #[test]
 fn sums_by_software() {
     let binaries = Binaries::for_test().unwrap();

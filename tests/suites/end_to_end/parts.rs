@@ -1,5 +1,5 @@
-//! Reduce-scatter and all-gather: of each result some ranks need the lanes, and the others hear
-//! that it is there.
+//! Reduce-scatter and all-gather: some ranks need the lanes of each result, and the others are told
+//! that it is complete.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,7 +17,7 @@ in_both_modes! {
 }
 
 const RANKS: usize = 4;
-/// What bad links may cost on a busy machine.
+/// Time that bad links may cost on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Whole numbers, so that sums are exact in f32, and differ between ranks.
@@ -31,7 +31,7 @@ fn part(rank: u32, ranks: u32, elements: usize) -> Range<usize> {
     start(rank)..start(rank + 1)
 }
 
-/// Both calls at once, of so many elements; checks what comes.
+/// Makes both calls at once, with `elements` elements, and checks the results.
 fn exchange(communicator: &Communicator, elements: usize) {
     let (rank, ranks) = (communicator.rank(), communicator.world_size());
     let mine = || (0..elements).map(|i| element(rank, i));
@@ -57,12 +57,12 @@ fn results_go_to_those_who_need_them(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let told = cluster.run_ranks(RANKS, "parts", |_, builder| {
         let communicator = builder.connect().unwrap();
-        // Few elements, also fewer than ranks, and parts that are not equal.
+        // Few elements, also fewer than ranks, and parts of different lengths.
         for elements in [0, 1, 3, 1000, 5003] {
             exchange(&communicator, elements);
         }
         exchange(&communicator, 1 << 20);
-        // A sum of each part in fewer bits, whose error is bounded by that of the whole.
+        // A sum of each part in fewer bits, with the error bound of the whole.
         let mut values = vec![1f32; 100_000];
         communicator.reduce_scatter(&mut values, Reduction::SUM8).unwrap();
         let own = part(communicator.rank(), RANKS as u32, values.len());
@@ -122,7 +122,7 @@ fn hosts_of_several_ranks_get_their_parts(mode: Mode) {
     });
 }
 
-/// Over IPv6 each rank has a copy of its own, whose UDP checksum must be right.
+/// Over IPv6 each rank gets its own copy, whose UDP checksum must be right.
 fn over_ipv6_too(mode: Mode) {
     let cluster =
         Cluster::new(RackOptions { workers: RANKS, mode, ip: Ip::V6, ..RackOptions::default() });

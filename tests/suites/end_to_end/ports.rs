@@ -77,14 +77,14 @@ fn collectives_survive_an_interface_that_goes_down_and_up(mode: Mode) {
     cluster.stop();
 }
 
-/// A bridge takes its MAC from its ports unless it was given one, so it may get another at any
+/// A bridge takes its MAC from its ports unless it was given one, so its MAC may change at any
 /// time.
 fn collectives_survive_another_mac_of_the_aggregator(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     ip(cluster.rack.switch(), "link set br0 address 02:00:00:00:00:fd");
     for worker in cluster.rack.workers() {
-        // A host does that by itself once nobody answers at the old one.
+        // A host does this by itself once the old MAC does not answer.
         ip(worker, "neigh flush dev eth0");
     }
     let changed = "serving 10.88.0.254 at 02:00:00:00:00:fd, ";
@@ -102,7 +102,8 @@ fn a_port_that_stays_down_ends_the_job_within_seconds(mode: Mode) {
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("rank 1 is cut off");
-        // The rank itself gets no answer; the others hear from the daemon, which waits for 5 s.
+        // The rank itself gets no answer; the other ranks hear from the daemon, which waits for 5
+        // s.
         assert!(ended.at.saturating_duration_since(begin) < SOON, "rank {rank}: {error}");
         if rank == BEHIND {
             assert!(matches!(error, Error::AggregatorSilent { .. }), "{error}");
@@ -111,7 +112,7 @@ fn a_port_that_stays_down_ends_the_job_within_seconds(mode: Mode) {
         }
     }
     ip(cluster.rack.switch(), "link set p1 up");
-    // Address resolution had given up.
+    // Address resolution has given up before.
     let begin = Instant::now();
     let control = cluster.aggregator.control().to_owned();
     while cluster.rack.worker(BEHIND).run({
@@ -153,8 +154,8 @@ fn detach(cluster: &Cluster, port: &'static str) {
         .switch()
         .run(move || std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")));
     let index: u32 = index.unwrap().trim().parse().unwrap();
-    // Ids of programs are those of the machine, and so is the list: other racks have a number of
-    // this index, too.
+    // Program ids are global on the machine, and so is the list of links: other racks have an
+    // interface with this index, too.
     let is_at_port = |link: &LinkTypeInfo| match link {
         LinkTypeInfo::Xdp(xdp) => xdp.ifindex == index,
         LinkTypeInfo::Tcx(tcx) => tcx.ifindex == index,
@@ -201,7 +202,7 @@ fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again(mode: Mode) {
     assert!(program_at(&cluster, "p1").is_some());
     assert!(cluster.aggregator.process().stderr().contains("attached to interface p1 again"));
 
-    // The same while the daemon is away, for less than the deadline.
+    // Detaches the program while the daemon is away, for less than the deadline.
     let loops = Loops::start(&cluster, "train", PATIENCE);
     cluster.aggregator.process().kill().unwrap();
     detach(&cluster, "p1");
@@ -214,7 +215,7 @@ fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again(mode: Mode) {
 fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
-    // Its worker's end disappears with it, and that rank has no other link.
+    // The worker's end disappears with the port, and that rank has no other link.
     ip(cluster.rack.switch(), "link delete p1");
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
@@ -225,7 +226,7 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
     }
     let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
     assert!(status.contains("p0, p1 (not attached: there is no such interface), p2"), "{status}");
-    // One of its name takes its place.
+    // An interface with this name replaces the port.
     ip(cluster.rack.switch(), "link add p1 type veth peer name far");
     cluster
         .rack

@@ -15,16 +15,15 @@ use switchml_worker::{Communicator, ReduceOp};
 use crate::strangers::Stop;
 use crate::{Cluster, PATIENCE};
 
-/// A name, its quota, and what a second job is told.
+/// The tenant's name, its quota, and the error for a second job.
 type Tenant = (&'static str, &'static str, &'static str);
-/// Each tenant is bounded in another way, such that its one job of one rank is all that it may
-/// have.
+/// Each tenant has another limit, which its one job of one rank uses up.
 const TENANTS: [Tenant; 3] = [
     ("a", "a:jobs=1", "1 jobs at once, has 1, and this job needs 1 more"),
     ("b", "b:ranks=2", "2 ranks at once, has 1, and this job needs 2 more"),
     ("c", "c:slots=512", "512 slots at once, has 512, and this job needs 512 more"),
 ];
-/// Where a second job would be: no rank is there.
+/// The worker for second jobs, where no rank runs.
 const OUTSIDE: usize = TENANTS.len();
 
 /// The file of a key for tokens, removed when dropped.
@@ -114,7 +113,7 @@ fn jobs_of_tenants_count_on_after_a_restart() {
     cluster.aggregator.process().kill().unwrap();
     cluster.aggregator =
         Aggregator::in_rack_at(&cluster.binaries, &cluster.rack, &control, &options).unwrap();
-    // Whether their ranks are back or not.
+    // Jobs are refused whether the ranks are back or not.
     all_refused(&cluster);
     wait_for_ranks(&cluster);
     all_refused(&cluster);

@@ -1,5 +1,5 @@
-//! The daemon is killed: what runs goes on without it, and the next daemon takes over; or another
-//! host does, and everyone hears of it.
+//! The daemon is killed: jobs continue without it, and the next daemon takes over; or another host
+//! does, and every rank hears of it.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn collectives_go_on_without_the_daemon_and_with_the_next(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     cluster.wait_for_job(&["train", "started", ALL_HERE]);
-    // Killed twice: what was taken over can be taken over again.
+    // The daemon is killed twice: a job that was taken over can be taken over again.
     for _ in 0..2 {
         kill(&mut cluster);
         let begin = Instant::now();
@@ -60,14 +60,14 @@ fn collectives_go_on_without_the_daemon_and_with_the_next(mode: Mode) {
         cluster.wait_for_job(&["train", "started", ALL_HERE]);
         loops.wait_for_progress(3);
     }
-    // No rank counts as dead when the time to come back is over.
+    // No rank counts as dead after the time to come back.
     sleep(GRACE + Duration::from_secs(1));
     cluster.wait_for_job(&["train", "started", ALL_HERE]);
     all_went_well(loops.stop(), 15);
     assert_eq!(cluster.list_jobs().lines().count(), 1, "a line of headings, and no job");
     assert!(cluster.has_all_slots_free());
 
-    // The next job meets nothing of the first.
+    // The next job is not affected by the first.
     let loops = Loops::start(&cluster, "train", DEADLINE);
     all_went_well(loops.stop(), 5);
     cluster.stop();
@@ -88,7 +88,7 @@ fn a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back(mode: Mode)
     cluster.stop();
 }
 
-/// A benchmark that goes on for long, as processes.
+/// A benchmark that runs for long, as processes.
 fn bench(cluster: &Cluster) -> Vec<Process> {
     let ranks = cluster.bench(RANKS, "long", &["-b", "1M", "-e", "1M", "-n", "100000"]);
     cluster.wait_for_job(&["long", "started", ALL_HERE]);
@@ -96,14 +96,14 @@ fn bench(cluster: &Cluster) -> Vec<Process> {
     ranks
 }
 
-/// All ranks but the lost one end soon, each with one line that names it.
+/// All ranks except the lost one end soon, each with one line that names it.
 fn others_name_it(mut ranks: Vec<Process>) {
     let begin = Instant::now();
     for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != LOST) {
         let status = process.wait(SOON.saturating_sub(begin.elapsed())).unwrap();
         let stderr = process.stderr();
         assert_eq!(status.code(), Some(COLLECTIVE_FAILED), "rank {rank}: {stderr}");
-        // Others say whom it waited for.
+        // Other lines say which ranks the process waited for.
         let reasons = stderr.lines().filter(|line| !line.starts_with("switchml: "));
         assert_eq!(reasons.count(), 1, "rank {rank}:\n{stderr}");
         assert!(stderr.contains(&format!("rank {LOST}")), "rank {rank}: {stderr}");
@@ -122,11 +122,10 @@ fn a_rank_that_is_killed_after_a_restart_is_named(mode: Mode) {
     cluster.stop();
 }
 
-/// Without a daemon, only the data plane says who is missing, and nothing says whether that rank
-/// lives.
-/// One that comes back hears nothing of that rank.
+/// Without a daemon, only the data plane tells which rank is missing, and nothing tells whether
+/// that rank lives. A daemon that comes back hears nothing of that rank.
 fn a_rank_that_is_killed_while_the_daemon_is_away_is_named(mode: Mode) {
-    // Once each way; where frames are taken makes no difference to that.
+    // One way in each mode; the mode makes no difference here.
     let comes_back = mode == Mode::Native;
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = bench(&cluster);
@@ -141,7 +140,7 @@ fn a_rank_that_is_killed_while_the_daemon_is_away_is_named(mode: Mode) {
     }
 }
 
-/// Another daemon at the same address, which knows nothing of the job, as on another host.
+/// Another daemon at the same address does not know the job, as if it ran on another host.
 fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", 4 * DEADLINE);
@@ -167,7 +166,7 @@ fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again(mode: Mode) 
     cluster.stop();
 }
 
-/// Without the data plane, and without a new aggregator, the deadline ends it.
+/// Without the data plane and without a new aggregator, the deadline ends the job.
 fn an_aggregator_that_is_gone_for_good_is_named_at_the_deadline(mode: Mode) {
     let deadline = Duration::from_secs(2);
     let mut cluster = Cluster::in_mode(RANKS, mode);
@@ -210,8 +209,8 @@ fn a_job_that_has_not_started_ends_with_the_daemon(mode: Mode) {
     cluster.stop();
 }
 
-/// A second daemon with the same folder is refused, and so is one that cannot go on with what is
-/// there; both say what to do.
+/// A second daemon with the same folder is refused, and so is one that cannot continue with the
+/// state there; both say what to do.
 fn a_data_plane_that_cannot_be_taken_over_is_left_alone(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
@@ -241,7 +240,7 @@ fn a_data_plane_that_cannot_be_taken_over_is_left_alone(mode: Mode) {
     );
     let nowhere = refusal(&cluster, &["--pin-dir", "/tmp/switchml"]);
     assert!(nowhere.contains("\"/tmp/switchml\" is in no BPF file system"), "{nowhere}");
-    // None of which disturbs the job.
+    // None of these disturbs the job.
     loops.wait_for_progress(3);
     cluster.restart();
     cluster.wait_for_job(&["train", "started", ALL_HERE]);
@@ -249,7 +248,8 @@ fn a_data_plane_that_cannot_be_taken_over_is_left_alone(mode: Mode) {
     cluster.stop();
 }
 
-/// The list of interfaces may change with the daemon: those that are left out are served no more.
+/// The list of interfaces may change with the daemon: interfaces that are left out are no longer
+/// served.
 fn the_next_daemon_serves_the_interfaces_that_it_is_given(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);

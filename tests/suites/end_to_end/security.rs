@@ -1,5 +1,5 @@
-//! Who may talk to the control plane: a tree by mutual TLS, and control planes that the Internet
-//! would reach.
+//! Access to the control plane: a tree with mutual TLS, and control planes that the Internet could
+//! reach.
 
 use std::fs;
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ fn a_tree_by_mutual_tls() {
     }
     let racks = Racks::new(2, RackOptions { workers: RANKS, ..RackOptions::default() }).unwrap();
     let Identity { cert, key, .. } = &Identity::new();
-    // Any file is a key that is long enough.
+    // The key can be any file that is long enough.
     let options = ["--tls-self-signed", "--tls-client-ca", cert, "--token-key", key];
     let mut root = daemon(racks.root(), &racks.root_ports(), ROOT, &options);
     let of_root = fingerprint(&mut root);
@@ -134,7 +134,7 @@ fn a_tree_by_mutual_tls() {
         }
     });
 
-    // The root asks for tokens, whoever brings the rank.
+    // The root asks for a token, even if a combiner brings the rank.
     let without = settings(0);
     let error = racks.workers()[0].run(move || without.connect().err().unwrap().to_string());
     assert!(error.starts_with("this aggregator requires a job token; "), "{error}");
@@ -164,7 +164,7 @@ fn refuses_a_combiner_without_a_certificate(racks: &Racks, root: &mut Process, o
     root.wait_for_line("refused: it has no client certificate", PATIENCE).unwrap();
 }
 
-/// How often a daemon has refused something for this reason, as its status tells.
+/// How often a daemon has refused something for this reason, according to its status.
 fn refused(host: &Namespace, options: &[&str], what: &str) -> u64 {
     let mut command = Command::new(Binaries::for_test().unwrap().aggregator);
     command.arg("status").args(options);
@@ -202,7 +202,7 @@ fn the_internet_is_not_believed() {
         command.args(options);
         host.spawn("aggregator", command).unwrap()
     };
-    // One that was there before the address was.
+    // A daemon that was started before the address was added.
     let mut early = start("[::]:0", &[]);
     let line = early.wait_for_line("ready: control", PATIENCE).unwrap();
     let port = line.split(',').next().unwrap().rsplit_once(':').unwrap().1.to_owned();
@@ -221,8 +221,8 @@ fn the_internet_is_not_believed() {
                     --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a private \
                     address with --control\n";
     assert!(line.ends_with(expected) && line.lines().count() == 1, "{line}");
-    // Many hosts have a public address. One that listens at all of them starts, and lets nobody in
-    // by that one.
+    // Many hosts have a public address. A daemon that listens at all addresses starts, but lets
+    // nobody in by that one.
     for control in ["[::]:0", "0.0.0.0:0"] {
         let mut late = start(control, &[]);
         let line = late.wait_for_line("ready: control", PATIENCE).unwrap();
@@ -237,7 +237,7 @@ fn the_internet_is_not_believed() {
     guarded.wait_for_line("ready: control", PATIENCE).unwrap();
     assert!(guarded.stderr().contains("job tokens travel in the clear"), "{}", guarded.stderr());
     fs::remove_file(key).unwrap();
-    // At its private address alone it is served, as the rack's own daemon is.
+    // A daemon that listens only at the private address is served, like the rack's own daemon.
     let mut private = start("10.88.0.254:0", &[]);
     private.wait_for_line("ready: control", PATIENCE).unwrap();
 

@@ -1,4 +1,5 @@
-//! NaN and infinities on single ranks: what they make of the result, and what they leave alone.
+//! NaN and infinities on single ranks: their effect on the result, and the elements that they do
+//! not affect.
 
 use switchml_rack::{Mode, in_both_modes};
 use switchml_worker::{Element, ReduceOp};
@@ -78,17 +79,17 @@ fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else(mo
     check(&cluster, "bf16", half::bf16::from_f64, f64::from);
 }
 
-/// Also the smallest beside the largest.
+/// Magnitudes include the smallest beside the largest.
 fn in_small_calls_elements_of_any_magnitude_are_summed_one_by_one(mode: Mode) {
     let cluster = Cluster::in_mode(2, mode);
     let results = cluster.run_ranks(2, "small", |rank, builder| {
         let communicator = builder.connect().unwrap();
         let mut tensor: Vec<f32> = (0..1000).map(|i| small(rank, i) as f32).collect();
         tensor[..3].copy_from_slice(&[3e38, -3e38, 1.0]);
-        // In chunks of their own.
+        // These elements are in other chunks.
         tensor[500] = [f32::NEG_INFINITY, 1.0][rank as usize];
         tensor[999] = [1.0, f32::NAN][rank as usize];
-        // Ranks predict what the call before was like: again and again the same.
+        // Ranks predict exponents from the call before, so the same call is repeated.
         let again = |mut tensor: Vec<f32>| {
             communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
             tensor.into_iter().map(f32::to_bits).collect::<Vec<_>>()

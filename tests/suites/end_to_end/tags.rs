@@ -21,9 +21,9 @@ in_both_modes! {
 }
 
 const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
-/// Of 802.1ad, which is not served.
+/// A tag of 802.1ad, which is not served.
 const TAG: [u8; 4] = [0x88, 0xA8, 0x00, 0x05];
-/// Behind both MACs.
+/// Offset of the EtherType, behind both MACs.
 const ETHERTYPE: usize = 12;
 
 fn tool(namespace: &Namespace, line: &str) -> String {
@@ -33,8 +33,8 @@ fn tool(namespace: &Namespace, line: &str) -> String {
     String::from_utf8(namespace.output(command).unwrap().stdout).unwrap()
 }
 
-/// In native XDP frames have the tag in them; at tc ingress the kernel has taken it off, of
-/// superpackets, too.
+/// In native XDP frames contain the tag; at tc ingress the kernel has removed it, of superpackets,
+/// too.
 fn ranks_in_a_vlan_get_right_sums(mode: Mode) {
     let vlans = vec![5; 4];
     let cluster = Cluster::new(RackOptions { mode, vlans, ..RackOptions::default() });
@@ -49,7 +49,7 @@ fn ranks_in_a_vlan_get_right_sums(mode: Mode) {
         );
     }
     assert_eq!(cluster.counter("vlan"), 0);
-    // Without multicast three ranks would ask again for each RESULT.
+    // If multicast did not arrive, three ranks would ask again for each RESULT.
     let (completed, replayed) = (cluster.counter("completed"), cluster.counter("replayed"));
     assert!(replayed < completed / 2, "{replayed} of {completed}");
 }
@@ -72,9 +72,9 @@ fn ranks_in_different_vlans_are_told_so(mode: Mode) {
     }
 }
 
-/// What a sub-interface for a VLAN would send by `eth0`: the tag is beside the frame, for the
-/// device to put in. A bridge does the same: the kernel takes off the tag of what comes in at one
-/// port, and has the device of the other one put it in again.
+/// Sends frames like a sub-interface for a VLAN on `eth0`: the tag is kept beside the frame, and
+/// the device inserts it. A bridge does the same: the kernel removes the tag of frames that come in
+/// at one port, and lets the device of the other port insert it again.
 fn behind_a_bridge(worker: &Namespace) -> RawSocket {
     tool(worker, "ip link add tagger type bridge");
     tool(worker, "ip link set tagger up");
@@ -83,7 +83,7 @@ fn behind_a_bridge(worker: &Namespace) -> RawSocket {
         tool(worker, &format!("ip link set {port} master tagger up"));
     }
     tool(worker, "ip link set source up");
-    // A bridge drops what comes before the kernel has told it of the ports' carrier.
+    // A bridge drops frames until the kernel has told it of the ports' carrier.
     let begin = Instant::now();
     while tool(worker, "ip -d link show master tagger").matches("state forwarding").count() < 2 {
         assert!(begin.elapsed() < PATIENCE, "the bridge does not forward");
@@ -95,7 +95,7 @@ fn behind_a_bridge(worker: &Namespace) -> RawSocket {
 fn a_tag_that_a_device_inserts_is_seen(mode: Mode) {
     let cluster = Cluster::in_mode(1, mode);
     let socket = behind_a_bridge(cluster.rack.worker(0));
-    // Of a job that does not exist: served, it would be counted so.
+    // The packet belongs to a job that does not exist: if it is served, it is counted as such.
     let packet = Packet::hello(0, 32);
     let envelope = Envelope {
         mac_destination: AGGREGATOR_MAC,
@@ -117,7 +117,7 @@ fn a_tag_that_a_device_inserts_is_seen(mode: Mode) {
     cluster.stop();
 }
 
-/// Whether the ports take off tags of both kinds.
+/// Whether the ports remove tags of both kinds.
 fn strips(cluster: &Cluster) -> [bool; 2] {
     let features = tool(cluster.rack.switch(), "ethtool -k p0");
     ["rx-vlan-offload", "rx-vlan-stag-hw-parse"].map(|name| {
@@ -139,7 +139,8 @@ fn ports_take_off_no_tags_while_xdp_runs() {
     let log = cluster.aggregator.process().stderr();
     let line = "interface p0: it leaves VLAN tags in frames (rxvlan off) while XDP runs there";
     assert_eq!(log.matches(line).count(), 1, "{log}");
-    // A daemon that takes over knows what was on, even if it was switched on meanwhile.
+    // A daemon that takes over knows which offloads were on, even if they were switched on
+    // meanwhile.
     cluster.aggregator.process().kill().unwrap();
     assert_eq!(strips(&cluster), [false; 2]);
     tool(cluster.rack.switch(), "ethtool -K p0 rxvlan on");
@@ -147,7 +148,7 @@ fn ports_take_off_no_tags_while_xdp_runs() {
     assert_eq!(strips(&cluster), [false; 2]);
     cluster.aggregator.process().terminate(PATIENCE).unwrap();
     assert_eq!(strips(&cluster), [true; 2]);
-    // What was off before stays off; `detach` does the same as a daemon that ends.
+    // Offloads that were off before stay off; `detach` does the same as a daemon that ends.
     tool(cluster.rack.switch(), "ethtool -K p0 rxvlan off");
     cluster.restart();
     cluster.aggregator.process().kill().unwrap();
@@ -155,7 +156,8 @@ fn ports_take_off_no_tags_while_xdp_runs() {
     assert_eq!(strips(&cluster), [false, true]);
 }
 
-/// What its other end takes off, no setting of the port shows. The log says so, with what helps.
+/// No setting of the port shows the tags that its other end removes. The log says so, with what
+/// helps.
 #[test]
 fn a_veth_whose_other_end_may_hide_tags_is_named() {
     if !can_build_racks("a_veth_whose_other_end_may_hide_tags_is_named") {

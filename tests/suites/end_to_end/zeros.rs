@@ -21,15 +21,15 @@ const RANKS: usize = 4;
 const ROOT: u32 = 2;
 /// Elements of a call: 16 MiB.
 const ELEMENTS: usize = 4 << 20;
-/// What the links may cost on a busy machine.
+/// Time that bad links may cost on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The element `i` of a rank: exact in f32, also when all are added up.
+/// The element `i` of a rank: exact in f32, as is the sum over all ranks.
 fn element(rank: u32, i: usize) -> i32 {
     (i as u32).wrapping_mul(2_654_435_761).rotate_left(rank) as i32 >> 10
 }
 
-/// Broadcasts, and checks what comes.
+/// Broadcasts, and checks the result.
 fn broadcast(communicator: &Communicator, elements: usize) -> CallStats {
     let rank = communicator.info().rank;
     let mut values: Vec<i32> = (0..elements).map(|i| element(rank, i)).collect();
@@ -39,7 +39,7 @@ fn broadcast(communicator: &Communicator, elements: usize) -> CallStats {
     stats
 }
 
-/// Bytes of frames that a call sent, but for resends.
+/// Bytes of frames that a call sent, except for resends.
 fn sent(communicator: &Communicator, stats: &CallStats) -> u64 {
     const HEADERS: u64 = 14 + 20 + 8 + 32;
     let lanes = u64::from(communicator.info().chunk_lanes);
@@ -66,20 +66,20 @@ fn a_broadcast_has_one_sender(mode: Mode) {
         assert!(rank != ROOT || *bytes > 4 * ELEMENTS as u64);
     }
     let rooms: u64 = ranks.iter().map(|(_, stats, _)| stats.rooms).sum();
-    // Each round has one rank that comes last.
+    // In each round only the rank that comes last may be asked for lanes.
     assert!(rooms <= ranks[0].1.chunks + resent(&ranks), "{rooms}");
     assert!(cluster.counter("room") >= rooms);
     cluster.stop();
 }
 
-/// Resends of all ranks: each may have been answered by a ROOM of its own.
+/// Resends of all ranks: each may have been answered by another ROOM.
 fn resent(ranks: &[(u64, CallStats, Duration)]) -> u64 {
     let of = |stats: &CallStats| stats.resent_by_timer + stats.resent_by_overtaking + stats.probes;
     ranks.iter().map(|(_, stats, _)| of(stats)).sum()
 }
 
-/// A rank whose zeros come after the root's lanes is asked for them. It takes no later chunks for
-/// lost then, for which the root's lanes are still on their way.
+/// A rank whose zeros come after the root's lanes is asked for its lanes. It must not resend later
+/// chunks then, for which the root's lanes are still in flight.
 #[test]
 fn late_zeros_on_slow_links_cost_few_resends() {
     if !can_build_racks("late_zeros_on_slow_links_cost_few_resends") {

@@ -1,5 +1,5 @@
-//! Who is let in, and what is passed on or dropped. Nothing of it may touch a slot, and nobody but
-//! a member is answered.
+//! Who is let in, and what is passed on or dropped. No packet here may touch a slot, and only a
+//! member gets an answer.
 
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
@@ -33,7 +33,7 @@ fn expect_slots_untouched(kernel: &Kernel) {
     }
 }
 
-/// A contribution that is right in all but what `change` does to it.
+/// An outcome, and a change that makes a right contribution end in it.
 type Changed = (Outcome, fn(&mut Packet));
 
 #[test]
@@ -75,7 +75,8 @@ fn malformed_packets_are_dropped_by_reason() {
     expect_slots_untouched(&kernel);
 }
 
-/// Each field that goes into the check word, and each lane, changed behind its back.
+/// Changes each field that goes into the check word, and each lane, without updating the check
+/// word.
 #[test]
 fn the_check_word_guards_every_field_and_lane() {
     if !can_build_racks("the_check_word_guards_every_field_and_lane") {
@@ -186,7 +187,7 @@ fn what_is_not_ours_is_passed_on_untouched() {
         f[IP + 6] = 0;
     });
     pass(Vlan, |f| f[ETHERTYPE..IP].copy_from_slice(&[0x88, 0xA8]));
-    // Two tags, or one of 802.1ad, in front of an otherwise right packet.
+    // Two tags, or an 802.1ad tag, in front of an otherwise right packet.
     for tags in [&[0x81, 0x00, 0x00, 0x05].repeat(2)[..], &[0x88, 0xA8, 0x00, 0x05]] {
         let mut frame = contribution().frame();
         frame.splice(ETHERTYPE..ETHERTYPE, tags.iter().copied());
@@ -195,10 +196,10 @@ fn what_is_not_ours_is_passed_on_untouched() {
     // TCP, ICMP.
     pass(NotOurs, |f| f[IP + 9] = 6);
     pass(NotOurs, |f| f[IP + 9] = 1);
-    // Another host, another port.
+    // Another host; another port.
     pass(NotOurs, |f| f[IP + 19] ^= 1);
     pass(NotOurs, |f| f[UDP + 3] ^= 1);
-    // Options, wherever they make the UDP header begin.
+    // IP options, wherever they make the UDP header begin.
     pass(IpOptions, |f| f[IP] = 0x46);
     pass(IpOptions, |f| f[IP] = 0x4F);
     // First, middle and last fragment.
@@ -212,8 +213,8 @@ fn what_is_not_ours_is_passed_on_untouched() {
     expect_slots_untouched(&kernel);
 }
 
-/// What is sent to all hosts, or to another one, is not the aggregator's, whatever its address: its
-/// MAC would be that of the answer.
+/// A frame for another MAC, or for all hosts, is not for the aggregator even if its IP address is:
+/// the answer would come from that MAC.
 #[test]
 fn another_macs_frames_are_passed_on() {
     if !can_build_racks("another_macs_frames_are_passed_on") {
@@ -233,8 +234,8 @@ fn another_macs_frames_are_passed_on() {
             let envelope = Envelope { mac_destination, ..packet.request() };
             kernel.expect_frame(&envelope.bytes(&packet.bytes()), 1, &Pass(NotOurs));
         }
-        // From the aggregator's address it is forged, whomever it is for; unless the host sends it
-        // to itself.
+        // A frame from the aggregator's address is forged, whatever its destination, unless the
+        // host sends it to itself.
         let forged =
             Envelope { mac_destination, source: AGGREGATOR_IP, ..contribution().request() };
         let expected = if mac_destination == [0; 6] { Pass(NotOurs) } else { Drop(Spoofed) };
@@ -252,7 +253,7 @@ fn another_macs_frames_are_passed_on() {
     assert_eq!(run.frame, answer);
 }
 
-/// To a worker, what comes from the aggregator's address is the aggregator's answer.
+/// A worker would take a frame from the aggregator's address for the aggregator's answer.
 #[test]
 fn nobody_else_sends_from_the_aggregators_address() {
     if !can_build_racks("nobody_else_sends_from_the_aggregators_address") {
@@ -269,7 +270,7 @@ fn nobody_else_sends_from_the_aggregators_address() {
         change(&mut frame);
         kernel.expect_frame(&frame, 1, expected);
     };
-    // In any disguise that a host takes for IPv4 from there: another port or protocol, options,
+    // Every form that a host accepts as IPv4 from that address: another port or protocol, options,
     // fragments, tags without a VLAN.
     with(&Drop(Spoofed), |f| f[UDP] ^= 1);
     with(&Drop(Spoofed), |f| f[IP + 9] = 6);
@@ -281,8 +282,8 @@ fn nobody_else_sends_from_the_aggregators_address() {
     with(&Drop(Spoofed), |f| {
         f.splice(ETHERTYPE..ETHERTYPE, [0x88, 0xA8, 0x00, 0x00, 0x81, 0x00, 0x00, 0x00]);
     });
-    // Any other address, with as many tags as there are in networks; not with more, whatever it
-    // says.
+    // A frame from any other address passes with up to two tags, as real networks have; not with
+    // three, whatever is in it.
     with(&Pass(NotOurs), |f| f[IP + 15] ^= 1);
     let tagged = |tags: usize| {
         let mut frame = result.reply(1);
@@ -293,7 +294,7 @@ fn nobody_else_sends_from_the_aggregators_address() {
     kernel.expect_frame(&tagged(1), 1, &Pass(NotOurs));
     kernel.expect_frame(&tagged(2), 1, &Pass(Vlan));
     kernel.expect_frame(&tagged(3), 1, &Drop(Spoofed));
-    // ARP is not IPv4, wherever the addresses are.
+    // ARP is not IPv4, wherever its addresses are.
     with(&Pass(NotOurs), |f| f[ETHERTYPE..IP].copy_from_slice(&[0x08, 0x06]));
     expect_slots_untouched(&kernel);
 }
@@ -330,7 +331,7 @@ fn lengths_that_disagree_are_dropped() {
     for length in [32, 32 + 128, 32 + 255] {
         kernel.expect_frame(&shortened(length), 1, &Drop(BadLength));
     }
-    // The same, hidden in padding.
+    // A cut-off payload, hidden in padding.
     let mut padded = shortened(32 + 128);
     padded.resize(1500, 0);
     kernel.expect_frame(&padded, 1, &Drop(BadLength));
@@ -341,8 +342,7 @@ fn lengths_that_disagree_are_dropped() {
     expect_slots_untouched(&kernel);
 }
 
-/// A sender to the aggregator's port that is not a member gets no answer at all, not even from the
-/// host.
+/// A sender to the aggregator's port that is not a member gets no answer, not even from the host.
 #[test]
 fn strangers_are_not_answered() {
     if !can_build_racks("strangers_are_not_answered") {
@@ -358,7 +358,7 @@ fn strangers_are_not_answered() {
         ..contribution().request()
     };
     kernel.expect_frame(&scan.bytes(b"who is there? Anybody? Hello? Hello?"), 1, &Drop(BadVersion));
-    // Each pair of address and port counts on its own.
+    // An address and a port are served only as a pair.
     let crossed = Envelope { destination_port: AGGREGATOR_PORT, ..scan.clone() };
     kernel.expect_frame(&crossed.bytes(&contribution().bytes()), 1, &Pass(NotOurs));
     let crossed = Envelope { destination: AGGREGATOR_IP, ..scan };
@@ -381,7 +381,7 @@ fn hello_binds_a_rank_to_its_place_once_an_epoch() {
     kernel.expect(&Packet { rank: 3, ..Packet::hello(1, 32) }, &Drop(BadRank));
     kernel.expect(&contribution(), &Drop(NoHello));
 
-    // Every size that a chunk may have, and none at all; the second time too.
+    // Every size that a chunk may have, and an empty HELLO; repeated HELLOs, too.
     for lanes in [0, 32, 352, 768, 32] {
         let hello = Packet::hello(1, lanes);
         kernel.expect(&hello, &Reply(Hello, &hello));
@@ -389,7 +389,7 @@ fn hello_binds_a_rank_to_its_place_once_an_epoch() {
     }
     kernel.expect(&Packet { values: vec![0; 16], ..Packet::hello(1, 0) }, &Drop(BadLanes));
 
-    // From another place, with the right secret.
+    // A HELLO from another place, with the right secret.
     let elsewhere = Envelope { source: [10, 0, 0, 77], ..contribution().request() };
     kernel.expect_frame(&elsewhere.bytes(&Packet::hello(1, 32).bytes()), 1, &Drop(WrongPlace));
     assert_eq!(kernel.member(JOB, 1), member(1));
@@ -419,7 +419,7 @@ fn a_locked_slot_is_left_alone() {
     kernel.set_slot(FIRST_SLOT + 2, &element);
     kernel.expect(&contribution(), &Drop(SlotBusy));
     assert_eq!(kernel.slot(FIRST_SLOT + 2).slot, Slot::default());
-    // Its neighbours are free.
+    // Neighbouring slots are free.
     kernel.expect(&Packet { slot: 3, ..contribution() }, &Drop(Started));
     element.lock = 0;
     kernel.set_slot(FIRST_SLOT + 2, &element);
@@ -440,7 +440,7 @@ fn notable_packets_are_reported() {
     kernel.run(&Packet { round: 9, ..contribution() }.frame());
     kernel.run(&contribution().frame());
     kernel.run(&Packet { rank: 2, fingerprint: 1, ..contribution() }.frame());
-    // Neither of these is worth a line.
+    // Neither of these two packets is reported.
     kernel.run(&Packet { version: 0, ..contribution() }.frame());
     kernel.run(&Packet { epoch: 5, ..contribution() }.frame());
 

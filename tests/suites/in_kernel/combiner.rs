@@ -1,4 +1,4 @@
-//! A combiner's programs, at both hooks: who is let in, what leaves and how it is addressed.
+//! A combiner's programs, at both hooks: who is let in, what leaves, and how it is addressed.
 
 mod cuts;
 mod partial_sums;
@@ -103,7 +103,7 @@ pub fn to_parent(packet: &[u8], rank: u16) -> Vec<u8> {
     envelope.bytes(packet)
 }
 
-/// The frame in which the parent sends a packet to that port of the combiner.
+/// The frame in which the parent sends a packet to a port of the combiner.
 fn from_parent(packet: &Packet, port: u16) -> Vec<u8> {
     parents(port).bytes(&packet.bytes())
 }
@@ -125,7 +125,7 @@ fn own(rank: u16, slot: u16) -> Packet {
     Packet::contribution(rank, slot, 0, &values)
 }
 
-/// What these ranks of one group contribute, added up: rules 2.9, 3.5 and 27.14.
+/// The partial sum of the contributions of some ranks of one group: rules 2.9, 3.5 and 27.14.
 fn partial(ranks: &[u16], slot: u16) -> Packet {
     let lane = |lane| ranks.iter().map(|rank| lane * 1000 + u32::from(*rank)).sum();
     let values: Vec<u32> = (0..LANES as u32).map(lane).collect();
@@ -174,7 +174,7 @@ fn resends_pass() {
     let resent = Packet { flags: CHECKED | RETRANSMIT, ..own(1, 2) };
     let sent = expect(&kernel, &resent.frame(), XDP_REDIRECT, Outcome::Passed);
     assert_eq!(sent, to_parent(&resent.bytes(), 1));
-    // Rule 27.12: what should leave beside another packet is forgotten.
+    // Rule 27.12: a held contribution is dropped if it would have to leave next to another packet.
     expect(&kernel, &own(0, 4).frame(), XDP_DROP, Outcome::Held);
     let resent = Packet { flags: CHECKED | RETRANSMIT, ..own(0, 4) };
     let sent = expect(&kernel, &resent.frame(), XDP_REDIRECT, Outcome::Flushed);
@@ -229,7 +229,7 @@ fn what_is_not_the_parents_is_the_hosts() {
         let frame = other.bytes(&bytes);
         assert_eq!(expect(&kernel, &frame, XDP_PASS, Outcome::NotOurs), frame);
     }
-    // Of a job that there is not.
+    // A job that does not exist.
     let other = Packet { job: JOB + 1, ..result.clone() };
     let frame = from_parent(&other, port_for_all());
     assert_eq!(expect(&kernel, &frame, XDP_PASS, Outcome::NotOurs), frame);
@@ -263,7 +263,7 @@ fn who_is_not_below_changes_nothing() {
     assert!(kernel.cell(0) == before);
 }
 
-/// Rule 27.1: the root refuses what is of an aborted job.
+/// Rule 27.1: the root refuses packets of an aborted job.
 #[test]
 fn what_is_of_an_aborted_job_passes() {
     if !can_build_racks("what_is_of_an_aborted_job_passes") {
@@ -302,13 +302,14 @@ fn what_is_of_a_closed_job_is_dropped() {
 /// Bytes of a segment in these tests.
 const SEGMENT: usize = 32 + 4 * LANES;
 
-/// What the program for tc makes of packets of one rank in one superpacket, segment by segment.
+/// Sends packets of one rank in one superpacket through the program for tc. Returns its headers and
+/// segments.
 fn bundle(kernel: &Kernel, packets: &[Packet]) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
     let bytes: Vec<_> = packets.iter().flat_map(Packet::bytes).collect();
     run_bundle(kernel, &packets[0].request().bytes(&bytes))
 }
 
-/// Its headers, and its segments.
+/// Runs the program for tc on a superpacket. Returns its headers and segments.
 fn run_bundle(kernel: &Kernel, frame: &[u8]) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
     let run = kernel.tc().run_superpacket(frame, SEGMENT);
     match run.verdict as i32 {
@@ -344,7 +345,7 @@ fn superpackets_go_up_with_what_is_complete() {
     }
     let expected = to_parent(&segments.concat(), 2);
     assert_eq!(addresses(&headers), addresses(&expected));
-    // What is left comes in other superpackets.
+    // The missing contributions come in other superpackets.
     let (_, segments) = bundle(&kernel, &of(1, 2..3)).expect("complete");
     assert_eq!(segments, [partial(&[0, 1, 2], 2).bytes()]);
 }
@@ -378,8 +379,8 @@ fn superpackets_of_the_parent_go_down_whole() {
     assert!(segments.iter().all(|segment| segment[17] & CE == CE));
 }
 
-/// The programs do what the protocol crate does on a host that forgets what should leave beside
-/// another packet.
+/// The programs do the same as the protocol crate on a host that drops what would have to leave
+/// next to another packet.
 #[test]
 fn kernel_and_host_agree() {
     if !can_build_racks("kernel_and_host_agree") {
@@ -439,7 +440,7 @@ fn kernel_and_host_agree() {
 }
 
 impl Packet {
-    /// Whose packet it is: of a partial sum the only rank of its set.
+    /// The rank that sends the packet; for a partial sum, the only rank of its set.
     fn sender(&self) -> u16 {
         if self.kind == PARTIAL { self.aux.trailing_zeros() as u16 } else { self.rank }
     }
@@ -471,7 +472,7 @@ fn packet(rank: u16, rounds: &mut [[u32; SLOTS as usize]; 3], random: &mut StdRn
     }
 }
 
-/// The protocol crate's functions over the simplest storage there is.
+/// A host that calls the protocol crate's functions, with the simplest storage.
 struct Host {
     cells: RefCell<Vec<Cell>>,
 }
@@ -481,7 +482,7 @@ impl Host {
         Self { cells: RefCell::new(vec![Cell::default(); cells as usize]) }
     }
 
-    /// What becomes of a packet, and what it has become.
+    /// Returns what becomes of a packet, and its bytes after that.
     fn up(&self, from: &Binding, bytes: &[u8]) -> (Outcome, Vec<u8>) {
         let mut bytes = bytes.to_vec();
         let (header, payload) = Header::mut_from_prefix(&mut bytes).unwrap();
@@ -521,7 +522,7 @@ impl Cells for Host {
     }
 }
 
-/// The same addresses over IPv6, where hosts want a right UDP checksum.
+/// The combiner with the same addresses over IPv6, where hosts require a right UDP checksum.
 #[test]
 fn the_same_over_ipv6() {
     if !can_build_racks("the_same_over_ipv6") {
@@ -555,7 +556,7 @@ fn the_same_over_ipv6() {
     assert_is(&sent, &answer.reply(1));
 }
 
-/// Asserts that a frame is this one of IPv4, but for its kind of IP, and has a right UDP checksum.
+/// Asserts that a frame is the IPv6 form of an IPv4 frame, with a right UDP checksum.
 #[track_caller]
 fn assert_is(frame: &[u8], v4: &[u8]) {
     let mut expected = over_ipv6(v4);

@@ -1,8 +1,8 @@
 //! Two CPUs on the same slot, or the same [cell](cells), at the same time: every sum is exact, and
 //! every round completes once.
 //!
-//! That the two do meet there is shown by the same program with its lock taken out, which must lose
-//! contributions or get sums wrong, and does neither on one CPU.
+//! A run of the program without its lock proves that the two CPUs do meet: it must lose
+//! contributions or get sums wrong, and must do neither on one CPU.
 
 mod cells;
 
@@ -22,25 +22,25 @@ in_both_modes! {
     without_the_lock_two_cpus_break_rounds,
 }
 
-/// Each of two threads plays half of them.
+/// The ranks of the job. Each of two threads plays half of them.
 const RANKS: u16 = 8;
 const ROUNDS: u32 = 1_000;
 /// Rounds at most until the two CPUs must have met in the slot once. On a busy machine one of them
 /// often waits while the other is in it.
 const MOST_ROUNDS: u32 = 100 * ROUNDS;
-/// As many as can be, so that a packet is in the slot for long.
+/// The most lanes possible, so that a packet occupies the slot for long.
 const LANES: u32 = 768;
 const XDP_DROP: u32 = 1;
-/// Where a frame has the packet's kind.
+/// Offset of the packet's kind in a frame.
 const KIND: usize = 42 + 1;
-/// The other thread may have failed.
+/// The time after which the other thread has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn value(rank: u16, round: u32, lane: u32) -> u32 {
     (u32::from(rank) + 1).wrapping_mul(round.wrapping_mul(0x9E37_79B9).wrapping_add(lane))
 }
 
-/// That of all ranks: 1 + 2 + … + 8 = 36.
+/// The sum of all ranks' values: 1 + 2 + … + 8 = 36.
 fn sum(round: u32) -> Vec<u32> {
     (0..LANES).map(|lane| value(35, round, lane)).collect()
 }
@@ -50,7 +50,7 @@ fn contribution(rank: u16, round: u32) -> Packet {
     Packet::contribution(rank, 0, round, &values)
 }
 
-/// Why there is no use in going on.
+/// The reason to give up.
 type Broken = String;
 
 /// Threads that go from round to round together.
@@ -67,8 +67,8 @@ impl Players {
         let begin = Instant::now();
         while self.arrivals.load(Ordering::SeqCst) < self.number * time {
             self.look_after(begin)?;
-            // None sleeps, so that all go on in the same instant; the other one may need this
-            // CPU, though.
+            // Threads do not sleep here, so that all go on in the same instant; but the other one
+            // may need this CPU.
             thread::yield_now();
         }
         Ok(())
@@ -129,7 +129,7 @@ fn result(program: Program, frame: &[u8], packet: &Packet, sum: &[u32]) -> Optio
         return None;
     }
     let one = packet.result(CHECKED, u32::from(RANKS), sum).reply(packet.rank);
-    // The last one in gets it as everyone does.
+    // The last rank gets the RESULT as all ranks do.
     let all = packet.result_for_all(CHECKED, u32::from(RANKS), sum).to_group();
     Some(run.frame == one || run.frame == all)
 }

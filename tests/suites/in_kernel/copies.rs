@@ -20,7 +20,7 @@ use crate::packet::{
 };
 use crate::raw::{self, RawSocket};
 
-/// In which worker's namespace each rank lives. The last namespace has none.
+/// The worker namespace of each rank. The last namespace has no rank.
 const HOMES: [usize; 6] = [0, 0, 0, 1, 2, 2];
 const NAMESPACES: usize = 4;
 const RANKS: u16 = HOMES.len() as u16;
@@ -28,7 +28,7 @@ const SLOTS: u16 = 20;
 const ROUNDS: u32 = 4;
 const LANES: usize = 32;
 const ALL: u64 = (1 << RANKS) - 1;
-/// Where the aggregator lives over IPv6.
+/// The aggregator's IPv6 address.
 const AGGREGATOR_V6: Ipv6Addr = Ipv6Addr::new(0xFD88, 0, 0, 0, 0, 0, 0, 0xFE);
 
 in_both_modes! {
@@ -39,15 +39,15 @@ in_both_modes! {
     the_group_alone_gets_one_frame_for_a_port,
 }
 
-/// Of copies and of the group's frames. Workers send one by one and fill in checksums, so that
-/// frames at tc ingress are answered one by one, too.
+/// Compares copies and the group's frames. Workers send packets one by one and fill in checksums,
+/// so frames at tc ingress are answered one by one, too.
 fn every_byte_of_a_frame(mode: Mode) {
     for (over, by_group) in [(Over::Ipv4, 0), (Over::Ipv4, 0b11_1010), (Over::Ipv6, 0)] {
         Site::new(rack(Mode::NativeWithGro), over, mode, by_group).play_bytewise(false);
     }
 }
 
-/// The port cuts superpackets apart, and computes checksums from what the program left there.
+/// Here the port splits superpackets, and completes the checksums that the program has begun.
 #[test]
 fn every_byte_of_a_frame_that_a_port_completes() {
     if !can_build_racks("every_byte_of_a_frame_that_a_port_completes") {
@@ -91,7 +91,7 @@ fn rack_whose_ports_compute() -> Rack {
     rack
 }
 
-/// Which kind of IP the ranks use.
+/// The IP version that the ranks use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     Ipv4,
@@ -106,7 +106,7 @@ impl Over {
         }
     }
 
-    /// Of a namespace.
+    /// The worker's address in a namespace.
     fn worker(self, index: usize) -> IpAddr {
         match self {
             Self::Ipv4 => Rack::worker_address(index).into(),
@@ -141,11 +141,11 @@ struct Site {
     over: Over,
     _kernel: Kernel,
     _links: Vec<Box<dyn Any + Send>>,
-    /// By rank.
+    /// The ranks' sockets, by rank.
     own: Vec<UdpSocket>,
-    /// By namespace.
+    /// The group's sockets, by namespace.
     groups: Vec<UdpSocket>,
-    /// By namespace: all frames of that kind of IP that come in.
+    /// Sockets for all incoming frames of this IP version, by namespace.
     frames: Vec<RawSocket>,
     /// The ranks that the group reaches.
     by_group: u64,
@@ -186,8 +186,8 @@ impl Site {
         }
     }
 
-    /// All frames that come are as they should be; with UDP checksums over IPv4 if ports complete
-    /// them, and cut superpackets apart.
+    /// Plays and compares every byte of every frame that comes. If ports complete frames, these
+    /// have UDP checksums over IPv4, and come out of superpackets.
     fn play_bytewise(&self, by_ports: bool) {
         self.play_rounds();
         for (index, socket) in self.frames.iter().enumerate() {
@@ -241,15 +241,15 @@ impl Site {
         frames
     }
 
-    /// The beginnings of these frames, without lengths and checksums, which superpackets have of
-    /// their own.
+    /// The headers of these frames, without lengths and checksums, which differ in superpackets.
     fn envelopes_of(&self, index: usize) -> BTreeSet<Vec<u8>> {
         let beginning = |place: &Place| envelope(&place.frame(&[], false), self.over);
         self.places(index).iter().map(beginning).collect()
     }
 
-    /// All ranks contribute to a round of all slots. Rank 0 completes them in one burst, and sends
-    /// all of it twice, so that copies leave by its port between answers to it alone.
+    /// All ranks contribute to a round of all slots. Rank 0 completes the rounds in one burst and
+    /// sends each contribution twice, so that copies leave through its port between answers to it
+    /// alone.
     fn play_round(&self, round: u32) {
         for (rank, socket) in (1..).zip(&self.own[1..]) {
             let packets: Vec<_> = (0..SLOTS).map(|slot| bytes(rank, slot, round)).collect();
@@ -268,7 +268,7 @@ impl Site {
                 expected.extend((0..SLOTS).map(|slot| replayed(slot, round)));
             }
             let mut received = receive_all(socket, expected.len());
-            // Answers to rank 0 alone come in between.
+            // Answers to rank 0 alone are interleaved with the copies.
             received.sort_by_key(|packet| packet[8..10] != [0xFF; 2]);
             assert!(received == expected, "round {round}, rank {rank}");
         }
@@ -358,8 +358,8 @@ struct Place {
 }
 
 impl Place {
-    /// Rule 5.4: the frame in which a packet comes there, with a UDP checksum over IPv4 or without.
-    /// The question had no flow label.
+    /// Rule 5.4: the frame in which a packet arrives at this place, with or without a UDP checksum
+    /// over IPv4. The contribution had no flow label.
     fn frame(&self, packet: &[u8], has_checksum: bool) -> Vec<u8> {
         let &Self { mac, ip, port } = self;
         let ports = [AGGREGATOR_PORT.to_be_bytes(), port.to_be_bytes()].concat();
@@ -397,15 +397,15 @@ impl Place {
     }
 }
 
-/// RFC 1071, of an even number of bytes.
+/// The checksum of RFC 1071 over an even number of bytes.
 fn internet_checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum = words.fold(0, |sum, word| (sum + word) % 0xFFFF);
-    // Never 0, which would say that there is none.
+    // Never 0, which would mean no checksum.
     !(sum as u16)
 }
 
-/// Where the UDP header begins.
+/// The offset of the UDP header.
 fn udp_at(over: Over) -> usize {
     if over == Over::Ipv4 { 34 } else { 54 }
 }
@@ -450,7 +450,7 @@ fn check_ip_checksum(frame: &[u8]) {
     assert_eq!(header, frame[14..34], "the checksum of IP");
 }
 
-/// The beginnings of those that have come. Also here, IP's checksums are right.
+/// The headers of the RESULTs to all that have come. Checks IPv4's checksums, too.
 fn envelopes(socket: &RawSocket, over: Over) -> BTreeSet<Vec<u8>> {
     let frames = frames(socket, over);
     if over == Over::Ipv4 {
@@ -459,7 +459,7 @@ fn envelopes(socket: &RawSocket, over: Over) -> BTreeSet<Vec<u8>> {
     frames.iter().map(|frame| envelope(frame, over)).collect()
 }
 
-/// The next packet that is no FILLER, if one comes in time.
+/// The next packet that is not a FILLER, if one comes in time.
 fn receive(socket: &UdpSocket) -> Option<Vec<u8>> {
     loop {
         let mut buffer = [0; 4096];

@@ -1,4 +1,4 @@
-//! Which CPU a thread has, and which tests must wait for it.
+//! The CPU of a thread, and the tests that need two CPUs.
 #![allow(unsafe_code)]
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,7 +10,7 @@ pub fn cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
 }
 
-/// Two of them; says that the test is skipped if there are none.
+/// Two CPUs; if there is only one, reports that the test is skipped.
 pub fn two_cpus(test: &str) -> Option<[usize; 2]> {
     let two = cpus().first_chunk().copied();
     if two.is_none() {

@@ -40,7 +40,7 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// Where a port takes its frames.
+/// The hook at which a port takes its frames.
 #[derive(Clone, Copy)]
 enum Hook {
     Xdp,
@@ -52,7 +52,7 @@ use Hook::{Tc, Xdp};
 struct Site {
     _kernel: Kernel,
     _links: Vec<Box<dyn Any + Send>>,
-    /// By rank: its own, and the group's.
+    /// Each rank's own socket and its group socket, by rank.
     sockets: Vec<(UdpSocket, UdpSocket)>,
     _rack: Rack,
 }
@@ -167,8 +167,8 @@ fn the_largest_chunk_reaches_every_port() {
     }
 }
 
-/// The UDP checksum of a packet that its sender has left to the link is left to the link again, and
-/// 0 otherwise.
+/// If a sender leaves the UDP checksum of a packet to the link, the answer's checksum is left to
+/// the link, too; otherwise it is 0.
 #[test]
 fn at_tc_ingress_too_whoever_fills_in_checksums() {
     if can_build_racks("at_tc_ingress_too_whoever_fills_in_checksums") {
@@ -177,8 +177,7 @@ fn at_tc_ingress_too_whoever_fills_in_checksums() {
     }
 }
 
-/// A checksum that is left to the link is filled in there from what the program has made of it, and
-/// the receiver verifies it.
+/// The link completes a checksum from what the program left there, and the receiver verifies it.
 #[test]
 fn a_checksum_that_the_port_fills_in_is_right() {
     if !can_build_racks("a_checksum_that_the_port_fills_in_is_right") {
@@ -194,7 +193,7 @@ fn a_checksum_that_the_port_fills_in_is_right() {
 }
 
 /// A superpacket that completes one round and repeats a contribution to another goes to all ports,
-/// and back as well.
+/// and also back.
 #[test]
 fn a_superpacket_of_two_fates_reaches_every_port() {
     const LANES: usize = 32;

@@ -20,8 +20,8 @@ const MAP_LOOKUP: i32 = 1;
 const CPU_NUMBER: i32 = 8;
 const TAIL_CALL: i32 = 12;
 
-/// Before each run of the program, leaves rank 0 as the only one in the even set of its CPU's slot
-/// ([`slot_of`]).
+/// A program that resets the slot of its CPU ([`slot_of`]) so that only rank 0 is in its even set,
+/// and then calls the program under test.
 pub struct Driver {
     program: OwnedFd,
     _called: ProgramArray<MapData>,
@@ -109,17 +109,17 @@ impl Driver {
             insns: instructions.as_ptr() as u64,
             license: c"GPL".as_ptr() as u64,
             unused: [0; 11],
-            // That of the program that it calls.
+            // The attach type of the called program.
             expected_attach_type: BPF_XDP,
         };
         // SAFETY: BPF_PROG_LOAD reads a ProgLoad; the program and the licence that it points to
         // outlive the call.
         let fd = unsafe { bpf(BPF_PROG_LOAD, &mut attributes) }?;
-        // SAFETY: BPF_PROG_LOAD returns a descriptor that nobody else has yet.
+        // SAFETY: BPF_PROG_LOAD returns a descriptor that nobody else owns.
         Ok(Self { program: unsafe { OwnedFd::from_raw_fd(fd) }, _called: programs })
     }
 
-    /// Nanoseconds of one of `repeat` runs on a frame, and what the program returned.
+    /// Runs a frame `repeat` times. Returns the nanoseconds of one run, and the verdict.
     pub fn run(&self, frame: &[u8], repeat: u32) -> io::Result<(u32, u32)> {
         let mut attributes = TestRun {
             prog_fd: self.program.as_raw_fd() as u32,
@@ -142,10 +142,11 @@ impl Driver {
 ///
 /// # Safety
 ///
-/// `attributes` is what `command` reads and writes, and what it points to is valid during the call.
+/// `attributes` is the structure that `command` reads and writes; its pointers are valid during the
+/// call.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: the caller vouches for the attributes; the kernel uses no more than the size that it
-    // is told.
+    // SAFETY: the caller guarantees the attributes; the kernel uses at most the size that it is
+    // given.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
     };

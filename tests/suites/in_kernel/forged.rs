@@ -1,5 +1,5 @@
-//! Packets that others than their ranks send, forged or played again: they change no slot. With
-//! tags, even from a rank's own place.
+//! Packets that somebody other than their rank sends, forged or replayed: they change no slot. With
+//! tags, this holds even if they come from the rank's own place.
 
 use switchml_protocol::header::{HEADER_LEN, flags};
 use switchml_protocol::outcome::{Action, Outcome};
@@ -31,7 +31,7 @@ fn contribution(rank: u16, slot: u16, round: u32) -> Packet {
     Packet::contribution(rank, slot, round, &[1 + u32::from(rank); 64])
 }
 
-/// Its bytes as its rank sends them.
+/// The packet's bytes as its rank sends them.
 fn sent(packet: &Packet, has_keys: bool) -> Vec<u8> {
     if has_keys { tagged(&packet.bytes(), key(packet.rank)) } else { packet.bytes() }
 }
@@ -41,7 +41,7 @@ fn from(rank: u16, packet: &[u8]) -> Vec<u8> {
     contribution(rank, 0, 0).request().bytes(packet)
 }
 
-/// What becomes of these bytes from the place of a rank, in XDP and at tc.
+/// Sends bytes from the place of a rank. Returns the outcome, which is the same in XDP and at tc.
 #[track_caller]
 fn send(kernel: &Kernel, packet: &[u8], rank: u16) -> Outcome {
     send_frame(kernel, &from(rank, packet))
@@ -77,8 +77,8 @@ fn a_packet_without_the_right_tag_changes_no_slot() {
     }
     let kernel = used(true);
     let before = slots(&kernel);
-    // To a round that it would start, one that it would join, one whose result it would be told;
-    // and a HELLO.
+    // Contributions to a round that it would start, to one that it would join, to one that would
+    // return a result, and to one with zeros; and a HELLO.
     let hello = Packet { flags: 0, check: Some(0), ..Packet::hello(1, 32) };
     let zeros =
         Packet { flags: CHECKED | EMPTY, lanes: Some(64), values: vec![], ..contribution(1, 2, 0) };
@@ -105,7 +105,7 @@ fn a_packet_without_the_right_tag_changes_no_slot() {
         }
         assert!(slots(&kernel) == before, "kind {}", packet.kind);
     }
-    // What is right counts.
+    // The right packet counts.
     assert_eq!(send(&kernel, &sent(&contribution(1, 0, 0), true), 1), Outcome::Added);
 }
 
@@ -113,7 +113,7 @@ fn is_ce(bit: usize) -> bool {
     bit / 8 == FLAGS && 1 << (bit % 8) == flags::CE
 }
 
-/// Lanes that somebody on the way has changed, check word and all.
+/// Lanes that somebody on the path has changed, together with the check word.
 #[test]
 fn other_values_are_nothing_without_the_key() {
     if !can_build_racks("other_values_are_nothing_without_the_key") {
@@ -154,7 +154,7 @@ fn packets_that_are_played_again_change_no_slot() {
         ] {
             let bytes = sent(&packet, has_keys);
             assert_eq!(send(&kernel, &bytes, packet.rank), expected, "{packet:?}");
-            // From elsewhere it is not even answered.
+            // From another place the packet gets no answer.
             let elsewhere = send(&kernel, &bytes, 1);
             let is_old = expected == Outcome::WrongEpoch;
             let counted = if is_old { Outcome::WrongEpoch } else { Outcome::WrongPlace };
@@ -177,7 +177,7 @@ fn member_places(kernel: &Kernel) -> Vec<switchml_protocol::job::Binding> {
     (0..RANKS).map(|rank| kernel.member(crate::packet::JOB, rank).binding).collect()
 }
 
-/// An answer that comes back to the aggregator is none of its packets.
+/// An answer that comes back to the aggregator is not a packet for it.
 #[test]
 fn results_that_are_played_again_are_dropped() {
     if !can_build_racks("results_that_are_played_again_are_dropped") {

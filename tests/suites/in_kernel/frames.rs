@@ -40,14 +40,14 @@ fn the_groups_frame_is_this() {
         0x00, 0x04, 0x00, 0x20, 0xFE, 0xED, 0xF0, 0x0D,
     ];
     assert_eq!(frame[..expected.len()], expected);
-    // The check word is that of the packet's own lanes, and aux is 0.
+    // The check word covers the packet's own lanes, and aux is 0.
     let result = contribution(1).result_for_all(CHECKED, 2, &[0x0202_0202; 32]);
     assert_eq!(frame[66..70], result.right_check().to_be_bytes());
     assert_eq!(frame[70..74], [0; 4]);
     assert_eq!(frame[74..], [0x02; 128]);
 }
 
-/// Answers are as long as they need to be, whatever the packet that they are made from.
+/// Answers are as long as they need to be, however long the packet is that they are made from.
 #[test]
 fn answers_are_cut_to_their_length() {
     if !can_build_racks("answers_are_cut_to_their_length") {

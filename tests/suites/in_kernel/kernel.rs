@@ -1,8 +1,7 @@
 //! The loaded programs and their maps.
 //!
-//! A test acts on both programs, that for XDP and that for tc, each with maps of its own. Whatever
-//! the one does, the other must do too, as far as tc can: [`crate::tc_program`] says what may
-//! differ.
+//! A test acts on both programs, for XDP and for tc, each with its own maps. Both must do the same,
+//! except for the differences that [`crate::tc_program`] lists.
 
 use aya::maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, Map, MapData, RingBuf};
 use aya::programs::tc::{SchedClassifierLink, qdisc_add_clsact};
@@ -41,13 +40,12 @@ type MemberBytes = [u8; size_of::<MemberEntry>()];
 type ReceiversBytes = [u8; size_of::<Receivers>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
-/// The program, loaded into the kernel with maps of its own; and the program for tc, with maps of
-/// its own.
+/// The programs for XDP and for tc, loaded into the kernel, each with its own maps.
 pub struct Kernel {
     object: Ebpf,
     /// Name of the program.
     xdp: &'static str,
-    /// What XDP sends passes this program on its way out.
+    /// The program that copies pass when XDP sends them.
     copy: ProgramFd,
     slots: Slots,
     tc: TcProgram,
@@ -59,18 +57,18 @@ impl Kernel {
         Self::load(switchml_userspace::xdp_object())
     }
 
-    /// The same from an object file.
+    /// The program from an object file, with the aggregator's address and no job.
     pub fn load(object: &[u8]) -> Self {
         Self::of_role(object, ["switchml", "switchml_bundle"], 1)
     }
 
-    /// A combiner of so many cells, with the same address.
+    /// A combiner of `cells` cells, with the aggregator's address.
     #[allow(dead_code)] // the vectors share this file
     pub fn combiner(cells: u32) -> Self {
         Self::load_combiner(switchml_userspace::xdp_object(), cells)
     }
 
-    /// The same from an object file.
+    /// A combiner from an object file.
     pub fn load_combiner(object: &[u8], cells: u32) -> Self {
         let mut kernel = Self::of_role(object, ["switchml_relay", "switchml_relay_bundle"], cells);
         kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, 0);
@@ -126,7 +124,7 @@ impl Kernel {
         }
     }
 
-    /// Runs both programs on a frame; what became of it in XDP.
+    /// Runs both programs on a frame. Returns the result in XDP.
     #[track_caller]
     pub fn run(&self, frame: &[u8]) -> Run {
         let run = self.run_xdp(frame);
@@ -139,8 +137,8 @@ impl Kernel {
         self.test_xdp(frame, None)
     }
 
-    /// Runs the program for XDP alone on a frame that comes in by this interface of the calling
-    /// thread's namespace, in whose driver it is attached.
+    /// Runs the program for XDP alone on a frame that comes in through an interface of the calling
+    /// thread's namespace, to whose driver it is attached.
     #[allow(dead_code)] // used by the vectors, which share this file
     pub fn run_xdp_at(&self, frame: &[u8], ifindex: u32) -> Run {
         // `struct xdp_md` of linux/bpf.h: data, data_end, data_meta, ingress_ifindex,
@@ -167,7 +165,7 @@ impl Kernel {
         self.object.program(self.xdp).unwrap().try_into().unwrap()
     }
 
-    /// The program for tc, by itself.
+    /// The program for tc alone.
     pub fn tc(&self) -> &TcProgram {
         &self.tc
     }
@@ -180,15 +178,15 @@ impl Kernel {
         program.take_link(id).unwrap()
     }
 
-    /// Attaches the other program of the same object, over the same maps, at tc ingress of an
-    /// interface there.
+    /// Attaches the tc program of the same object, over the same maps, at tc ingress of an
+    /// interface of the calling thread's namespace.
     pub fn attach_tc(&mut self, interface: &str) -> SchedClassifierLink {
         let program: &mut SchedClassifier =
             self.object.program_mut("switchml_bundle").unwrap().try_into().unwrap();
         if program.fd().is_err() {
             program.load().expect("the verifier takes the program");
         }
-        // Before Linux 6.6 a filter holds it, which wants a qdisc.
+        // Before Linux 6.6 a filter holds the program, which needs a qdisc.
         let _ = qdisc_add_clsact(interface);
         let id = program.attach(interface, TcAttachType::Ingress).expect("attach at tc ingress");
         program.take_link(id).unwrap()
@@ -244,7 +242,7 @@ impl Kernel {
         self.set_receivers(job, receivers.expect("few ports"));
     }
 
-    /// Sends the job's RESULTs there, by interfaces of the calling thread's namespace.
+    /// Sets where the job's RESULTs go, through interfaces of the calling thread's namespace.
     pub fn set_receivers(&mut self, job: u16, receivers: Receivers) {
         let (key, value) = (size_of::<u32>() as u32, size_of::<bpf_devmap_val>() as u32);
         let definition = aya_obj::Map::new_from_params(
@@ -353,13 +351,13 @@ pub fn member(rank: u16) -> MemberEntry {
     MemberEntry { secret: secret(rank), epoch: EPOCH, binding: binding(rank), key: Key::NONE }
 }
 
-/// The same of a job whose packets have tags.
+/// A member of a job whose packets have tags.
 #[allow(dead_code)] // the vectors share this file
 pub fn tagged_member(rank: u16) -> MemberEntry {
     MemberEntry { key: Key::from_bytes(key(rank)), ..member(rank) }
 }
 
-/// Where it lives.
+/// The place of a rank.
 pub fn binding(rank: u16) -> Binding {
     let (ip, mac, port) = (ip(rank).into(), mac(rank), U16::new(port(rank)));
     Binding { ifindex: IFINDEX, ip, mac, port, ..Binding::default() }

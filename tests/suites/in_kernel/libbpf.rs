@@ -1,5 +1,5 @@
-//! The program loaded by libbpf, which the product does not use: a second loader vouches for the
-//! object, and what packets do does not hang on how aya reads it.
+//! The program loaded by libbpf, which the product does not use: a second loader proves that the
+//! object is valid, and that the results do not depend on how aya reads it.
 
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
@@ -28,14 +28,14 @@ fn devmap_value(interface: u32) -> Vec<u8> {
     [interface.to_ne_bytes(), (-1i32).to_ne_bytes()].concat()
 }
 
-/// A program in the kernel, with maps of its own.
+/// A program in the kernel, with its own maps.
 pub struct Libbpf {
     object: Object,
     /// The pool, as many together as a shard has.
     slots: Vec<MapHandle>,
     mode: Mode,
     events: RingBuffer<'static>,
-    /// What the ring buffer has given so far.
+    /// The events received so far.
     received: Rc<RefCell<Vec<Event>>>,
 }
 
@@ -64,7 +64,7 @@ impl Libbpf {
         let this = Self { object, slots, mode, events, received };
         let [high, low] = AGGREGATOR_PORT.to_be_bytes();
         let [a, b, c, d] = AGGREGATOR_IP;
-        // As IPv6 maps it; and of IPv6.
+        // The IPv4 address mapped into IPv6; and the IPv6 address.
         let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, a, b, c, d];
         for ip in [mapped, v6(AGGREGATOR_IP)] {
             this.update("LOCAL", &[&ip[..], &[high, low, 2, 0, 0, 0, 0, 0xFE]].concat(), &[1]);
@@ -148,7 +148,7 @@ impl Libbpf {
 
     /// Leaves the job's RESULTs with nowhere to go.
     pub fn remove_group(&self, number: u16) {
-        // Not there is as good.
+        // An absent entry is fine.
         let _ = map(&self.object, "GROUPS").delete(&u32::from(number).to_ne_bytes());
         self.set_receivers(number, &Receivers::new(&job(0), number, []).unwrap());
     }

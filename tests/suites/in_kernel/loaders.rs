@@ -1,5 +1,5 @@
-//! libbpf, and so bpftool and whatever builds on it, takes the object as aya does. The verifier
-//! takes the one that tells of each packet, too.
+//! libbpf, and so bpftool and other tools based on it, loads the object as aya does. The verifier
+//! also accepts the object that logs each packet.
 
 use switchml_rack::{Mode, can_build_racks, in_both_modes};
 
@@ -43,7 +43,7 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
     assert_eq!((again.verdict, again.frame[43]), (4, PENDING), "XDP_REDIRECT: pending");
 }
 
-/// By aya alone: aya-log declares its map in a way that libbpf no longer knows.
+/// Loads it with aya alone: aya-log declares its map in a way that libbpf no longer supports.
 #[test]
 fn the_verifier_takes_what_tells_of_each_packet() {
     if !can_build_racks("the_verifier_takes_what_tells_of_each_packet") {

@@ -3,26 +3,26 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`packet`] | frames made from the specification's offsets, without the program's code |
-//! | [`program`] | what the programs for XDP and for tc have in common: a run, slots, counters |
+//! | [`program`] | what the programs for XDP and for tc share: a run, slots, counters |
 //! | [`kernel`] | the loaded programs and their maps |
 //! | [`tc_program`] | the program for tc, which must do the same as the one for XDP |
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
-//! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
+//! | [`table`] | the form of a test: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
 //! | [`combiner`] | a combiner's programs: who is let in, what leaves, how it is addressed |
 //! | [`tags`] | VLAN tags in frames |
-//! | [`forged`] | forged packets, and such that are played again, with tags and without |
-//! | [`slots`] | what the vectors do not see of slots: every size, values, neighbours |
+//! | [`forged`] | forged and replayed packets, with and without tags |
+//! | [`slots`] | what the vectors do not test of slots: every size, values, neighbours |
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
 //! | [`contention`] | two CPUs on the same slot, or cell |
-//! | [`cpu`] | which CPU a thread has |
-//! | [`libbpf`] | the program and its maps as libbpf loads them |
-//! | [`loaders`] | libbpf takes the object too |
+//! | [`cpu`] | the CPU of a thread |
+//! | [`libbpf`] | the program and its maps, loaded by libbpf |
+//! | [`loaders`] | libbpf loads the object, too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
-//! | [`copies`] | each rank that the group does not reach gets its own copy, rightly addressed |
-//! | [`speed`] | nanoseconds a packet, on one CPU and on two |
-//! | [`driver`] | runs one contribution again and again, for that |
+//! | [`copies`] | each rank that the group does not reach gets its own, correctly addressed copy |
+//! | [`speed`] | nanoseconds per packet, on one CPU and on two |
+//! | [`driver`] | runs one contribution again and again, for [`speed`] |
 
 mod admission;
 mod combiner;

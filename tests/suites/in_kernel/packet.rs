@@ -1,6 +1,6 @@
-//! Frames made by hand, for a job that all tests share. Offsets and formulas are those of the
-//! specification, written down a second time: nothing here comes from the protocol crate. What is
-//! behind the UDP header is encoded by [`wire`].
+//! Frames made by hand, for a job that all tests share. Offsets and formulas come from the
+//! specification, written a second time: nothing here comes from the protocol crate. [`wire`]
+//! encodes what is behind the UDP header.
 
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -16,10 +16,10 @@ pub use wire::{
     Packet as Wire, REJECT, RESULT, RETRANSMIT, ROOM, SUM, TAGGED,
 };
 
-/// Where a packet's flags are.
+/// Offset of a packet's flags.
 const FLAGS: usize = 17;
 
-/// Where the tests' aggregator lives.
+/// The MAC of the tests' aggregator.
 pub const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
 pub const AGGREGATOR_IP: [u8; 4] = [10, 0, 0, 254];
 pub const AGGREGATOR_PORT: u16 = 48864;
@@ -48,7 +48,7 @@ pub struct Packet {
     pub fingerprint: u32,
     /// The check word, where it is not the right one.
     pub check: Option<u32>,
-    /// How many contributions the packet aggregates.
+    /// The number of contributions in the packet.
     pub contributions: u32,
     pub aux: u32,
     pub values: Vec<u32>,
@@ -161,12 +161,12 @@ impl Packet {
         }
     }
 
-    /// The frame in which its rank sends it to the aggregator.
+    /// The frame in which the rank sends the packet to the aggregator.
     pub fn frame(&self) -> Vec<u8> {
         self.request().bytes(&self.bytes())
     }
 
-    /// The envelope of what its rank sends to the aggregator.
+    /// The envelope of packets from the rank to the aggregator.
     pub fn request(&self) -> Envelope {
         Envelope {
             mac_destination: AGGREGATOR_MAC,
@@ -183,7 +183,7 @@ impl Packet {
         }
     }
 
-    /// The frame in which the aggregator sends it to rank `to`.
+    /// The frame in which the aggregator sends the packet to rank `to`.
     pub fn reply(&self, to: u16) -> Vec<u8> {
         let reply = Envelope {
             mac_destination: mac(to),
@@ -197,7 +197,7 @@ impl Packet {
         reply.bytes(&self.bytes())
     }
 
-    /// The frame in which the aggregator sends it to the job's group.
+    /// The frame in which the aggregator sends the packet to the job's group.
     pub fn to_group(&self) -> Vec<u8> {
         let all = Envelope {
             // 01:00:5e and the low 23 bits of the group's address.
@@ -213,7 +213,7 @@ impl Packet {
     }
 }
 
-/// What the control plane told rank `rank`.
+/// The secret that the control plane gave to a rank.
 pub fn secret(rank: u16) -> u32 {
     0x5EC2_0000 + u32::from(rank)
 }
@@ -247,7 +247,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// What all frames of the aggregator's have in common.
+    /// The fields that all frames from the aggregator share.
     pub const FROM_AGGREGATOR: Self = Self {
         mac_destination: [0; 6],
         mac_source: [0; 6],
@@ -339,14 +339,14 @@ pub fn tagged_frame(frame: &[u8], by: u64) -> Vec<u8> {
     let mut set = |at: usize, number: u16| frame[at..at + 2].copy_from_slice(&number.to_be_bytes());
     set(38 + vlan, udp_len as u16 + 8);
     set(16 + vlan, ip_len as u16 + 8);
-    // As wrong as before (RFC 1624).
+    // The checksum stays as wrong as it was (RFC 1624).
     let checksum = !u16::from_be_bytes([frame[24 + vlan], frame[25 + vlan]]);
     let (sum, carry) = checksum.overflowing_add(8);
     frame[24 + vlan..26 + vlan].copy_from_slice(&(!(sum + u16::from(carry))).to_be_bytes());
     frame
 }
 
-/// The address of IPv6 that stands for one of IPv4 in frames [`over_ipv6`].
+/// The IPv6 address that stands for an IPv4 address in frames [`over_ipv6`].
 pub fn v6([a, b, c, d]: [u8; 4]) -> [u8; 16] {
     [0xFD, 0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d]
 }

@@ -1,4 +1,4 @@
-//! What the loaded programs have in common: what a test run gives, the pool of slots, and counters.
+//! What the loaded programs share: the result of a test run, the pool of slots, and counters.
 
 use aya::Ebpf;
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, PerCpuArray};
@@ -16,13 +16,13 @@ pub const POOL: u32 = 1024;
 
 type SlotBytes = [u8; size_of::<LockedSlot>()];
 
-/// What became of a packet.
+/// The result of a program on a packet.
 pub struct Run {
-    /// What the program returned.
+    /// The program's return value.
     pub verdict: u32,
     /// The frame after the program.
     pub frame: Vec<u8>,
-    /// How long the program ran, by the kernel's clock.
+    /// The program's run time, by the kernel's clock.
     #[allow(dead_code)] // used by the speed tests; the vectors share this file
     pub time: Duration,
 }

@@ -25,8 +25,8 @@ fn sum_of_three(round: u32) -> Vec<u32> {
     (0..32).map(|i| round.wrapping_mul(30).wrapping_add(3000 + 3 * i)).collect()
 }
 
-/// What a contribution may become on the way: its check word does not fit any more. It must leave
-/// no trace in the slot.
+/// Corrupts a contribution so that its check word does not fit any more. It must leave no trace in
+/// the slot.
 #[track_caller]
 fn expect_refused_if_corrupted(kernel: &Kernel, packet: &Packet) {
     let before = kernel.slot(FIRST_SLOT + u32::from(packet.slot));
@@ -85,7 +85,7 @@ fn every_size_is_served_whole() {
     }
 }
 
-/// What three ranks put into a lane, and what comes out.
+/// The values of three ranks in a lane, and the result.
 type Lane = ([u32; 3], u32);
 
 fn check_maxima(lanes: &[Lane]) {
@@ -141,7 +141,7 @@ fn an_aborted_job_rejects_its_members() {
     );
 }
 
-/// A job's slots are its own: those of the neighbours stand still.
+/// Jobs share no slots: a round of one job changes no slot of the other.
 #[test]
 fn jobs_do_not_share_slots() {
     if !can_build_racks("jobs_do_not_share_slots") {

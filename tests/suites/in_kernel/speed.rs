@@ -1,9 +1,9 @@
-//! Nanoseconds a packet, of the program alone and warm, as a root and as a combiner; and how much
-//! more two CPUs do than one.
+//! Nanoseconds per packet of the program alone, with warm caches, as a root and as a combiner; and
+//! the gain of two CPUs over one.
 //!
 //! `SWITCHML_MEASURE=1 cargo test --release -p switchml-rack --test in_kernel speed -- --nocapture
-//! --test-threads 1`, on a quiet machine. Without the variable there are few rounds, which check
-//! that what is timed is what it says.
+//! --test-threads 1`, on a quiet machine. Without the variable there are few rounds, which only
+//! check that the measured packets are of the named kind.
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,22 +19,22 @@ use crate::driver::{Driver, slot_of};
 use crate::kernel::{Kernel, job, member};
 use crate::packet::{CHECKED, Envelope, JOB, MAX, Packet, RETRANSMIT, SUM, key, tagged};
 
-/// Where a program runs.
+/// The hook at which a program runs.
 #[derive(Clone, Copy)]
 enum Hook {
     Xdp,
     Tc,
 }
 
-/// Of whom a program is.
+/// The role of a program.
 #[derive(Clone, Copy)]
 enum Role {
     Root,
-    /// The same of a job whose packets have tags.
+    /// A root whose job's packets have tags.
     Tagged,
     /// All ranks are below.
     Combiner,
-    /// A combiner to which ranks send again what it does not know.
+    /// A combiner to which ranks resend packets that it does not know.
     Passing,
 }
 
@@ -74,7 +74,7 @@ impl Role {
         }
     }
 
-    /// What becomes of a round's contributions, by how many.
+    /// The outcomes of a round's contributions, with their counts.
     const fn outcomes(self) -> &'static [(Outcome, u64)] {
         match self {
             Self::Root | Self::Tagged => {
@@ -86,7 +86,7 @@ impl Role {
     }
 }
 
-/// Whether somebody wants to know times, on a quiet machine.
+/// Whether to measure, on a quiet machine.
 fn measures() -> bool {
     std::env::var_os("SWITCHML_MEASURE").is_some()
 }
@@ -96,10 +96,11 @@ fn rounds() -> u32 {
     if measures() { 2_000 } else { 8 }
 }
 
-/// Of one thread: some milliseconds, so that it does not matter which one begins first.
+/// Repetitions in one thread: some milliseconds, so that it does not matter which thread begins
+/// first.
 const PARALLEL_REPEAT: u32 = 20_000;
 
-/// How often packets are timed on two CPUs.
+/// The number of measurements on two CPUs.
 fn parallel_runs() -> usize {
     if measures() { 31 } else { 2 }
 }
@@ -115,7 +116,7 @@ fn passed_on(packet: &Packet) -> Vec<u8> {
     Envelope { mac_destination: [2; 6], ..packet.request() }.bytes(&packet.bytes())
 }
 
-/// A contribution of each rank to slots from 0 on, as what a program gets at a time.
+/// A contribution of one rank to each of the slots from 0 on, in one frame of `segments` packets.
 fn frame(segments: u16, rank: u16, round: u32, (op, role): (u8, Role), lanes: u32) -> Vec<u8> {
     let values: Vec<u32> = (0..lanes).map(|lane| lane * u32::from(rank + 1)).collect();
     let flags = role.flags();
@@ -142,7 +143,7 @@ fn in_turn<T: Send>(cpus: &[usize], turns: usize, f: impl Fn(usize) -> T + Sync)
                 hint::spin_loop();
             }
             let result = f(turn);
-            // At the end, nobody may be left to hear it.
+            // At the end, the other thread may be gone.
             let _ = next.send(());
             result
         };
@@ -160,16 +161,16 @@ fn in_turn<T: Send>(cpus: &[usize], turns: usize, f: impl Fn(usize) -> T + Sync)
     (0..turns).map(|turn| results[turn % cpus.len()].next().expect("a result")).collect()
 }
 
-/// Times in ns of the first, a middle and the last contribution of a round, of `segments` packets
-/// at a time, in XDP (one packet) or at tc. The ranks' packets come in on these CPUs, in turn. What
-/// a packet costs that is passed on at once, timer included, is taken off.
+/// Times in ns of the first, a middle and the last contribution of a round, in frames of `segments`
+/// packets, in XDP (one packet) or at tc. The ranks' packets come in on these CPUs, in turn. The
+/// time of a packet that is passed on at once, timer included, is subtracted.
 fn of_a_round(place: (Hook, Role), cpus: &[usize], segments: u16, op: u8, lanes: u32) -> [f64; 3] {
     let [times] = of_rounds(place, cpus, [segments], op, lanes);
     times
 }
 
-/// The same for several numbers of segments, whose turns alternate: the processor's clock may
-/// change from one second to the next.
+/// The times of a round for several numbers of segments, measured alternately: the processor's
+/// clock may change from one second to the next.
 fn of_rounds<const N: usize>(
     (hook, role): (Hook, Role),
     cpus: &[usize],
@@ -227,8 +228,8 @@ fn usual(times: impl Iterator<Item = u32>) -> f64 {
     f64::from(middle.iter().sum::<u32>()) / middle.len() as f64
 }
 
-/// The same of one more segment of a superpacket: a test run takes no more than two of the usual
-/// size, so what comes once for all of them is taken off.
+/// The times for one more segment of a superpacket. A test run takes at most two segments of the
+/// usual size, so the fixed cost of a superpacket is subtracted.
 fn of_a_segment(role: Role, cpus: &[usize], op: u8, lanes: u32) -> [f64; 3] {
     let [one, two] = of_rounds((Hook::Tc, role), cpus, [1, 2], op, lanes);
     std::array::from_fn(|index| two[index] - one[index])
@@ -238,7 +239,7 @@ fn print(what: &str, [first, middle, last]: [f64; 3]) {
     println!("{what}: first {first:4.0} ns, middle {middle:4.0} ns, last {last:4.0} ns");
 }
 
-/// What the first, a middle and the last contribution of a round cost.
+/// Times of the first, a middle and the last contribution of a round.
 #[test]
 fn speed() {
     if !can_build_racks("speed") {
@@ -250,7 +251,7 @@ fn speed() {
             let what = |hook| format!("{hook}, {name}, {lanes} lanes");
             print(&what("XDP"), of_a_round((Hook::Xdp, Role::Root), cpu, 1, op, lanes));
             print(&what("tc, one packet"), of_a_round((Hook::Tc, Role::Root), cpu, 1, op, lanes));
-            // More does not fit into a page.
+            // More lanes do not fit into a page.
             if lanes <= 352 {
                 print(&what("tc, one more segment"), of_a_segment(Role::Root, cpu, op, lanes));
             }
@@ -258,7 +259,7 @@ fn speed() {
     }
 }
 
-/// What tags cost: without and with them in turn, so that both see the same machine.
+/// The cost of tags: measured without and with them in turn, so that both see the same machine.
 #[test]
 fn speed_of_tags() {
     if !can_build_racks("speed_of_tags") {
@@ -288,8 +289,8 @@ fn speed_of_tags() {
     }
 }
 
-/// What a combiner's contributions cost: the first and a middle one are held, the last one becomes
-/// a partial sum; or all are passed.
+/// Times of a combiner's contributions: the first and a middle one are held, and the last one
+/// becomes a partial sum; or all are passed on.
 #[test]
 fn speed_of_a_combiner() {
     if !can_build_racks("speed_of_a_combiner") {
@@ -304,7 +305,7 @@ fn speed_of_a_combiner() {
     }
 }
 
-/// The same where ranks come in on two CPUs: the other one wrote to the slot last.
+/// Times of a round whose ranks come in on two CPUs, so that the other CPU wrote to the slot last.
 #[test]
 fn speed_of_two_cpus_on_one_slot() {
     const NAME: &str = "speed_of_two_cpus_on_one_slot";
@@ -322,17 +323,17 @@ fn speed_of_two_cpus_on_one_slot() {
     }
 }
 
-/// Nanoseconds a packet when CPUs send theirs at the same time, on the slower one.
+/// Nanoseconds per packet on the slowest CPU when CPUs process packets at the same time.
 ///
-/// All by one program: before the kernel runs another than those that it already runs, it waits
-/// until all CPUs have done with those.
+/// One program does this: before the kernel runs a different program, it waits until all CPUs have
+/// finished the current ones.
 fn together(driver: &Driver, work: &[(usize, Vec<u8>)], verdict: u32) -> u32 {
     let waiting = AtomicUsize::new(work.len());
     let run = |(cpu, frame): &(usize, Vec<u8>)| {
         pin_to(*cpu);
         go_first();
         waiting.fetch_sub(1, Ordering::SeqCst);
-        // None sleeps, so that all begin in the same instant. Each has a CPU of its own.
+        // Threads do not sleep here, so that all begin in the same instant. Each has its own CPU.
         while waiting.load(Ordering::SeqCst) > 0 {
             hint::spin_loop();
         }
@@ -367,7 +368,7 @@ fn one_and_two(cpus: [usize; 2], lanes: u32) -> (f64, f64) {
     let work = cpus.map(|cpu| (cpu, packet(1, cpu).frame()));
     let nothing = [(cpus[0], passed_on(&packet(1, cpus[0])))];
     let (mut passed, mut one, mut two) = (Vec::new(), Vec::new(), Vec::new());
-    // In turns, for whatever else the machine does goes on meanwhile.
+    // The measurements alternate, because other work on the machine goes on meanwhile.
     for run in 0..parallel_runs() {
         passed.push(together(&driver, &nothing, XDP_PASS));
         one.push(together(&driver, &work[run % 2..][..1], XDP_DROP));
@@ -383,9 +384,9 @@ fn one_and_two(cpus: [usize; 2], lanes: u32) -> (f64, f64) {
     (median(one) - passed, median(two) - passed)
 }
 
-/// Slots share nothing but the maps, which packets only read, and counters are each CPU's own: two
-/// CPUs do about twice as much as one. Less is asserted, a few times, and of a quiet machine alone:
-/// something else may take a CPU away.
+/// Slots share nothing except the maps, which packets only read, and counters are per CPU: two CPUs
+/// do about twice as much as one. The test asserts less, tries a few times, and only on a quiet
+/// machine: something else may take a CPU away.
 #[test]
 fn speed_of_two_cpus_on_different_slots() {
     const NAME: &str = "speed_of_two_cpus_on_different_slots";

@@ -13,10 +13,10 @@ use crate::tc_program::TcProgram;
 
 const RANKS: u16 = 3;
 const LANES: usize = 32;
-/// Bytes of a segment, and of what is in front of the first.
+/// Bytes of a segment, and of the headers before the first one.
 const SEGMENT: usize = 32 + 4 * LANES;
 const ENVELOPE: usize = 42;
-/// As many as fit into the kernel's test run, a page.
+/// Segments that fit into the kernel's test run, which takes one page.
 const MOST: usize = 20;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
@@ -56,11 +56,11 @@ fn packet(rank: u16, next: &mut [Vec<u32>], random: &mut StdRng) -> Packet {
         2 => Packet { version: 9, ..legal },
         3 => Packet { slot: 999, ..legal },
         4 => contribution(rank, slot as u16, round + 3, random),
-        // Not of another job: only what comes behind a RESULT makes a difference there.
+        // Never another job: there, only segments behind a RESULT are treated differently.
         5 => Packet { flags: 0, ..legal },
         6 if round > 3 => contribution(rank, slot as u16, round - 4, random),
         7..10 if round > 0 => contribution(rank, slot as u16, round - 1, random),
-        // Nobody is ahead of a rank by more than a round.
+        // A rank is never ahead of another by more than one round.
         _ if next.iter().any(|rounds| rounds[slot] < round) => {
             contribution(rank, slot as u16, round - 1, random)
         }
@@ -71,14 +71,14 @@ fn packet(rank: u16, next: &mut [Vec<u32>], random: &mut StdRng) -> Packet {
     }
 }
 
-/// The same packets one by one, and in superpackets cut at random: the same slots, counters and
-/// answers.
+/// The same packets one by one, and in superpackets cut at random, give the same slots, counters
+/// and answers.
 #[test]
 fn any_cut_into_superpackets_is_legal() {
     if !can_build_racks("any_cut_into_superpackets_is_legal") {
         return;
     }
-    // To load the programs takes longer than the rest.
+    // Loading the programs takes longer than all else.
     let (mut singly, mut together) =
         (Kernel::with_job(RANKS.into()), Kernel::with_job(RANKS.into()));
     for seed in 0..30 {
@@ -136,8 +136,8 @@ fn any_cut_into_superpackets_is_legal() {
     }
 }
 
-/// What is left of the superpacket after the program is its last answer: to the sender if there is
-/// one, else to the group. All else in it is filler.
+/// The program leaves the last answer of the superpacket: to the sender if there is one, otherwise
+/// to the group. All other segments are FILLERs.
 fn compare(singles: &[Option<Vec<Vec<u8>>>], bundle: Option<Vec<Vec<u8>>>, context: &str) {
     let answers: Vec<_> =
         singles.iter().map(|answer| answer.as_ref().map(|segments| &segments[0])).collect();
@@ -207,8 +207,8 @@ fn segments_of_every_fate_in_one_superpacket() {
     assert_eq!(segments[7], Packet::hello(1, 0).bytes());
 }
 
-/// The envelope of an answer is as long as the superpacket; its UDP checksum is left to who cuts it
-/// apart: the sum of the pseudo-header alone.
+/// The envelope of an answer is as long as the superpacket. Its UDP checksum is the sum of the
+/// pseudo-header alone, to be completed when the superpacket is split.
 #[test]
 fn a_superpackets_answer_is_as_long_and_leaves_the_checksum_open() {
     if !can_build_racks("a_superpackets_answer_is_as_long_and_leaves_the_checksum_open") {
@@ -230,7 +230,7 @@ fn a_superpackets_answer_is_as_long_and_leaves_the_checksum_open() {
     assert_eq!(answer, expected);
 }
 
-/// Of what [`Packet::to_group`] makes.
+/// The envelope of [`Packet::to_group`].
 fn group_envelope(packet: &Packet) -> Envelope {
     let frame = packet.to_group();
     let array = |from: usize| -> [u8; 6] { frame[from..from + 6].try_into().unwrap() };
@@ -275,7 +275,7 @@ fn another_jobs_segments_behind_a_result_are_dropped() {
     assert!(kernel.tc().slot(FIRST_SLOT + 1).slot.sets[0].head.count == 0, "nothing was touched");
 }
 
-/// Whether such a job exists is asked only before a RESULT.
+/// The program looks up another job only before a RESULT.
 #[test]
 fn another_jobs_segments_are_told_by_their_number_alone() {
     if !can_build_racks("another_jobs_segments_are_told_by_their_number_alone") {

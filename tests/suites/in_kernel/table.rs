@@ -1,4 +1,4 @@
-//! What a test is: packets in; verdicts, packets and counters out.
+//! The form of a test: packets in; verdicts, packets and counters out.
 
 use std::panic::Location;
 use switchml_protocol::outcome::Outcome;
@@ -6,19 +6,19 @@ use switchml_protocol::outcome::Outcome;
 use crate::kernel::{Kernel, Run};
 use crate::packet::Packet;
 
-/// Where a frame has its tag: behind the MACs.
+/// Offset of a frame's tag: behind the MACs.
 const TAG: usize = 12;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 
-/// What a frame is to become.
+/// The expected result of a frame.
 pub enum Expect<'a> {
     /// Left to the host, unchanged.
     Pass(Outcome),
     /// Gone.
     Drop(Outcome),
-    /// This packet goes back to the rank that sent.
+    /// This packet goes back to its sender.
     Reply(Outcome, &'a Packet),
     /// This packet goes to the group.
     Broadcast(&'a Packet),
@@ -26,15 +26,15 @@ pub enum Expect<'a> {
 use Expect::{Broadcast, Drop, Pass, Reply};
 
 impl Kernel {
-    /// Runs a frame, and checks verdict, frame and counters: that of the outcome moves by one, all
-    /// others stand still.
+    /// Runs a frame, and checks verdict, frame and counters: the outcome's counter moves by one,
+    /// the others do not move.
     #[track_caller]
     pub fn expect_frame(&self, frame: &[u8], sender: u16, expected: &Expect) {
         self.expect_run(frame, sender, &[], expected, Kernel::run);
     }
 
-    /// The same of a packet with this tag, as its rank sends it, in XDP alone: a test run at tc has
-    /// no tags.
+    /// Runs a packet with a VLAN tag, as its rank sends it, in XDP alone: a test run at tc has no
+    /// tags. Checks the same as [`Self::expect_frame`].
     #[track_caller]
     pub fn expect_tagged(&self, packet: &Packet, tag: &[u8], expected: &Expect) {
         let mut frame = packet.frame();

@@ -1,5 +1,5 @@
-//! VLAN tags in frames, which XDP takes off and puts in again. At tc the kernel does that, but not
-//! in test runs: `end_to_end` has tags there.
+//! VLAN tags in frames, which XDP takes off and puts back. At tc the kernel does that, except in
+//! test runs: `end_to_end` tests tags at tc.
 
 use switchml_protocol::job::{Binding, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
@@ -15,7 +15,7 @@ const URGENT: [u8; 4] = [0x81, 0x00, 0xE0, 0x05];
 /// A priority without a VLAN.
 const PRIORITY: [u8; 4] = [0x81, 0x00, 0xE0, 0x00];
 
-/// A job whose ranks have said HELLO in that VLAN.
+/// A job whose ranks have said HELLO in a VLAN.
 fn job_in_vlan(ranks: u32, vlan: u16) -> Kernel {
     let mut kernel = Kernel::with_job(ranks);
     for rank in 0..ranks as u16 {
@@ -80,7 +80,7 @@ fn a_priority_alone_is_no_vlan() {
     kernel.expect_tagged(&contribution(0), &PRIORITY, &Reply(Pending, &pending));
 }
 
-/// What is passed on is as it came, and what is forged is dropped, whatever its tag.
+/// A frame that is passed on stays as it was, and a forged one is dropped, whatever its tag.
 #[test]
 fn tagged_frames_of_others_are_left_alone() {
     if !can_build_racks("tagged_frames_of_others_are_left_alone") {

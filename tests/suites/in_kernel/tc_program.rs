@@ -1,7 +1,7 @@
 //! The program for tc. It must do the same as the one for XDP.
 //!
-//! What may differ: tc cannot shorten a superpacket, so an answer is as long as the packet that it
-//! answers, and what was behind it stays there.
+//! One thing may differ: tc cannot shorten a superpacket, so an answer is as long as the packet
+//! that it answers, with that packet's bytes behind it.
 
 use aya::maps::Array;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
@@ -19,7 +19,7 @@ const TC_ACT_UNSPEC: i32 = -1;
 const TC_ACT_SHOT: i32 = 2;
 const TC_ACT_REDIRECT: i32 = 7;
 
-// Of `struct __sk_buff` in linux/bpf.h: its size, and the offsets of fields that a test run takes.
+// The size of `struct __sk_buff` in linux/bpf.h, and the offsets of fields that a test run takes.
 const SK_BUFF_LEN: usize = 192;
 const GSO_SEGS: usize = 164;
 const GSO_SIZE: usize = 176;
@@ -28,7 +28,7 @@ const IFINDEX: usize = 40;
 /// Ethernet, IPv4 and UDP headers. A test run for tc takes no frame that ends in them.
 pub const ENVELOPE_LEN: usize = 14 + 20 + 8;
 
-/// The program for tc, loaded into the kernel with maps of its own.
+/// The program for tc, loaded into the kernel with its own maps.
 pub struct TcProgram {
     pub(crate) object: Ebpf,
     name: &'static str,
@@ -36,7 +36,7 @@ pub struct TcProgram {
 }
 
 impl TcProgram {
-    /// Loads the program of that name of an object file, with so many cells.
+    /// Loads a program of an object file by name, with `cells` cells.
     pub fn of_role(object: &[u8], name: &'static str, cells: u32) -> Self {
         let mut object = EbpfLoader::new()
             .map_max_entries("CELLS", cells)
@@ -55,7 +55,7 @@ impl TcProgram {
         Run { verdict: as_in_xdp(run.verdict), ..run }
     }
 
-    /// Runs the program on one packet that comes in by this interface of the calling thread's
+    /// Runs the program on one packet that comes in through an interface of the calling thread's
     /// namespace; the verdict is what it would be in XDP.
     #[allow(dead_code)] // used by the vectors, which share this file
     pub fn run_at(&self, frame: &[u8], ifindex: u32) -> Run {
@@ -68,7 +68,8 @@ impl TcProgram {
         self.run_superpacket_at(frame, segment_len, program::IFINDEX)
     }
 
-    /// The same, on one that comes in by this interface of the calling thread's namespace.
+    /// Runs the program on a superpacket that comes in through an interface of the calling thread's
+    /// namespace.
     pub fn run_superpacket_at(&self, frame: &[u8], segment_len: usize, ifindex: u32) -> Run {
         let segments = (frame.len() - ENVELOPE_LEN).div_ceil(segment_len) as u32;
         let fields = [(GSO_SIZE, segment_len as u32), (GSO_SEGS, segments), (IFINDEX, ifindex)];
@@ -89,7 +90,7 @@ impl TcProgram {
         Run { verdict: result.return_value, frame: out, time: result.duration }
     }
 
-    /// Runs the program on a frame of which XDP made `other`.
+    /// Runs the program on a frame; XDP made `other` of it.
     #[track_caller]
     pub fn expect(&self, frame: &[u8], other: &Run) {
         if frame.len() < ENVELOPE_LEN {
@@ -145,8 +146,8 @@ pub fn as_in_xdp(verdict: u32) -> u32 {
     }
 }
 
-/// A frame without what depends on its length: the lengths of IP and UDP, the checksum of IP, and
-/// over IPv6 that of UDP.
+/// A frame without the fields that depend on its length: the lengths of IP and UDP, the checksum of
+/// IP, and over IPv6 that of UDP.
 fn without_lengths(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let is_v6 = frame.get(12..14) == Some(&[0x86, 0xDD]);

@@ -1,11 +1,11 @@
-//! Ranks that share no code join one job: the worker library's, and those of
+//! Ranks that share no code join one job: ranks of the worker library, and ranks of
 //! `tests/independent_worker`, which is written in Python from docs/protocol.md alone. Every result
-//! is right, and has the same bits on all of them.
+//! is right, and bitwise the same on all ranks.
 //!
-//! Catches, in the worker in Python: no padding of a small call's exponent chunk; chunks that are
-//! always speculative, or from 64 chunks on; a call without elements that takes no number; the map
-//! of f32 for 16-bit floats; ties that round up; lanes of a broadcast in the machine's byte order;
-//! check words that are not compared.
+//! Mutations of the Python worker that these tests catch: no padding of a small call's exponent
+//! chunk; chunks that are always speculative, or from 64 chunks on; a call without elements that
+//! takes no number; 16-bit floats mapped like f32; ties that round up; lanes of a broadcast in the
+//! machine's byte order; check words that are not compared.
 //!
 //! `SWITCHML_PYTHON` names an interpreter that has grpcio-tools and mypy; `cargo xtask test` makes
 //! one.
@@ -33,7 +33,7 @@ in_both_modes! {
     on_bad_links,
 }
 
-/// Far longer than anything here takes on a busy machine.
+/// Far longer than any test here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn two_of_ours_and_one_other(mode: Mode) {
@@ -88,8 +88,8 @@ fn over_the_software_data_plane() {
     run(&python, &rack, &aggregator, &[1], "software");
 }
 
-/// Plays the script in a job of all workers of the rack, `others` of them in Python. How many
-/// packets those sent again.
+/// Plays the script in a job of all workers of the rack, with the ranks `others` in Python. Returns
+/// the number of packets that the ranks in Python resent.
 fn run(python: &Path, rack: &Rack, aggregator: &Aggregator, others: &[usize], job: &str) -> u64 {
     let ranks = rack.workers().len();
     let script = Script::new(ranks);

@@ -32,7 +32,7 @@ pub struct Rank {
     files: Files,
 }
 
-/// What it is to call, and what came of it. Removed with the value.
+/// The files with a rank's calls and results. They are removed when this is dropped.
 struct Files(PathBuf);
 
 impl Files {
@@ -96,7 +96,7 @@ fn bytes(line: &str) -> Vec<u8> {
     digits.map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
 }
 
-/// No import of the product, and types that hold.
+/// The worker's types are right, and it imports nothing of the product.
 #[test]
 fn types_are_right() {
     let Some(python) = interpreter("types_are_right") else { return };

@@ -1,10 +1,9 @@
-//! The calls that all ranks make, with what comes out in closed form.
+//! The calls that all ranks make, with the expected results in closed form.
 
 use half::{bf16, f16};
 use switchml_worker::{Communicator, DType, Element, Precision, ReduceOp, Reduction};
 
-/// Elements of a data chunk at an MTU of 1500: 352 lanes, of which an element of a small sum takes
-/// 3.
+/// Lanes of a data chunk at an MTU of 1500. An element of a small sum takes 3 lanes.
 const CHUNK: usize = 352;
 const MOST_SMALL: usize = 1024;
 
@@ -33,16 +32,17 @@ enum What {
     Barrier,
 }
 
-/// What elements are like. All are small whole numbers times a power of two, so that sums are
+/// The values of elements. All are small whole numbers times a power of two, so that sums are
 /// exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
     Plain,
-    /// Magnitudes in one chunk are up to 2^30 apart.
+    /// Magnitudes in one chunk differ by up to 2^30.
     Mixed,
-    /// Each rank has larger ones than the one before: ranks predict different exponents.
+    /// Each rank has larger values than the previous one: ranks predict different exponents.
     ByRank,
-    /// Each call has smaller ones than the one before: what the last call tells is wrong.
+    /// Each call has smaller values than the previous one: a prediction from the last call is
+    /// wrong.
     Falling,
     /// Most chunks are zeros.
     Sparse,
@@ -54,12 +54,12 @@ enum Values {
     Tiny,
     /// Sums are too large for the type.
     Huge,
-    /// Large ones of single ranks beside the smallest of the type.
+    /// Large values of single ranks, next to the smallest of the type.
     Apart,
 }
 
-/// Of operators, types, numbers of elements, and kinds of values; some several times, so that there
-/// is a history.
+/// Operators, types, numbers of elements, and kinds of values; some repeat, so that there is a
+/// history.
 const EXACT: &[(ReduceOp, DType, usize, Values)] = &[
     (ReduceOp::Sum, DType::I32, 1, Values::Plain),
     (ReduceOp::Sum, DType::I32, 20_000, Values::Plain),
@@ -113,7 +113,7 @@ const EXACT: &[(ReduceOp, DType, usize, Values)] = &[
     (ReduceOp::Sum, DType::F32, 300, Values::Plain),
 ];
 
-/// The same in 16 bits, of which sums are exact, too, and in 8. There a chunk has 1408 elements.
+/// Calls in 16 bits, whose sums are exact, too, and in 8 bits, where a chunk has 1408 elements.
 const PACKED: &[(Reduction, DType, usize, Values)] = &[
     (Reduction::SUM16, DType::F32, 1, Values::Plain),
     (Reduction::SUM16, DType::F32, 1025, Values::Plain),
@@ -157,7 +157,7 @@ impl Script {
         let others = [
             barrier,
             broadcast(0, DType::F32, 1000),
-            // Its last lane is not full.
+            // The last lane is not full.
             broadcast(1, DType::F16, 777),
             broadcast(2, DType::I32, 20_000),
             barrier,
@@ -174,7 +174,7 @@ impl Script {
         Self { ranks, steps: exact.chain(packed).chain(others).enumerate().map(step).collect() }
     }
 
-    /// Fails with the first element of `rank` that is not what it must be.
+    /// Panics at the first wrong element of `rank`.
     pub fn check(&self, rank: usize, results: &[Vec<u8>]) {
         assert_eq!(results.len(), self.steps.len(), "calls that rank {rank} has made");
         for (step, result) in self.steps.iter().zip(results) {
@@ -195,7 +195,7 @@ impl Script {
 }
 
 impl Step {
-    /// For `independent_worker`.
+    /// The call as a line for `independent_worker`.
     pub fn line(&self, rank: usize) -> String {
         let hex: String = self.elements(rank).iter().map(|byte| format!("{byte:02x}")).collect();
         match self.what {
@@ -205,7 +205,7 @@ impl Step {
         }
     }
 
-    /// By the worker library; what came of it.
+    /// Makes the call through the worker library. Returns the resulting bytes.
     pub fn run(&self, communicator: &Communicator, rank: usize) -> Vec<u8> {
         match self.dtype {
             DType::F32 => self.run_as::<f32>(communicator, rank),
@@ -248,7 +248,7 @@ impl Step {
         }
     }
 
-    /// What a rank contributes; f64 holds it and all sums.
+    /// The value that a rank contributes; f64 holds it and all sums.
     fn value(&self, rank: usize, index: usize) -> f64 {
         if self.dtype == DType::I32 {
             let word = (index as u32)
@@ -263,7 +263,7 @@ impl Step {
                 .wrapping_add((rank * 977 + self.number) as u64);
             return (word as i64 >> 16) as f64;
         }
-        // What 16 bits hold, and f32 in each kind of values.
+        // A number that 16 bits hold, or that f32 holds in each kind of values.
         let most = if self.dtype == DType::F32 { 999 } else { 127 };
         let small =
             ((index * 37 + rank * 101 + self.number * 7) % (2 * most + 1)) as f64 - most as f64;
@@ -282,13 +282,14 @@ impl Step {
             Values::Apart if index % 7 == rank => self.largest() / 2.0,
             Values::Apart if index % 7 == 5 => small * self.smallest(),
             Values::Apart => 0.0,
-            // An error of its own must not make it infinite.
+            // Half of the largest number, so that a rounding error does not make it infinite.
             Values::Huge if self.is_coarse() => self.largest() / 2.0,
             Values::Huge => self.largest(),
         }
     }
 
-    /// From here up to twice that only every other whole number is one of the type; and 1.
+    /// The first odd number that the type cannot hold, because from 2^n on it holds only even
+    /// numbers.
     fn odd_above(&self) -> f64 {
         match self.dtype {
             DType::F16 => 2049.0,
@@ -313,13 +314,14 @@ impl Step {
         }
     }
 
-    /// Whether the result is off by more than a rounding.
+    /// Whether results may be off by more than a rounding.
     fn is_coarse(&self) -> bool {
         matches!(self.what, What::Reduce(Reduction { precision: Precision::Bits8, .. }))
     }
 
-    /// In 8 bits: a result's root mean square error is at most N * B / K / sqrt(128), and B 10
-    /// sqrt(128) times the largest element (but once in 10^8 chunks). NaN and zeros are exact.
+    /// Checks results in 8 bits: their root mean square error is at most N * B / K / sqrt(128),
+    /// with B at most 10 sqrt(128) times the largest element (except once in 10^8 chunks). NaN and
+    /// zeros are exact.
     fn check_coarse(&self, rank: usize, result: &[u8]) {
         let What::Reduce(reduction) = self.what else { return };
         let largest = (0..self.ranks)
@@ -327,7 +329,7 @@ impl Step {
             .fold(0.0, f64::max);
         let levels = (255 / self.ranks) as f64;
         let divisor = if reduction.op == ReduceOp::Avg { self.ranks as f64 } else { 1.0 };
-        // And of the smallest numbers, half of one.
+        // Plus half of the smallest number.
         let bound = 10.0 * self.ranks as f64 * largest / levels / divisor + self.smallest() / 2.0;
         let mut squares = 0.0;
         for (index, bits) in result.chunks(self.dtype.size()).enumerate() {
@@ -357,7 +359,7 @@ impl Step {
             ReduceOp::Max | ReduceOp::Min if is_nan && index == 5 => f64::NAN,
             ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
             ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
-            // Its whole chunk is not finite, but in a small call.
+            // One NaN makes its whole chunk NaN, except in a small call.
             _ if is_nan && (index == 5 || (!is_small && index < chunk)) => f64::NAN,
             ReduceOp::Avg => values.sum::<f64>() / self.ranks as f64,
             // Whole sums of 0 are +0.0, as the first addend makes them.
@@ -376,7 +378,7 @@ impl Step {
         }
     }
 
-    /// Of the type; an i32 wraps.
+    /// The bytes of a value in the call's type; an i32 wraps.
     fn bytes(&self, value: f64) -> Vec<u8> {
         match self.dtype {
             DType::F32 => (value as f32).to_ne_bytes().to_vec(),

@@ -1,8 +1,8 @@
 //! The Python package and the backend for `torch.distributed`: ranks that are Python processes,
-//! each in a namespace of its own, with the environment that torchrun gives. The scripts are in
+//! each in its own namespace, with the environment that torchrun gives. The scripts are in
 //! `worker-lib/python/tests`.
 //!
-//! Tests that lean on torch run with its oldest, a middle and the newest version: `SWITCHML_PYTHON`
+//! Tests that need torch run with its oldest, a middle and the newest version: `SWITCHML_PYTHON`
 //! and two more variables name interpreters that have the package and torch; `cargo xtask test`
 //! makes them.
 
@@ -21,7 +21,7 @@ use switchml_rack::{
 
 use crate::site::{PATIENCE, Site, Torch, fresh_folder, run_module, scripts};
 
-/// Within this time happens what should happen soon, on a busy machine, too.
+/// The limit for things that should happen soon, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Torch's own tests take a minute or two.
@@ -117,7 +117,7 @@ fn every_public_function(torch: Torch) {
     }
 }
 
-/// Torch wraps the backend then, and compares what ranks call.
+/// In this mode torch wraps the backend, and compares the calls of the ranks.
 fn collectives_while_torch_debugs_in_detail(torch: Torch) {
     let Some(site) = Site::new(torch, "collectives_while_torch_debugs_in_detail", 2) else {
         return;
@@ -127,7 +127,7 @@ fn collectives_while_torch_debugs_in_detail(torch: Torch) {
     }
 }
 
-/// Debian's file of hosts, without a word on which interface Gloo is to use.
+/// A hosts file like Debian's, without a setting that names Gloo's interface.
 fn the_host_name_may_be_an_address_of_the_loopback_interface(torch: Torch) {
     let Some(site) =
         Site::new(torch, "the_host_name_may_be_an_address_of_the_loopback_interface", 2)
@@ -218,7 +218,7 @@ fn a_program_that_fails_ends_at_once_whatever_is_in_flight(torch: Torch) {
     }
 }
 
-/// What came of torch's own tests, by this backend.
+/// The outcomes of torch's own tests with a backend, by test.
 fn torchs_own_suite(site: &Site, backend: &str, tests: &[&str]) -> HashMap<String, String> {
     let arguments = [&["torchs_own_suite.py", backend], tests].concat();
     let mut ranks = site.rank(0, &arguments, &[]);
@@ -236,15 +236,15 @@ fn torchs_own_suite(site: &Site, backend: &str, tests: &[&str]) -> HashMap<Strin
     outcomes
 }
 
-/// What passes with Gloo passes in the network.
+/// Tests that pass with Gloo also pass in the network.
 #[test]
 fn torchs_own_tests_pass() {
     let Some(site) = Site::new(Torch::Newest, "torchs_own_tests_pass", 1) else { return };
     let outcomes = torchs_own_suite(&site, "switchml", &[]);
-    // All that need no GPU.
+    // All tests that need no GPU.
     assert!(outcomes.values().filter(|word| *word == "pass").count() > 80, "{outcomes:?}");
     let failed = outcomes.iter().filter(|(_, word)| *word == "fail").map(|(name, _)| name.as_str());
-    // It wants the backend's name, and torch calls all that are not its own "custom".
+    // This test expects the backend's name, but torch calls every foreign backend "custom".
     let failed: Vec<_> = failed.filter(|name| *name != "test_ddp_logging_data_cpu").collect();
     if !failed.is_empty() {
         let by_gloo = torchs_own_suite(&site, "gloo", &failed);
@@ -279,7 +279,7 @@ fn types_are_right_and_stubs_are_those_of_the_native_module() {
     let Some(python) = Torch::Newest.interpreter(name) else { return };
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python");
     run_module(&python, &sources, &["mypy", "--cache-dir", "/dev/null"]);
-    // Elsewhere, for what is installed is compared, not the sources.
+    // Runs in another folder, because it must compare the installed package, not the sources.
     run_module(&python, &std::env::temp_dir(), &["mypy.stubtest", "switchml._native"]);
 }
 
@@ -329,8 +329,8 @@ fn training(site: &Site, arguments: &[&str]) -> Torchrun {
         .unwrap()
 }
 
-/// Trains for a while: with this backend twice, and with Gloo. That ranks have the same bits after
-/// every step is looked at there.
+/// Trains for a while: twice with this backend, and once with Gloo. The script checks that ranks
+/// have the same bits after every step.
 fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &str) {
     let arguments = |backend, bucket| {
         [script, "--epochs", epochs, "--backend", backend, "--bucket-cap-mb", bucket]
@@ -350,7 +350,7 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
     let (first, last) = (gloo.losses[0], *gloo.losses.last().unwrap());
     assert!(last < 0.6 * first, "it learns: from {first} to {last}");
     assert_eq!(ours.losses.len(), gloo.losses.len());
-    // So short a training is 2e-6 apart; noise grows from step to step.
+    // After so short a training, losses differ by 2e-6; noise grows from step to step.
     assert!(ours.apart(&gloo) < 1e-4, "{} apart", ours.apart(&gloo));
     assert!(
         (ours.accuracies[0] - gloo.accuracies[0]).abs() <= 0.005,
@@ -403,7 +403,7 @@ fn a_job_that_is_given_up_leaves_no_process(torch: Torch) {
     let Some(site) = Site::new(torch, "a_job_that_is_given_up_leaves_no_process", 2) else {
         return;
     };
-    // No other test has this number.
+    // The number of epochs is unique to this test, to find its processes.
     let epochs = format!("{}{}", 1_000_000_000 + u64::from(std::process::id()), torch as u8);
     let there = || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -460,7 +460,7 @@ fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it(torch: Torch) 
     }
 }
 
-/// Under torchft's own lighthouse and managers. What a replica gives is in the script.
+/// Runs under torchft's own lighthouse and managers. The script says what a replica contributes.
 fn replicas_of_torchft_come_and_go(torch: Torch) {
     let name = "replicas_of_torchft_come_and_go";
     if torch == Torch::Oldest {
@@ -502,7 +502,7 @@ fn replicas_of_torchft_come_and_go(torch: Torch) {
     }
 }
 
-/// Four groups of two in a mesh, and that of all.
+/// Four groups of two ranks in a mesh, and the group of all ranks.
 fn groups_join_the_aggregator_when_they_are_first_used(torch: Torch) {
     let name = "groups_join_the_aggregator_when_they_are_first_used";
     let Some(site) = Site::new(torch, name, 4) else { return };
@@ -520,7 +520,7 @@ fn groups_join_the_aggregator_when_they_are_first_used(torch: Torch) {
     }
 }
 
-/// Two hosts of two ranks each. Shards go by Gloo, which there is instead of NCCL on CPUs.
+/// Two hosts of two ranks each. Shards go through Gloo, which replaces NCCL on CPUs.
 fn replicas_of_sharded_parameters_sum_up_in_the_network(torch: Torch) {
     let name = "replicas_of_sharded_parameters_sum_up_in_the_network";
     if torch == Torch::Oldest {
@@ -534,7 +534,7 @@ fn replicas_of_sharded_parameters_sum_up_in_the_network(torch: Torch) {
         printed.iter().map(|text| text.lines().map(|line| loss(line).unwrap()).collect()).collect()
     };
     let ours = losses("switchml");
-    // Of 20 steps, each of 800,000 parameters in packets of some 350.
+    // 20 steps, each with 800,000 parameters in packets of about 350.
     assert!(site.counter("completed") > 20 * 1000, "gradients were summed in the switch");
     for (ours, gloos) in ours.iter().zip(losses("gloo")) {
         assert_eq!(ours.len(), 20);
@@ -562,7 +562,7 @@ fn callbacks_may_wait_for_calls(torch: Torch) {
     }
 }
 
-/// Its hook's callbacks wait for two calls each.
+/// The callbacks of PowerSGD's hook wait for two calls each.
 fn power_sgd_trains_as_with_gloo(torch: Torch) {
     let Some(site) = Site::new(torch, "power_sgd_trains_as_with_gloo", 2) else { return };
     let losses = |backend: &str| -> Vec<Vec<f64>> {
@@ -586,7 +586,7 @@ fn all_reduces_overlap_the_backward_pass(torch: Torch) {
     }
 }
 
-/// What a rank of `failing_rank.py` saw.
+/// The error that a rank of `failing_rank.py` saw.
 fn seen(rank: &mut Process) -> Value {
     serde_json::from_str(&rank.wait_for_line("\"seconds\"", PATIENCE).unwrap()).unwrap()
 }
@@ -595,7 +595,7 @@ fn a_killed_rank_is_named_on_all_others(torch: Torch) {
     a_killed_rank_is_named(torch, "a_killed_rank_is_named_on_all_others", &[]);
 }
 
-/// With its type and its ranks, in place of the RuntimeError that torch's futures make of it.
+/// The error keeps its type and ranks, instead of the RuntimeError that torch's futures make of it.
 fn ddps_backward_pass_raises_the_error_itself(torch: Torch) {
     let name = "ddps_backward_pass_raises_the_error_itself";
     for hook in ["none", "bf16_compress_hook", "fixed16_compress_hook"] {
@@ -609,13 +609,13 @@ fn a_killed_rank_is_named(torch: Torch, name: &str, calls: &[&str]) {
     for rank in [0, 2] {
         let seen = seen(&mut ranks[rank]);
         assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
-        // Not at a timeout, which is 30 minutes.
+        // The error came before a timeout, which is 30 minutes.
         assert!(seen["seconds"].as_f64().unwrap() < 60.0, "{seen}");
         assert!(seen["text"].as_str().unwrap().contains("rank 1 "), "{seen}");
     }
 }
 
-/// What a rank of `late_rank.py` said, and its standard error.
+/// The output of each rank of `late_rank.py`, and its standard error.
 fn after_waiting(torch: Torch, arguments: [&str; 3], name: &str) -> Option<Vec<(Value, String)>> {
     let site = Site::new(torch, name, 3)?;
     let arguments = [&["late_rank.py"], &arguments[..]].concat();
@@ -639,7 +639,7 @@ fn a_late_rank_is_waited_for_and_said_to_be(torch: Torch) {
     }
 }
 
-/// And the call goes on.
+/// The timeout raises an error that names the late rank; the call goes on.
 fn a_wait_with_a_timeout_names_the_late_rank(torch: Torch) {
     let name = "a_wait_with_a_timeout_names_the_late_rank";
     let Some(site) = Site::new(torch, name, 3) else { return };
@@ -655,7 +655,7 @@ fn a_wait_with_a_timeout_names_the_late_rank(torch: Torch) {
     }
 }
 
-/// Whichever rank's time is over first, all of them name the late one, and so does that one itself.
+/// Whichever rank times out first, all ranks name the late one, including the late one itself.
 fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(torch: Torch) {
     let name = "the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank";
     let Some(ranks) = after_waiting(torch, ["25", "15", "used"], name) else { return };
@@ -665,7 +665,7 @@ fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(torch: Torch) {
     }
 }
 
-/// Of 30 minutes, after the group's first call and before.
+/// Replaces a timeout of 30 minutes, after the group's first call or before it.
 fn a_timeout_that_is_set_later_ends_the_wait(torch: Torch) {
     let name = "a_timeout_that_is_set_later_ends_the_wait";
     for when in ["lowered", "early"] {
@@ -678,12 +678,12 @@ fn a_timeout_that_is_set_later_ends_the_wait(torch: Torch) {
     }
 }
 
-/// In the first call of a group, which its ranks join the job for.
+/// In a group's first call its ranks still wait for each other to join the job.
 fn a_rank_that_never_uses_a_group_is_named(torch: Torch) {
     let name = "a_rank_that_never_uses_a_group_is_named";
     let Some(ranks) = after_waiting(torch, ["12", "7", "unused"], name) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
-        // The late one finds nobody there any more.
+        // The late rank finds no other rank there.
         let missing = if rank == 1 { serde_json::json!([0, 2]) } else { serde_json::json!([1]) };
         assert_eq!(said["ranks"], missing, "{said}");
         let text = said["text"].as_str().unwrap();
@@ -693,7 +693,7 @@ fn a_rank_that_never_uses_a_group_is_named(torch: Torch) {
     }
 }
 
-/// With elements of a type that the network does not add.
+/// The other call has elements of a type that the network does not add.
 fn a_rank_that_calls_gloo_instead_is_named_at_once(torch: Torch) {
     let Some(site) = Site::new(torch, "a_rank_that_calls_gloo_instead_is_named_at_once", 3) else {
         return;
@@ -701,7 +701,7 @@ fn a_rank_that_calls_gloo_instead_is_named_at_once(torch: Torch) {
     for mut rank in site.ranks(&["failing_rank.py", "type"], &[]) {
         let seen = seen(&mut rank);
         assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
-        // Not at a timeout, which is 30 minutes.
+        // The error came before a timeout, which is 30 minutes.
         assert!(seen["seconds"].as_f64().unwrap() < 60.0, "{seen}");
         let text = seen["text"].as_str().unwrap();
         assert!(text.contains("of rank 1 is barrier()"), "{text}");
@@ -764,7 +764,7 @@ fn without_an_aggregator_it_says_so_or_falls_back(torch: Torch) {
     let nothing = "SWITCHML_AGGREGATOR is not set, so MASTER_ADDR's host was tried; \
         set it to the aggregator's host or host:port, or SWITCHML_FALLBACK=gloo";
     refused(&Rack::worker_address(0).to_string(), &[("SWITCHML_AGGREGATOR", "")], nothing);
-    // One of them alone cannot reach it.
+    // Only one of the two cannot reach it.
     let variables = [("SWITCHML_FALLBACK", "gloo"), ("SWITCHML_JOIN_TIMEOUT", "3")];
     let first = site.rank(0, &["no_answer.py"], &variables);
     let second = site.rank(

@@ -11,7 +11,7 @@ use switchml_rack::{
     Aggregator, Binaries, Ip, Process, Rack, RackOptions, can_build_racks, leave_out, skip,
 };
 
-/// Far longer than importing torch takes on a busy machine.
+/// Far longer than importing torch takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A version of torch.
@@ -19,7 +19,7 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 pub enum Torch {
     /// The dependency's lower bound, whose trampoline is compiled.
     Oldest,
-    /// The first that needs no compiler.
+    /// The first version that needs no compiler.
     Middle,
     Newest,
 }
@@ -52,7 +52,7 @@ impl Torch {
         }
     }
 
-    /// Its interpreter; none for the test `name`, which is said.
+    /// The interpreter with this torch. If there is none, reports that the test `name` is skipped.
     pub fn interpreter(self, name: &str) -> Option<PathBuf> {
         let python = std::env::var_os(self.variable());
         if python.is_none() {
@@ -63,14 +63,14 @@ impl Torch {
         python.map(PathBuf::from)
     }
 
-    /// A script of [`scripts`] and its arguments, as it runs with this version: before 2.5 torch
-    /// finds no backends by itself, so a script that does not import ours is run after that.
+    /// A script of [`scripts`] and its arguments, as it runs with this version: before 2.5, torch
+    /// does not find backends by itself, so a wrapper imports ours before the script runs.
     pub fn script<'a>(self, arguments: &[&'a str]) -> Vec<&'a str> {
         let import = (self == Self::Oldest).then_some("with_import.py");
         import.into_iter().chain(arguments.iter().copied()).collect()
     }
 
-    /// Says that the test `name` is of something that this version has not.
+    /// Reports that the test `name` needs something that this version lacks.
     pub fn leave_out(self, name: &str, why: &str) {
         leave_out(&format!("{}::{name}", self.module()), why);
     }
@@ -85,12 +85,12 @@ pub fn run_module(python: &Path, folder: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {printed}{told}");
 }
 
-/// Where the scripts are.
+/// The folder of the scripts.
 pub fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests")
 }
 
-/// An empty folder of that name, for this test alone.
+/// An empty folder, for one test alone.
 pub fn fresh_folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if folder.exists() {
@@ -106,17 +106,18 @@ pub struct Site {
     pub python: PathBuf,
     pub aggregator: Aggregator,
     pub rack: Rack,
-    /// Where the ranks of torch meet.
+    /// The address at which the ranks of torch meet.
     master: IpAddr,
 }
 
 impl Site {
-    /// None where the test `name` cannot run with that torch, which is said.
+    /// A site with IPv4. If the test `name` cannot run with that torch, reports this and returns
+    /// `None`.
     pub fn new(torch: Torch, name: &str, workers: usize) -> Option<Self> {
         Self::of(torch, name, workers, Ip::V4)
     }
 
-    /// The same, whose hosts have addresses of that kind alone.
+    /// A site whose hosts have addresses of one IP version only.
     pub fn of(torch: Torch, name: &str, workers: usize, ip: Ip) -> Option<Self> {
         if !can_build_racks(name) {
             return None;
@@ -128,7 +129,7 @@ impl Site {
         Some(Self { torch, python, aggregator, rack, master: ip.of(Rack::worker_address(0)) })
     }
 
-    /// A rank that runs a script, with variables beside those of torchrun.
+    /// A rank that runs a script, with variables in addition to torchrun's.
     pub fn rank(&self, rank: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
         let mut command = self.command(rank, arguments);
         command.env("GLOO_SOCKET_IFNAME", "eth0").envs(variables.iter().copied());
@@ -140,7 +141,7 @@ impl Site {
     pub fn command(&self, rank: usize, arguments: &[&str]) -> Command {
         let arguments = self.torch.script(arguments);
         let mut command = Command::new(&self.python);
-        // Without site and the user's variables it starts in milliseconds.
+        // With neither the site module nor the user's variables, Python starts in milliseconds.
         command.args(["-I", "-S"]).arg(warm::script()).arg("run");
         command.arg(warm::socket(self.torch.module(), &self.python));
         command.arg(scripts().join(arguments[0])).args(&arguments[1..]);
@@ -156,7 +157,7 @@ impl Site {
         (0..self.rack.workers().len()).map(|rank| self.rank(rank, arguments, variables)).collect()
     }
 
-    /// What each rank prints until it ends well.
+    /// The output of each rank; all must end successfully.
     pub fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
         let ranks = self.ranks(arguments, variables);
         let finish = |mut rank: Process| {
@@ -166,7 +167,7 @@ impl Site {
         ranks.into_iter().map(finish).collect()
     }
 
-    /// What a subcommand of the daemon's binary says of it.
+    /// The output of a subcommand of the daemon's binary about the running daemon.
     pub fn told(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&Binaries::for_test().unwrap().aggregator);
         command.args(arguments).args(["--connect", self.aggregator.control()]);
@@ -174,7 +175,7 @@ impl Site {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// How many jobs there are.
+    /// The number of jobs.
     pub fn jobs(&self) -> usize {
         let status: Value = serde_json::from_str(&self.told(&["status", "--json"])).unwrap();
         status["jobs"].as_array().unwrap().len()

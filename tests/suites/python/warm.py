@@ -40,7 +40,7 @@ def serve(path):
     """Returns in the processes that were asked for, each of which is to run its script."""
     import torch.distributed
 
-    # A fork has none but the thread that forks.
+    # A fork contains only the thread that forks.
     assert len(os.listdir("/proc/self/task")) == 1, "importing torch has started threads"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
@@ -69,7 +69,7 @@ def keep(connection):
         become(request, descriptors)
         return
     for descriptor in (0, 1, 2, *descriptors):
-        # Whoever reads a stream to its end waits for the process alone.
+        # Closed, so that a reader sees the end of a stream when the process ends.
         os.close(descriptor)
     ended = os.pidfd_open(process)
     readable, _, _ = select.select([connection, ended], [], [])
@@ -104,12 +104,12 @@ def die_with_parent():
 if sys.argv[1] == "run":
     run(sys.argv[2], sys.argv[3:])
 else:
-    # Whoever asks starts faster without these.
+    # The `run` side starts faster without these imports.
     import ctypes
     import runpy
     import select
 
     libc = ctypes.CDLL(None, use_errno=True)
     serve(sys.argv[2])
-    # Each process that was asked for comes here.
+    # Each requested process gets here.
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,5 +1,5 @@
-//! Processes of Python's that have imported torch, of which ranks are forks: a rank starts in
-//! milliseconds instead of seconds of a processor. `warm.py` is both ends.
+//! Python processes that have imported torch, and fork a process for each rank: a rank starts in
+//! milliseconds instead of seconds of CPU time. `warm.py` is both the client and the server.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use switchml_rack::{Namespace, Process};
 
-/// Far longer than importing torch takes on a busy machine.
+/// Far longer than importing torch takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A process that forks ranks, and the namespace that it dies with.
@@ -19,12 +19,12 @@ struct Server {
     _host: Namespace,
 }
 
-/// Both ends.
+/// The script that is both client and server.
 pub fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("suites/python/warm.py")
 }
 
-/// Where ranks of this interpreter, which has that name, are asked for until this program ends.
+/// The socket at which to ask for ranks of an interpreter, until this program ends.
 pub fn socket(name: &'static str, python: &Path) -> PathBuf {
     static SERVERS: Mutex<Option<HashMap<&'static str, Server>>> = Mutex::new(None);
     let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,9 +34,9 @@ pub fn socket(name: &'static str, python: &Path) -> PathBuf {
 
 fn start(name: &str, python: &Path) -> Server {
     let socket = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torch-{name}"));
-    // Of an earlier run.
+    // Removes the socket of an earlier run.
     let _ = std::fs::remove_file(&socket);
-    // Its thread lives as long as this program, unlike that of a test.
+    // The thread of this namespace lives as long as the program, unlike a test's.
     let host = Namespace::of_host().unwrap();
     let mut command = Command::new(python);
     command.args(["-W", "ignore"]).arg(script()).arg("serve").arg(&socket);

@@ -15,18 +15,18 @@ use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 const ROUNDS: &str = "FrameIngress.aggregator.slot.tag.rounds";
 /// The register with the age of a combiner's cells.
 const CELLS: &str = "FrameIngress.aggregator.cell.lease.begins";
-/// How a broadcast of nobody's protocol begins: behind it at every port but its own, there is
-/// nothing left of what came before it.
+/// The beginning of a broadcast of an unknown protocol. When a port sends one, and it has left all
+/// other ports, all earlier frames have left, too.
 const FENCE: &[u8] =
     b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\xff\xff\x88\xb5 a frame to wait for, as long as it must \
       be at least.";
-/// Frames that may come in at once: libpcap, by which `simple_switch` receives, has room for 32 by
-/// default, and drops the rest.
+/// The most frames sent at once: libpcap, through which `simple_switch` receives, has room for 32
+/// by default and drops the rest.
 const QUEUE: usize = 16;
 /// Longer than all steps take, however loaded the machine is.
 const COMBINERS_PATIENCE: Duration = Duration::from_secs(3600);
-/// Passes through the pipeline that a frame takes at most, each of which puts it behind what came
-/// meanwhile.
+/// The most passes through the pipeline that a frame takes. After each, it is queued behind the
+/// frames that came in meanwhile.
 const PASSES: usize = 3;
 
 /// `simple_switch` in the hands of a data plane.
@@ -34,26 +34,26 @@ pub type Bmv2Switch = P4Switch<Veths>;
 
 /// `simple_switch`, and who is at its ports.
 pub struct Veths {
-    /// For what the data plane does not do.
+    /// Thrift client for what the data plane does not do.
     client: Client,
     /// The register of a combiner's cells.
     cells: Option<&'static str>,
-    /// At port n + 1.
+    /// The socket at port n + 1 has index n.
     ports: Vec<RawSocket>,
-    /// At the port behind those.
+    /// The socket at the port after those.
     fence: RawSocket,
     fences: u64,
-    // In the order in which they must end.
+    // Fields are dropped in this order.
     _switch: SimpleSwitch,
     rack: Rack,
 }
 
-/// Without jobs. Its ports are those of the vectors.
+/// A switch without jobs, with the vectors' ports.
 pub fn start() -> Bmv2Switch {
     start_as("bmv2.p4", &[], root, None)
 }
 
-/// The same as a combiner of one cell.
+/// A switch that is a combiner of one cell, without jobs.
 pub fn start_combiner() -> Bmv2Switch {
     let patience = format!("-DPATIENCE={}", COMBINERS_PATIENCE.as_micros());
     start_as("bmv2_combiner.p4", &["-DENTRIES=1", &patience], combiner, Some(CELLS))
@@ -87,7 +87,7 @@ fn start_as(
     )
 }
 
-/// The same switch, served by another daemon after the first was killed.
+/// The switch, served by another daemon after the first was killed.
 pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
     let Bmv2Switch { data_plane, ports, .. } = switch;
     drop(data_plane);
@@ -110,7 +110,7 @@ fn take_over(register: &str, role: Role) -> P4DataPlane {
     P4DataPlane::start(Box::new(switch), role, learned, Box::new(drop)).expect("a data plane")
 }
 
-/// Keeps the kernel from sending anything by itself.
+/// Keeps the kernel from sending frames by itself.
 fn keep_quiet(namespace: &Namespace) {
     namespace
         .run(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"))
@@ -118,8 +118,8 @@ fn keep_quiet(namespace: &Namespace) {
 }
 
 impl Veths {
-    /// Sends a fence by a port of the vectors' or by the one behind them, and takes in what leaves
-    /// by all others of the vectors' up to there.
+    /// Sends a fence from one of the vectors' ports or from the port after them, and receives what
+    /// leaves all other vectors' ports until the fence.
     fn wait(&mut self, by: Option<u16>, left: &mut Vec<Left>) -> Result<(), String> {
         self.fences += 1;
         let fence = [FENCE, &self.fences.to_be_bytes()].concat();
@@ -131,7 +131,7 @@ impl Veths {
     }
 }
 
-/// Takes in what leaves by a port, up to the fence.
+/// Receives what leaves a port until the fence.
 fn collect(
     port: u16,
     socket: &RawSocket,
@@ -182,7 +182,7 @@ impl Ports for Veths {
         }
     }
 
-    /// As if they had been used when the clock began.
+    /// Makes cells look as if they were last used when the clock began.
     fn forget(&mut self) -> Result<(), String> {
         let Some(cells) = self.cells else { return Ok(()) };
         self.client.write_registers(cells, 0..1, 0).map_err(|error| error.to_string())

@@ -1,5 +1,5 @@
-//! Bursts: frames that come in one right behind the other, so that some pass through the switch
-//! again while others change what they are about.
+//! Bursts: frames that come in one right behind the other, so that some are recirculated while
+//! others change the same slot.
 //!
 //! A later pass may find its round gone. Then there is no RESULT, as if it had been lost, but never
 //! a wrong one.
@@ -15,21 +15,21 @@ use switchml_rack::vectors::{Job, Member, Subject};
 const ROUNDS: u32 = 64;
 const SLOT: u16 = 3;
 const LANES: u32 = 64;
-/// Where all ranks are: frames by several ports may overtake each other.
+/// The port of all ranks: frames from several ports may overtake each other.
 const PORT: u16 = 1;
 
-/// What the ranks of a job send.
+/// The rounds that the ranks of a job send.
 #[derive(Clone, Copy, Debug)]
 struct Rounds {
     ranks: u16,
-    /// In each round, one rank has nothing but zeros.
+    /// Whether in each round one rank has only zeros.
     with_zeros: bool,
 }
 
 type Burst = fn(Rounds) -> Vec<Packet>;
 
-/// With jobs of several sizes: the fewer the ranks, the sooner comes the next round of the same
-/// set.
+/// Plays all bursts with jobs of several sizes: with fewer ranks, the next round of the same set
+/// comes sooner.
 pub fn play<P: Ports>(switch: &mut P4Switch<P>) {
     for ranks in 1..=3 {
         let bursts: [(&str, Burst, bool); 3] = [
@@ -56,7 +56,7 @@ impl Rounds {
         for (port, answer) in switch.exchange(PORT, &frames)? {
             self.check(port, &answer)?;
         }
-        // The last round of each set is there still.
+        // The last round of each set is still there.
         for round in ROUNDS - 2..ROUNDS {
             for rank in 0..self.ranks {
                 let frame = self.contribution(rank, round).frame();
@@ -70,16 +70,16 @@ impl Rounds {
         Ok(())
     }
 
-    /// One round after the other: rule 24.5 asks no more of a member than that it has begun the one
-    /// before last.
+    /// One round after another: rule 24.5 requires only that a member has begun the round before
+    /// the previous one.
     fn in_turns(self) -> Vec<Packet> {
         (0..ROUNDS)
             .flat_map(|round| (0..self.ranks).map(move |rank| self.contribution(rank, round)))
             .collect()
     }
 
-    /// With a duplicate of each round right behind it, and another one when its set is about to
-    /// have the next.
+    /// Rounds with a duplicate right behind each, and another duplicate just before its set gets
+    /// the next round.
     fn with_duplicates(self) -> Vec<Packet> {
         let of_round = |round: u32| {
             let late = round
@@ -109,7 +109,7 @@ impl Rounds {
             .collect()
     }
 
-    /// Whether what left is right: by arithmetic, from the slot and round that it says it is of.
+    /// Whether a frame that left is right: computed from the slot and round that it names.
     fn check(self, port: u16, answer: &[u8]) -> Result<(), String> {
         let number = |at: usize, bytes: usize| {
             answer[at..at + bytes].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
@@ -142,7 +142,7 @@ impl Rounds {
         Packet::contribution(rank, SLOT, round, &values)
     }
 
-    /// Without payload.
+    /// An EMPTY contribution, without payload.
     fn empty(self, rank: u16, round: u32) -> Packet {
         Packet {
             flags: CHECKED | EMPTY,
@@ -161,12 +161,13 @@ impl Rounds {
         self.contribution(0, round).result_for_all(CHECKED, self.ranks.into(), &sums)
     }
 
-    /// The last rank, which completes the round, never has.
+    /// Whether a rank has only zeros in a round; the last rank, which completes the round, never
+    /// has.
     fn has_zeros(self, rank: u16, round: u32) -> bool {
         self.with_zeros && u32::from(rank) == round % u32::from(self.ranks - 1)
     }
 
-    /// What differs from each other rank's, round's and lane's; or 0.
+    /// A value that is unique to a rank, round and lane; or 0.
     fn value(self, rank: u16, round: u32, lane: u32) -> u32 {
         let own = u32::from(rank + 1) << 24 | (round + 1) << 12 | lane;
         if self.has_zeros(rank, round) { 0 } else { own }

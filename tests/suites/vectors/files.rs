@@ -7,7 +7,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_rack::skip;
 use switchml_rack::vectors::read_all;
 
-/// Fails if a file was changed by hand, or the generator alone.
+/// Fails if only a file was changed, or only the generator.
 #[test]
 fn the_files_are_what_their_generator_writes() {
     let output = Command::new("python3")
@@ -26,15 +26,15 @@ fn the_files_are_what_their_generator_writes() {
     }
 }
 
-/// Each outcome comes up in a vector, except for those that no sequence of packets leads to
-/// everywhere.
+/// Every outcome occurs in a vector, except for those that no sequence of packets causes in every
+/// data plane.
 #[test]
 fn every_outcome_comes_up() {
     let vectors = read_all(folder());
     let counted: BTreeSet<_> =
         vectors.iter().flat_map(|vector| vector.counters.keys().map(String::as_str)).collect();
-    // Another CPU has the slot; a superpacket has segments of several jobs; the kernel does not
-    // send; a combiner sends two packets for one.
+    // These need, in this order: another CPU that has the slot; a superpacket with segments of
+    // several jobs; a kernel that does not send; a combiner that sends two packets for one.
     let left_out = ["slot_busy", "mixed_jobs", "send_failed", "flushed"];
     let all: BTreeSet<_> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
     assert_eq!(counted, all.difference(&left_out.into()).copied().collect());

@@ -1,5 +1,6 @@
-//! Both programs in the kernel's own test run, as subjects. A test run shows what became of the
-//! frame, and that it is redirected, not to where: to all if it is for everyone, else back.
+//! Both programs in the kernel's own test run, as subjects. A test run shows the resulting frame,
+//! and that it is redirected, but not where to. This assumes: to all ports if it is for everyone,
+//! otherwise back.
 
 use crate::kernel::{Kernel, POOL, Run};
 use crate::packet::{ROOM, TAGGED};
@@ -21,19 +22,19 @@ pub const PORTS: usize = 4;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
-/// Where a packet's kind, job number, rank, flags and lanes are.
+/// Offsets of a packet's kind, job number, rank, flags and lanes.
 const KIND: usize = 1;
 const JOB: usize = 2;
 const RANK: usize = 8;
 const FLAGS: usize = 17;
 const LANES: usize = 18;
 
-/// Which of the programs.
+/// One of the two programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// That for XDP.
+    /// The program for XDP.
     Xdp,
-    /// That for tc ingress, packets one by one.
+    /// The program for tc ingress, with packets one by one.
     Tc,
 }
 
@@ -45,12 +46,13 @@ pub struct InKernel {
     interfaces: Vec<u32>,
     /// Jobs that were ever opened; they keep their slots.
     jobs: BTreeMap<u16, JobEntry>,
-    /// Where their first ranks live.
+    /// The MACs of the jobs' first ranks.
     first: BTreeMap<u16, [u8; 6]>,
 }
 
 impl InKernel {
-    /// Without jobs; ports are those of the rack whose switch the calling thread is in.
+    /// A subject without jobs; its ports are those of the rack whose switch the calling thread is
+    /// in.
     pub fn new(hook: Hook) -> Self {
         let index = |port| {
             let path = format!("/sys/class/net/p{port}/ifindex");
@@ -75,7 +77,7 @@ impl InKernel {
         self.interfaces[usize::from(port) - 1]
     }
 
-    /// Where an answer goes that left by the port which its question came in by, or by all.
+    /// Adds the destination to an answer: the port through which the packet came in, or all ports.
     fn addressed(&self, port: u16, mut answer: Vec<u8>) -> Answer {
         let tag = if answer[12..14] == [0x81, 0x00] { TAG_LEN } else { 0 };
         let packet = &answer[headers_len(&answer) + tag..];
@@ -84,7 +86,7 @@ impl InKernel {
         }
         let job = u16::from_be_bytes([packet[JOB], packet[JOB + 1]]);
         if answer[..6] == [0; 6] {
-            // Another program addresses copies in XDP.
+            // In XDP another program fills in the addresses of copies.
             answer[..6].copy_from_slice(&self.first[&job]);
         }
         Answer::Group(job, answer)
@@ -116,8 +118,9 @@ impl Subject for InKernel {
                 "tags",
                 "verify",
             ][..],
-            // What is longer than a packet may be is not copied, so not looked into. And the kernel
-            // makes no test run at tc of a frame that ends in its headers, or with a tag taken off.
+            // tc does not copy, and so not inspect, what is longer than a packet may be. And at tc
+            // the kernel makes no test run of a frame that ends after its headers, or of one whose
+            // tag was taken off.
             Hook::Tc => &[
                 "age",
                 "audiences",
@@ -193,7 +196,7 @@ impl Subject for InKernel {
                 &MemberEntry { secret: member.secret, epoch, binding, key: key(member.key) },
             );
         }
-        // At tc a test run shows the last copy, in XDP the first: that of rank 0.
+        // A test run shows the last copy at tc, and the first in XDP: the copy of rank 0.
         if self.hook == Hook::Tc {
             bindings.reverse();
         }
@@ -201,7 +204,7 @@ impl Subject for InKernel {
         let receivers = Receivers::new(&entry, job.number, direct(&bindings, &by_group));
         self.first.insert(job.number, job.members[0].mac);
         let mut receivers = receivers.expect("few places");
-        // It shows a copy with lanes if all ports need them.
+        // With this, the copy that it shows has lanes if all ports need them.
         receivers.ranks.fill(u64::MAX);
         self.kernel.set_receivers(job.number, receivers);
         self.kernel.set_job(job.number, &entry);
@@ -266,12 +269,12 @@ pub fn by_name(counters: &[u64; Outcome::COUNT]) -> Counters {
         .collect()
 }
 
-/// The program for tc cannot shorten a packet: its answers are as long as what they answer, with
-/// what was there behind them. This is such an answer as the specification has it, once its length
-/// was found to be what was allowed to differ.
+/// Cuts an answer at tc to the length that the specification gives it. The program for tc cannot
+/// shorten a packet: its answers are as long as the packet that they answer, with that packet's
+/// bytes behind them. Fails if anything else differs.
 fn cut(mut answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
     let headers = headers_len(&answer);
-    // What pads the packet stays behind the answer.
+    // The packet's padding stays behind the answer.
     let end = if headers == 62 { 54 + number(packet, 18) } else { 14 + number(packet, 16) };
     if answer.len() != packet.len() || !is_whole(&answer[..end]) {
         let shown = &answer[..headers];
@@ -291,14 +294,14 @@ fn cut(mut answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
     Ok(answer)
 }
 
-/// Whether the lengths that a frame's headers say are its own, and its checksums right.
+/// Whether the lengths in a frame's headers and the checksums are right.
 fn is_whole(frame: &[u8]) -> bool {
     let mut whole = frame.to_vec();
     fix_lengths(&mut whole);
     whole == frame
 }
 
-/// Writes the lengths and checksums that fit a frame: over IPv4 that of IP, over IPv6 that of UDP.
+/// Writes the lengths and checksums that fit a frame: IP's checksum over IPv4, UDP's over IPv6.
 fn fix_lengths(frame: &mut [u8]) {
     let udp = headers_len(frame) - 8;
     let udp_len = frame.len() - udp;
@@ -321,7 +324,7 @@ fn set_number(frame: &mut [u8], offset: usize, value: usize) {
     frame[offset..offset + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }
 
-/// The 16-bit number there.
+/// The 16-bit number at an offset.
 pub fn number(frame: &[u8], offset: usize) -> usize {
     usize::from(frame[offset]) << 8 | usize::from(frame[offset + 1])
 }

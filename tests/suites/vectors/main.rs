@@ -9,8 +9,8 @@
 //! | [`p4`] | a switch that runs a program of `p4/`, as a subject |
 //! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths |
 //! | [`tofino`] | `p4/tofino.p4` on a model of the chip |
-//! | [`bursts`] | frames that come in without a pause, to either |
-//! | [`spec`] | a job as the last three are told of it |
+//! | [`bursts`] | frames without pauses, into either of these switches |
+//! | [`spec`] | a job in the form that data planes get |
 //! | [`files`] | the files are what their generator writes |
 
 mod bmv2;
@@ -45,17 +45,17 @@ use std::path::Path;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
 use switchml_rack::{Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out};
 
-/// Where the vectors are.
+/// The folder of the vectors.
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors"))
 }
 
-/// Those of aggregators.
+/// The vectors for aggregators.
 fn of_roots() -> Vec<Vector> {
     read_all(folder()).into_iter().filter(|vector| !is_of_combiners(vector)).collect()
 }
 
-/// Those of combiners.
+/// The vectors for combiners.
 fn of_combiners() -> Vec<Vector> {
     read_all(folder()).into_iter().filter(is_of_combiners).collect()
 }
@@ -98,7 +98,8 @@ fn tc() {
     }
 }
 
-/// Runs of packets as superpackets: each vector that is nothing but packets must come out the same.
+/// Plays runs of packets as superpackets: each vector that consists of packets only must come out
+/// the same.
 #[test]
 fn tc_superpackets() {
     if !can_build_racks("tc_superpackets") {
@@ -203,8 +204,7 @@ fn tofino_model_in_bursts() {
     }
 }
 
-/// Whatever byte of whatever expected frame is another, that is found out, and told by vector, step
-/// and field.
+/// Any wrong byte of any expected frame is detected, and reported with vector, step and field.
 #[test]
 fn a_byte_that_differs_is_named() {
     if !can_build_racks("a_byte_that_differs_is_named") {
@@ -242,7 +242,7 @@ fn a_byte_that_differs_is_named() {
     });
 }
 
-/// The first frame that is expected of an event.
+/// The first expected frame of an event.
 fn expected_frame(vector: &mut Vector, event: usize) -> &mut Vec<u8> {
     let Event::Step(step) = &mut vector.events[event] else { panic!("event {event} is no step") };
     match &mut step.expected[0].answer {

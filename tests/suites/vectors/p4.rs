@@ -1,5 +1,5 @@
-//! A switch that runs a program of `p4/`, as a subject: its tables are filled by the daemon's own
-//! data plane, whatever the switch is.
+//! A switch that runs a program of `p4/`, as a subject: the daemon's own data plane fills its
+//! tables, on whichever switch.
 
 use crate::in_kernel::{PORTS, by_name};
 use crate::packet::{HELLO, Packet};
@@ -13,12 +13,13 @@ use switchml_userspace_core::data_plane::{DataPlane, Limits, ServesJobs};
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is at a switch's ports, and what a test may do with it that the data plane does not.
+/// A switch's ports, and what a test does with the switch that the data plane does not.
 pub trait Ports {
     /// Features that the switch offers.
     fn features(&self) -> &'static [&'static str];
 
-    /// Sends frames into a port, one right behind the other, and returns what leaves, by ports.
+    /// Sends frames into a port, one right behind the other. Returns the frames that leave, with
+    /// their ports.
     fn exchange(
         &mut self,
         data_plane: &P4DataPlane,
@@ -53,7 +54,7 @@ pub type Left = (u16, Vec<u8>);
 
 /// A switch in the hands of a data plane.
 pub struct P4Switch<P> {
-    // In the order in which they must end.
+    // Fields are dropped in this order.
     pub data_plane: P4DataPlane,
     pub ports: P,
     /// Jobs that were opened since the last reset, and their first slots.
@@ -61,12 +62,13 @@ pub struct P4Switch<P> {
 }
 
 impl<P: Ports> P4Switch<P> {
-    /// Without jobs.
+    /// A switch without jobs.
     pub fn new(data_plane: P4DataPlane, ports: P) -> Self {
         Self { data_plane, ports, jobs: OpenJobs::new() }
     }
 
-    /// Sends frames into a port, one right behind the other, and returns what leaves, by ports.
+    /// Sends frames into a port, one right behind the other. Returns the frames that leave, with
+    /// their ports.
     pub fn exchange(&mut self, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String> {
         self.ports.exchange(&self.data_plane, port, frames)
     }
@@ -91,7 +93,7 @@ impl<P: Ports> P4Switch<P> {
         }
     }
 
-    /// Waits until the place of a HELLO that had the right secret is known: the data plane hears of
+    /// Waits until the place of a HELLO that had the right secret is known: the data plane learns
     /// it later.
     fn await_place(&self, frame: &[u8]) -> Result<(), String> {
         let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
@@ -108,8 +110,8 @@ impl<P: Ports> P4Switch<P> {
         Ok(())
     }
 
-    /// Ports by which a frame goes on that is not the aggregator's: to where its destination is, or
-    /// else to all but its own.
+    /// The ports through which a frame is passed on that is not for the aggregator: its
+    /// destination's port, or otherwise all other ports.
     fn stations_of(&self, frame: &[u8], own: u16) -> Vec<u16> {
         let mut members = self.jobs.values().flat_map(|(job, _)| &job.members);
         match members.find(|member| frame.starts_with(&member.mac)) {

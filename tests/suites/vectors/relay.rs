@@ -1,5 +1,5 @@
-//! The protocol crate's combiner, as a subject: what is not its business, envelopes and ports, is
-//! done here in the shortest way.
+//! The protocol crate's combiner, as a subject. This file handles envelopes and ports itself, in
+//! the shortest way.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ struct Open {
     members: RefCell<BTreeMap<u16, MemberEntry>>,
 }
 
-/// Where a packet comes from and goes to, in a frame.
+/// The source and destination of a frame's packet.
 struct Envelope {
     from: Binding,
     to: [u8; 4],

@@ -28,7 +28,7 @@ const ENVELOPE_LEN: usize = 42;
 const RANK: usize = 8;
 const EVERYONE: [u8; 2] = [0xFF, 0xFF];
 
-/// Makes the vectors' addresses those of the calling thread's namespace.
+/// Makes the vectors' addresses local in the calling thread's namespace.
 pub fn make_addresses_local() {
     for arguments in ["link set lo up", "route add local 10.0.0.0/24 dev lo"] {
         let status = Command::new("ip").args(arguments.split(' ')).status().expect("ip runs");
@@ -36,7 +36,7 @@ pub fn make_addresses_local() {
     }
 }
 
-/// At which socket, from where, what.
+/// Receiving socket, sender and bytes of a datagram.
 type Received = (SocketAddrV4, SocketAddr, Vec<u8>);
 
 /// The data plane, and the sockets of all that send to it or may receive from it.
@@ -45,13 +45,13 @@ pub struct OverSockets {
     sockets: BTreeMap<SocketAddrV4, UdpSocket>,
     /// Jobs that were ever opened, and their first slots.
     jobs: OpenJobs,
-    /// Sends what is only there to be counted; how often it did.
+    /// A socket that sends datagrams which are only counted, and their number.
     fence: UdpSocket,
     fences: u64,
 }
 
 impl OverSockets {
-    /// Without jobs, in the calling thread's namespace.
+    /// A subject without jobs, in the calling thread's namespace.
     pub fn new() -> Self {
         let data_plane = Software::start(
             Some((*AGGREGATOR.ip()).into()),
@@ -68,7 +68,7 @@ impl OverSockets {
         self.data_plane.counters().expect("counters").iter().sum()
     }
 
-    /// Waits until so many packets were counted.
+    /// Waits until `total` packets were counted.
     fn wait_for(&self, total: u64) -> Result<(), String> {
         let begin = Instant::now();
         while self.total() < total {
@@ -80,16 +80,16 @@ impl OverSockets {
         Ok(())
     }
 
-    /// Waits until a datagram was served and answered, whether or not there is an answer: the next
-    /// one is served after that.
+    /// Waits until a datagram was served and, if it has an answer, answered: the next datagram is
+    /// served after that.
     fn exchange(&mut self, from: SocketAddrV4, tos: u8, datagram: &[u8]) -> Result<(), String> {
         let total = self.total();
         let socket = self.sockets.entry(from).or_insert_with(|| socket(from));
         set_ip_tos(&*socket, tos).map_err(|error| error.to_string())?;
         socket.send_to(datagram, AGGREGATOR).map_err(|error| error.to_string())?;
         self.wait_for(total + 1)?;
-        // What has been counted may not have been answered. It was taken in, so this comes behind
-        // it.
+        // A counted datagram may not be answered yet. But the data plane has received it, so this
+        // one comes behind it.
         self.fence.send_to(&[], AGGREGATOR).map_err(|error| error.to_string())?;
         self.fences += 1;
         self.wait_for(total + 2)
@@ -98,7 +98,7 @@ impl OverSockets {
     fn change_slot(&self, index: u32, change: impl FnOnce(&mut Slot)) {
         self.data_plane.tables().with_slot(index, |slot| {
             change(slot);
-            // Nobody counts it.
+            // This outcome is not counted.
             Outcome::Started
         });
     }
@@ -131,7 +131,7 @@ impl OverSockets {
         Ok(())
     }
 
-    /// What has arrived.
+    /// The datagrams that have arrived.
     fn received(&self) -> Result<Vec<Received>, String> {
         let mut received = Vec::new();
         for (at, socket) in &self.sockets {
@@ -192,8 +192,8 @@ impl Subject for OverSockets {
     }
 
     fn reset(&mut self) -> Result<(), String> {
-        // They stay open: a process that another thread is just starting has them, too, until it
-        // runs its own program, and nobody could bind to their addresses again before that.
+        // The sockets stay open: a process that another thread is starting inherits them until it
+        // runs its own program, and until then nobody could bind to their addresses again.
         self.received()?;
         for (number, (job, first_slot)) in std::mem::take(&mut self.jobs) {
             self.close(number)?;
@@ -304,7 +304,7 @@ fn address(frame: &[u8], ip: usize, port: usize) -> SocketAddrV4 {
     SocketAddrV4::new(octets.into(), u16::from_be_bytes([frame[port], frame[port + 1]]))
 }
 
-/// A frame with all that is known of a datagram that was received.
+/// A frame with everything known about a received datagram.
 fn frame_of(source: SocketAddrV4, destination: SocketAddrV4, datagram: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; ENVELOPE_LEN];
     for (address, ip, port) in [(source, 26, 34), (destination, 30, 36)] {

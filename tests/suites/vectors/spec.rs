@@ -1,4 +1,4 @@
-//! A vector's job as a data plane is told of it.
+//! A vector's job in the form that a data plane gets.
 
 use std::collections::BTreeMap;
 use switchml_protocol::auth::Key;
@@ -8,11 +8,11 @@ use switchml_userspace_core::data_plane::JobSpec;
 /// The jobs that are open, by number, each with its first slot in the pool.
 pub type OpenJobs = BTreeMap<u16, (Job, u32)>;
 
-/// The first job's slots begin here.
+/// The first slot of the first job.
 pub const FIRST_SLOT: u32 = 10;
 
-/// What the data plane is told: the job has the slots that it had, if it was open before, or else
-/// those behind all others'.
+/// A job as the data plane gets it: with the same slots if it was open before, or otherwise with
+/// the slots behind all others'.
 pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
     let first_slot = match open.get(&job.number) {
         Some((_, first_slot)) => *first_slot,
@@ -22,7 +22,7 @@ pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
     JobSpec {
         number: job.number,
         epoch: job.epoch,
-        // At a combiner the ranks come one by one.
+        // At a combiner the ranks are added one by one.
         secrets: match job.parent {
             None => job.members.iter().map(|member| member.secret).collect(),
             Some(_) => Vec::new(),

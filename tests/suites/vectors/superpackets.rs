@@ -1,6 +1,6 @@
-//! The vectors once more at tc ingress, each run of packets of one rank as one superpacket: the
-//! same counters, and answers that say the same. What a test run shows of a superpacket is its last
-//! answer: to the sender, if there is one, else to the group.
+//! The vectors once more at tc ingress, with each run of packets of one rank as one superpacket:
+//! the counters must be the same, and the answers equal. Of a superpacket, a test run shows the
+//! last answer: to the sender if there is one, otherwise to the group.
 
 use crate::in_kernel::{InKernel, number, ones_complement_sum};
 use crate::packet::FILLER;
@@ -15,7 +15,7 @@ const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
 const KIND: usize = 1;
 
-/// Whether all frames of a vector are whole datagrams, which have a place in superpackets.
+/// Whether all frames of a vector are whole datagrams, which superpackets can carry.
 pub fn can_play(vector: &Vector) -> bool {
     !vector
         .needs
@@ -28,7 +28,7 @@ pub fn can_play(vector: &Vector) -> bool {
 ///
 /// # Errors
 ///
-/// What first went otherwise: vector, step and field.
+/// The first difference: vector, step and field.
 pub fn play(vector: &Vector, subject: &mut InKernel) -> Result<usize, String> {
     subject.reset()?;
     let mut superpackets = 0;
@@ -90,7 +90,8 @@ fn run_of<'a>(first: &'a Step, rest: &'a [Event]) -> Vec<&'a Step> {
     run
 }
 
-/// What is the same for all packets of a superpacket: addresses, type of service, and the job.
+/// The fields that are equal in all packets of a superpacket: addresses, type of service, and the
+/// job.
 fn flow(frame: &[u8]) -> (&[u8], &[u8], Option<&[u8]>) {
     (&frame[..16], &frame[26..38], frame.get(44..46))
 }
@@ -98,7 +99,7 @@ fn flow(frame: &[u8]) -> (&[u8], &[u8], Option<&[u8]>) {
 fn play_run(run: &[&Step], subject: &mut InKernel) -> Result<(), String> {
     let segment_len = run[0].frame.len() - ENVELOPE_LEN;
     if segment_len == 0 {
-        // No segment of a superpacket is empty.
+        // A superpacket has no empty segment.
         return subject.send(run[0].port, &run[0].frame).map(drop);
     }
     let superpacket = join(run);
@@ -128,7 +129,7 @@ fn play_run(run: &[&Step], subject: &mut InKernel) -> Result<(), String> {
     {
         match answer.filter(|answer| is_shown(answer)) {
             Some(answer) => {
-                // It may be longer than the answer.
+                // The segment may be longer than the answer.
                 let found = [&answer.frame()[..ENVELOPE_LEN], segment].concat();
                 let expected = answer.frame();
                 if let Some(what) = difference(expected, &found[..expected.len().min(found.len())])
@@ -157,8 +158,8 @@ fn join(run: &[&Step]) -> Vec<u8> {
     frame
 }
 
-/// That of an answer is as long as the superpacket. Its UDP checksum is left to whoever cuts it
-/// apart: the sum of the pseudo-header.
+/// Checks the envelope of an answer: it is as long as the superpacket, and its UDP checksum is the
+/// sum of the pseudo-header, to be completed when the superpacket is split.
 fn check_envelope(found: &[u8], expected: &[u8]) -> Result<(), String> {
     let mut expected = expected[..ENVELOPE_LEN].to_vec();
     for (offset, value) in [(16, found.len() - 14), (24, number(found, 24)), (38, found.len() - 34)]

@@ -1,9 +1,8 @@
-//! `p4/tofino.p4`, as it was compiled, on a model of the chip: open-p4studio's, in its test harness
-//! with the commands of `tofino_harness.cpp`.
+//! The compiled `p4/tofino.p4` on a model of the chip: open-p4studio's, in its test harness with
+//! the commands of `tofino_harness.cpp`.
 //!
-//! The daemon's data plane writes the tables, with the names that it has of the compiler's
-//! bf-rt.json; what is new is how a write gets into the chip, which is the driver's business on a
-//! real switch.
+//! The daemon's data plane writes the tables, with the names from the compiler's bf-rt.json. New
+//! here is how a write gets into the chip; on a real switch the driver does this.
 
 use crate::in_kernel::PORTS;
 use crate::p4::{Left, P4Switch, Ports};
@@ -29,7 +28,7 @@ const STATIONS_DEFAULT: &str = "nowhere";
 /// Job, epoch, rank, port, MAC, address and UDP port of a HELLO.
 const DIGEST_FIELDS: usize = 7;
 
-/// Why there is no model with the program, if so.
+/// The reason why there is no model with the program, if there is none.
 pub fn obstacle() -> Option<String> {
     let on_path = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(HARNESS).is_file())
@@ -52,7 +51,7 @@ pub fn obstacle() -> Option<String> {
     ))
 }
 
-/// Where `cargo xtask p4 build` puts the program.
+/// The folder into which `cargo xtask p4 build` writes the program.
 fn program() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("p4")
 }
@@ -67,7 +66,7 @@ fn sources() -> Vec<PathBuf> {
     included.chain([folder.join("tofino.p4")]).collect()
 }
 
-/// The model in the hands of a data plane. Its ports are those of the vectors, without jobs.
+/// A model served by a data plane, with the vectors' ports and without jobs.
 pub fn start() -> P4Switch<ModelPorts> {
     let (learned, hellos) = mpsc::channel();
     let model = Arc::new(Model::start());
@@ -79,7 +78,7 @@ pub fn start() -> P4Switch<ModelPorts> {
     P4Switch::new(data_plane, ModelPorts { model, learned })
 }
 
-/// The harness as a process, and what the compiler says of the program.
+/// The harness as a process, and the compiler's description of the program.
 struct Model {
     harness: Mutex<Harness>,
     names: Names,
@@ -94,11 +93,11 @@ struct Harness {
 }
 
 impl Harness {
-    /// With the program loaded, whose constant entries the harness enters.
+    /// Starts the harness with the program loaded; the harness enters its constant entries.
     fn start(program: &Path) -> Self {
         let (answers, writer) = pipe().expect("a pipe");
         let mut command = Command::new(HARNESS);
-        // The tables after the program: it is what empties them.
+        // The tables come after the program, because loading the program empties them.
         command
             .arg("-l")
             .arg(program.join("pipe/tofino.bin"))
@@ -110,7 +109,7 @@ impl Harness {
         drop(command);
         let commands = process.stdin.take().expect("its input");
         let mut harness = Self { process, commands, answers: BufReader::new(answers) };
-        // What is said while it loads is of entries that `enter_constants` enters again.
+        // Messages while it loads concern entries that `enter_constants` enters again.
         harness.ask(&[]).expect("a harness that has the commands of tofino_harness.cpp");
         harness
     }
@@ -163,9 +162,9 @@ impl Model {
         if said.is_empty() { Ok(()) } else { Err(said.join("; ")) }
     }
 
-    /// Enters constant entries again that the harness enters wrongly: those that match slices of
-    /// fields, which it takes for the lowest bits, and those with masks, which it takes for as wide
-    /// as a field's first container.
+    /// Enters constant entries again that the harness enters wrongly: entries that match slices of
+    /// fields, which it takes for the lowest bits, and entries with masks, which it takes to be as
+    /// wide as a field's first container.
     fn enter_constants(&self) -> Result<(), String> {
         let mut commands = Vec::new();
         for table in list(&self.context["tables"]) {
@@ -237,7 +236,7 @@ impl Model {
         self.run(&[format!("setdefault {} {action}", of_pipeline(&self.names.table(table).name))])
     }
 
-    /// Does something with an entry that is in its table, or gets a place there.
+    /// Runs a command on an entry, which keeps its place in its table, or gets one.
     fn change(&self, verb: &str, entry: &Entry) -> Result<(), String> {
         let is_ordered =
             entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. }));
@@ -270,7 +269,7 @@ impl Model {
         )])
     }
 
-    /// What a digest says of a HELLO.
+    /// The HELLO that a digest reports.
     fn learned(&self, digest: &[u8]) -> Option<Learned> {
         // A field in several containers comes in as many parts, one after the other.
         let mut fields: Vec<(&str, u64)> = Vec::new();
@@ -301,10 +300,10 @@ impl Model {
     }
 }
 
-/// Where the entries are of tables that match by priority: on the chip, the highest place that
-/// matches is taken.
+/// Places of the entries in tables that match by priority: on the chip, the highest matching place
+/// wins.
 ///
-/// Each priority has places of its own, as many as it ever needs.
+/// Each priority has its own places, as many as it ever needs.
 #[derive(Default)]
 struct Places(BTreeMap<(&'static str, u32), Vec<Option<EntryKey>>>);
 
@@ -313,7 +312,7 @@ type EntryKey = Vec<(&'static str, Match)>;
 impl Places {
     const OF_TABLE: usize = 1024;
 
-    /// Where the entry is, or may be from now on.
+    /// The place of an entry, which gets a free one if it has none.
     fn of(&mut self, entry: &Entry) -> Result<usize, String> {
         let keys = self.0.entry((entry.table, entry.priority)).or_default();
         let held = keys.iter().position(|key| key.as_ref() == Some(&entry.key));
@@ -478,13 +477,13 @@ impl Ports for ModelPorts {
     }
 }
 
-/// What a field must be, as the harness takes it.
+/// The value that a field must have, in the harness's format.
 fn pattern(matched: &Match) -> String {
     match *matched {
         Match::Exact(value) => value.to_string(),
         Match::Ternary { mask: 0, .. } => "*".to_owned(),
         Match::Ternary { value, mask } => {
-            // The first digit stands for all before it.
+            // The first digit stands for all digits before it.
             let length = 64 - mask.leading_zeros();
             let digit = |bit: u32| match (mask >> bit & 1, value >> bit & 1) {
                 (0, _) => '*',
@@ -496,7 +495,7 @@ fn pattern(matched: &Match) -> String {
     }
 }
 
-/// A name without its pipeline's, as context.json has it: that is of one pipeline.
+/// A name without the pipeline's prefix, as in context.json, which describes one pipeline.
 fn of_pipeline(name: &str) -> &str {
     name.strip_prefix("pipe.").unwrap_or(name)
 }

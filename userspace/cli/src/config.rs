@@ -16,12 +16,12 @@ use toml::{Table, Value};
 
 use crate::{one_line, parse_from};
 
-/// As [`parse_from`]. If the program's or its command's `--config` names a file, the options in it
-/// count as given, but those that the command line has, too.
+/// Parses arguments as [`parse_from`] does. If the program's or its command's `--config` names a
+/// file, the options in the file count as given, too; those on the command line take precedence.
 ///
 /// # Errors
 ///
-/// What is wrong with the arguments, or with the file.
+/// The mistake in the arguments, or in the file.
 pub fn parse_with_file<C: Parser>(
     arguments: impl IntoIterator<Item: Into<OsString> + Clone>,
 ) -> Result<(C, ArgMatches), clap::Error> {
@@ -36,7 +36,8 @@ pub fn parse_with_file<C: Parser>(
     });
     arguments.splice(at..at, options.map_err(refused)?);
     parse_from(arguments).map_err(|error| {
-        // The file may be right, and the command line wrong. What is named is in one of them.
+        // The mistake may be in the file or on the command line; the message names the file and the
+        // option.
         let line = one_line(&error).replace(" (see --help)", "");
         let told = format!("{line} (options of {path:?} included)");
         if error.use_stderr() { C::command().error(error.kind(), told) } else { error }
@@ -46,15 +47,16 @@ pub fn parse_with_file<C: Parser>(
 /// A file that the command line names.
 struct Named {
     path: PathBuf,
-    /// Whose options are in it: the program, or one of its commands.
+    /// The program or command whose options are in the file.
     command: Command,
-    /// What else that was given.
+    /// The other arguments.
     given: ArgMatches,
-    /// Where among the arguments its options may stand.
+    /// Position among the arguments at which the file's options may stand.
     at: usize,
 }
 
-/// The file that the command line names. Whatever is wrong with that is found when all is parsed.
+/// The file that the command line names. Mistakes on the command line are found later, when all is
+/// parsed.
 fn named<C: CommandFactory>(arguments: &[OsString]) -> Option<Named> {
     let mut command = C::command();
     let mut given = command.clone().ignore_errors(true).try_get_matches_from(arguments).ok()?;
@@ -70,7 +72,7 @@ fn named<C: CommandFactory>(arguments: &[OsString]) -> Option<Named> {
     }
 }
 
-/// The options in the file as arguments, but those that are given already.
+/// The options in the file as arguments, except those that the command line has already.
 fn read(
     path: &Path,
     command: &Command,
@@ -93,7 +95,7 @@ fn read(
     Ok(arguments)
 }
 
-/// What a file may set.
+/// The options that a file may set.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|option| option.get_long() != Some("config"))
 }
@@ -215,7 +217,7 @@ mod tests {
             let parsed = parse_with_file::<Commands>([&["program"], arguments].concat());
             parsed.map(|(command, _)| command).map_err(|error| one_line(&error))
         };
-        // A value that is called as the command is none.
+        // A value with the same name as the command is not taken for the command.
         let given = ["count", "--slots", "8", "--config", file, "--iface", "count"];
         let all = Options { config: Some(path.clone()), ..options(&["count"], "a", 8, false) };
         assert_eq!(parse(&given), Ok(Commands::Count(all)));

@@ -1,6 +1,6 @@
-//! What the command lines of all programs have in common: an error about arguments is one line,
-//! options may be in a file, `--version` names the commit, and the program goes on when nobody
-//! reads its output any more.
+//! The common part of all programs' command lines: an error about arguments is one line, options
+//! may be in a file, `--version` names the commit, and the program goes on when its output is
+//! closed.
 
 #![forbid(unsafe_code)]
 
@@ -22,11 +22,11 @@ pub fn parse<C: Parser>() -> C {
     parse_from(std::env::args_os()).unwrap_or_else(|error| end(&error)).0
 }
 
-/// These arguments, of which the first is the program's name, and where clap took each from.
+/// The parsed arguments, the first of which is the program's name, and where clap took each from.
 ///
 /// # Errors
 ///
-/// What clap finds wrong with them.
+/// The mistake that clap finds in the arguments.
 pub fn parse_from<C: Parser>(
     arguments: impl IntoIterator<Item: Into<std::ffi::OsString> + Clone>,
 ) -> Result<(C, ArgMatches), clap::Error> {
@@ -36,7 +36,7 @@ pub fn parse_from<C: Parser>(
     Ok((C::from_arg_matches(&matches)?, matches))
 }
 
-/// Where a command is missing, clap names those that help hides, too.
+/// Removes hidden commands from the message about a missing command: clap names them, too.
 fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
     let is_hidden = |name: &str| command.find_subcommand(name).is_some_and(Command::is_hide_set);
     if let Some(ContextValue::Strings(names)) = error.get(ContextKind::ValidSubcommand) {
@@ -56,10 +56,10 @@ pub fn end(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code());
 }
 
-/// Clap's message in one line: the complaint, what is allowed, and clap's tip, without the usage.
+/// Clap's message in one line: the mistake, the allowed values and clap's tip, without the usage.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    // From the end, because a value, which comes first, may contain anything.
+    // Search from the end: the value comes first and may contain anything.
     let end = |text: &str, mark| text.rfind(mark).unwrap_or(text.len());
     let complaint = &text[..end(&text, "\n\nFor more information")];
     let complaint = &complaint[..end(complaint, "\n\nUsage: ")];
@@ -72,7 +72,7 @@ fn without_pages(command: Command) -> Command {
     command.arg_required_else_help(false).mut_subcommands(without_pages)
 }
 
-/// Prints a line on standard output. If nobody reads that any more, the program goes on.
+/// Prints a line on standard output. If standard output is closed, the program goes on.
 pub fn say(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! What packages install beside a program: its manual's pages and the shells' completions.
+//! The files that packages install beside a program: manual pages and shell completions.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 
-/// What a program's manual says beside its options.
+/// The parts of a program's manual that are not about its options.
 pub struct Manual {
     /// 1 for commands of users, 8 for those of administrators.
     pub section: &'static str,
@@ -19,11 +19,11 @@ pub struct Manual {
     pub of_file: Option<&'static [Section]>,
 }
 
-/// A section: its heading, and what it says of what.
+/// A section: its heading, and pairs of a term and its description.
 pub type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// Writes `<program>.<section>` and, for each command, `<program>-<command>.<section>` into the
-/// folder, `<program>.toml.5` if there is such a page, and what bash, zsh and fish complete.
+/// folder, `<program>.toml.5` if there is such a page, and the completions for bash, zsh and fish.
 ///
 /// # Errors
 ///
@@ -46,7 +46,7 @@ pub fn write<C: CommandFactory>(folder: &Path, manual: &Manual) -> io::Result<()
     Ok(())
 }
 
-/// The program's own page: what clap tells of its options, then the manual's sections.
+/// The program's own page: its options as clap describes them, then the manual's sections.
 fn own_page(command: &Command, manual: &Manual) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone()).section(manual.section);
     let mut page = Vec::new();
@@ -61,7 +61,7 @@ fn own_page(command: &Command, manual: &Manual) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The page on the file of options. Its keys are the command line's, so they come from there.
+/// The page on the file of options. Its keys are the options of the command line.
 fn file_page(command: &Command, manual: &Manual, sections: &[Section]) -> io::Result<Vec<u8>> {
     let name = command.get_name();
     let title = format!("{name}.toml");
@@ -92,7 +92,7 @@ fn file_page(command: &Command, manual: &Manual, sections: &[Section]) -> io::Re
     Ok(page)
 }
 
-/// Not `config` itself, nor what is for people alone.
+/// Skips `config` itself, and options for interactive use.
 fn add_key(option: &Arg, roff: &mut Roff) {
     let Some(name) = option.get_long() else { return };
     if ["config", "help", "version"].contains(&name) {

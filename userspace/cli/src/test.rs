@@ -1,4 +1,4 @@
-//! For the tests of each program: every wrong argument that clap can know of gives an error of one
+//! For the tests of each program: every wrong argument that clap can detect gives an error of one
 //! line.
 
 use clap::{Arg, Command, CommandFactory, Parser};
@@ -8,12 +8,11 @@ use crate::{one_line, parse_from};
 /// Only an option that takes any text takes this.
 const NONSENSE: &str = "\u{3b1}=/no such\n\nthing";
 
-/// Makes every mistake that can be made with any one option of any command, and checks what is
-/// said.
+/// Makes every mistake that can be made with any one option of any command, and checks the error.
 ///
 /// # Panics
 ///
-/// If something is said in several lines, or without naming the option, or if a mistake passes.
+/// If an error has several lines or does not name the option, or if a mistake is accepted.
 pub fn every_mistake_is_one_line<C: Parser>() {
     C::command().debug_assert();
     check::<C>(&C::command(), &[]);
@@ -30,7 +29,7 @@ fn check<C: Parser + CommandFactory>(command: &Command, path: &[&str]) {
         let option = format!("--{name}");
         if argument.get_action().takes_values() {
             refuses::<C>(path, &[&option], &option);
-            // Where any text will do, it is no mistake.
+            // An option that takes any text accepts it.
             if let Err(error) = parse_from::<C>(line(path, &[&format!("{option}={NONSENSE}")])) {
                 assert_one_line(&error, &option);
             }

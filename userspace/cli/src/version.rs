@@ -1,12 +1,12 @@
-//! What `--version` says.
+//! The text of `--version`.
 
 #[doc(hidden)]
 pub use git_version::git_version;
 
 /// The release, the commit that the program is built from, and a version of the protocol, as in
-/// `0.1.0 (commit 8cb684d2dbb1, protocol 1)`. The commit ends with `-dirty` if what git tracks was
-/// changed, and is `unknown` outside a repository. For programs' own crates: cargo compiles again
-/// after each commit what calls this.
+/// `0.1.0 (commit 8cb684d2dbb1, protocol 1)`. The commit ends with `-dirty` if tracked files were
+/// changed, and is `unknown` outside a repository. Only programs' own crates should use this: cargo
+/// recompiles its caller after each commit.
 #[macro_export]
 macro_rules! version {
     ($protocol:expr) => {

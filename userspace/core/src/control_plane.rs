@@ -1,4 +1,4 @@
-//! The control plane: takes requests to the job table, and carries out what follows from them
+//! The control plane: passes requests to the job table, and carries out the resulting effects
 //! through an [`Io`], the daemon's or the simulator's.
 
 #[cfg(test)]
@@ -25,14 +25,14 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// combiner: several of their attempts.
 pub const RESUME_GRACE: Duration = Duration::from_secs(5);
 
-/// What the control plane has done.
+/// The outside world of the control plane: streams, data plane, timers, log.
 pub trait Io {
     /// The way to a rank; events come out of its other end in their order.
     type Stream;
-    /// What serves the jobs.
+    /// The type of the data plane.
     type DataPlane: ServesJobs + ?Sized;
 
-    /// What serves the jobs.
+    /// The data plane, which serves the jobs.
     fn data_plane(&self) -> &Self::DataPlane;
     /// Sends an event to a rank.
     fn tell(&mut self, stream: &Self::Stream, event: Event);
@@ -41,8 +41,8 @@ pub trait Io {
     /// Calls [`ControlPlane::on_timer`] with `timer` after this time.
     fn schedule(&mut self, after: Duration, timer: Timer);
     /// Whether these numbers can be opened at once. If not, has the data plane
-    /// [prepare](ServesJobs::prepare) them beside all else, and then calls
-    /// [`ControlPlane::prepared`] for their job of this epoch.
+    /// [prepare](ServesJobs::prepare) them in the background, and then calls
+    /// [`ControlPlane::prepared`] for their job and epoch.
     fn prepare(&mut self, _epoch: u32, _numbers: &[u16]) -> bool {
         true
     }
@@ -50,14 +50,14 @@ pub trait Io {
     fn log(&mut self, level: Level, line: &str);
 }
 
-/// What is to be done later.
+/// An action to do later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
     /// The time to report different calls of this job and epoch is over.
     Conclude(u16, u32),
     /// The time to come back after a restart is over.
     Expire,
-    /// The time to come back is over of the rank that had this stream, and whose combiner was lost.
+    /// The time in which the rank of this stream, whose combiner was lost, may come back is over.
     GiveUpOn(StreamId),
 }
 
@@ -72,12 +72,12 @@ pub enum RequestError {
     DataPlane(#[from] Error),
 }
 
-/// The job table, and the streams to those who are in it.
+/// The job table, and the streams to the ranks in it.
 pub struct ControlPlane<S> {
     table: JobTable,
     streams: BTreeMap<StreamId, S>,
-    /// What opens jobs whose numbers are being prepared, and tells their ranks; by first number and
-    /// epoch.
+    /// Effects that open jobs whose numbers are being prepared, and tell their ranks; by first
+    /// number and epoch.
     unprepared: BTreeMap<(u16, u32), Vec<Effect>>,
 }
 
@@ -107,7 +107,8 @@ impl<S> ControlPlane<S> {
         self.streams.iter().map(|(id, stream)| (*id, stream))
     }
 
-    /// Takes back what an earlier daemon left in the data plane, before any rank has joined.
+    /// Takes over the jobs that an earlier daemon left in the data plane, before any rank has
+    /// joined.
     pub fn restore(&mut self, io: &mut impl Io<Stream = S>, saved: Saved) {
         self.table.continue_epochs(saved.epochs);
         for job in saved.jobs {
@@ -117,7 +118,7 @@ impl<S> ControlPlane<S> {
         io.schedule(RESUME_GRACE, Timer::Expire);
     }
 
-    /// A rank joins, and hears of its job by `stream`.
+    /// A rank joins; events about its job go to `stream`.
     ///
     /// # Errors
     ///
@@ -134,7 +135,8 @@ impl<S> ControlPlane<S> {
         Ok(id)
     }
 
-    /// A rank of a job that has started comes back by this way, and hears of its job by `stream`.
+    /// A rank of a job that has started comes back by this way; events about its job go to
+    /// `stream`.
     ///
     /// # Errors
     ///
@@ -178,7 +180,7 @@ impl<S> ControlPlane<S> {
         Ok(())
     }
 
-    /// Says what the slowest port makes of a member's job, if several hosts share it.
+    /// Logs how the slowest port limits a member's job, if several hosts share it.
     fn tell_of_slow_port(&self, io: &mut impl Io<Stream = S>, member: MemberId) {
         let Some((name, hosts)) = self.table.contributors(member) else { return };
         let ports = shared_ports::ports_of(hosts, |port| io.data_plane().link(port));
@@ -187,7 +189,7 @@ impl<S> ControlPlane<S> {
         }
     }
 
-    /// Whether the data plane has had a HELLO of this rank, in its first shard.
+    /// Whether the data plane has received a HELLO of this rank, in its job's first shard.
     ///
     /// # Errors
     ///
@@ -203,7 +205,7 @@ impl<S> ControlPlane<S> {
         Ok(binding.is_some())
     }
 
-    /// A rank says goodbye, in good order or with an error, which blames these ranks.
+    /// A rank leaves, normally or with an error that blames `ranks`.
     ///
     /// # Errors
     ///
@@ -220,8 +222,8 @@ impl<S> ControlPlane<S> {
         Ok(())
     }
 
-    /// A combiner has lost a rank, in this way: the rank's own connection broke, or that of another
-    /// combiner, which is named.
+    /// A combiner has lost a rank: the rank's own connection broke, or the connection of another
+    /// combiner below, which the request names.
     ///
     /// # Errors
     ///
@@ -238,7 +240,7 @@ impl<S> ControlPlane<S> {
         Ok(())
     }
 
-    /// A rank says which calls of its own are in flight, as ranks made different ones.
+    /// A rank reports its calls in flight, because ranks made different calls.
     ///
     /// # Errors
     ///
@@ -270,7 +272,7 @@ impl<S> ControlPlane<S> {
         Ok(())
     }
 
-    /// A rank tells how long round trips took that it has not told of yet.
+    /// A rank reports the durations of round trips since its last report.
     ///
     /// # Errors
     ///
@@ -283,7 +285,7 @@ impl<S> ControlPlane<S> {
         self.table.report_round_trips(member, report)
     }
 
-    /// A rank's stream has ended, after its connection gave no sign of life for so long.
+    /// A rank's stream has ended, after its connection was silent for this long.
     pub fn disconnect(
         &mut self,
         io: &mut impl Io<Stream = S>,
@@ -295,13 +297,13 @@ impl<S> ControlPlane<S> {
         self.perform(io, effects);
     }
 
-    /// Frames of an interface do not reach the data plane any more, as `what` says.
+    /// Frames of an interface no longer reach the data plane, for the reason in `what`.
     pub fn lose_port(&mut self, io: &mut impl Io<Stream = S>, port: u32, what: &str) {
         let effects = self.table.lose_port(port, what);
         self.perform(io, effects);
     }
 
-    /// What was [scheduled](Io::schedule) is due.
+    /// A [scheduled](Io::schedule) timer is due.
     pub fn on_timer(&mut self, io: &mut impl Io<Stream = S>, timer: Timer) {
         let effects = match timer {
             Timer::Conclude(job, epoch) => self.table.conclude(job, epoch),
@@ -326,7 +328,7 @@ impl<S> ControlPlane<S> {
     ) {
         let effects = self.unprepared.remove(&(job, epoch)).unwrap_or_default();
         if !self.table.is_assigned(job, epoch) {
-            // It has failed meanwhile.
+            // The job has failed meanwhile.
             return;
         }
         match result {
@@ -335,7 +337,8 @@ impl<S> ControlPlane<S> {
         }
     }
 
-    /// Carries effects out. Those of a new job wait for its numbers if need be: they are the last.
+    /// Carries effects out. The effects of a new job, which are the last ones, wait if the job's
+    /// numbers have to be prepared.
     fn perform(&mut self, io: &mut impl Io<Stream = S>, mut effects: Vec<Effect>) {
         let opened = |(at, effect): (usize, &Effect)| match effect {
             Effect::Open(spec) => Some((at, spec.number, spec.epoch)),
@@ -354,7 +357,7 @@ impl<S> ControlPlane<S> {
     fn perform_all(&mut self, io: &mut impl Io<Stream = S>, effects: Vec<Effect>) {
         for effect in effects {
             if let Err((job, error)) = self.perform_one(io, effect) {
-                // What is left of the effects is news of a job that has failed.
+                // The remaining effects are news of a job that has failed.
                 return self.fail(io, job, error);
             }
         }
@@ -382,10 +385,10 @@ impl<S> ControlPlane<S> {
             Effect::Start(job, ways) => {
                 io.data_plane().start(job, &ways).map_err(|error| (job, error))?
             }
-            // What fails here leaves nobody to tell.
+            // If this fails, there is nobody to tell.
             Effect::Abort(job) => log_failure(job, io.data_plane().abort(job), io),
             Effect::Close(job) => log_failure(job, io.data_plane().close(job), io),
-            // Without it the job goes on, and ends if the daemon should die.
+            // If this fails, the job goes on, but ends if the daemon dies.
             Effect::Save(job) => log_failure(job.number, io.data_plane().save(&job), io),
             Effect::Tell(stream, event) => {
                 if let Some(stream) = self.streams.get(&stream) {

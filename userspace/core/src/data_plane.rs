@@ -1,4 +1,4 @@
-//! What the control plane asks of a data plane, whichever it is.
+//! The interface between the control plane and a data plane of any kind.
 
 use std::net::IpAddr;
 
@@ -13,20 +13,20 @@ use crate::jobs;
 pub use crate::limits::{Fanout, Limits};
 use crate::oldest_round::Progress;
 
-/// Whom a data plane tells of notable packets. It returns at once, even if it drops the event: they
-/// are for people, the counters count.
+/// Receives a data plane's notable packets. It must return at once, even if it drops the event:
+/// events are for people, the counters count every packet.
 pub type EventSink = Box<dyn Fn(Event) + Send + Sync>;
 
-/// What serves the packets of jobs, as the control plane has it do.
+/// A data plane as the control plane uses it: it serves the packets of jobs.
 pub trait ServesJobs {
-    /// Whether these numbers have all that a job needs to be opened at once.
+    /// Whether these numbers are ready for a job to be opened at once.
     fn is_prepared(&self, _numbers: &[u16]) -> bool {
         true
     }
 
-    /// Makes what they lack, which may take the kernel a while; nothing else waits for that.
-    /// Several threads may do so at once, for the same numbers, too, and for those that no job has
-    /// any more.
+    /// Allocates whatever these numbers lack. That may take the kernel a while; nothing else waits
+    /// for it. Several threads may do so at once, even for the same numbers, or for numbers that no
+    /// job has any more.
     ///
     /// # Errors
     ///
@@ -55,25 +55,25 @@ pub trait ServesJobs {
         })
     }
 
-    /// All ranks of an open job have said HELLO, and are about to contribute; at a combiner, those
-    /// below it. They get RESULTs to all in these ways. Called again while the job runs if that
-    /// changes, and at a combiner that was started anew as ranks come back.
+    /// All ranks of an open job (at a combiner, all ranks below it) have said HELLO, and are about
+    /// to contribute. They get RESULTs to all in these ways. Called again when that changes while
+    /// the job runs, and at a restarted combiner as ranks come back.
     ///
     /// # Errors
     ///
-    /// When that takes more copies than the data plane makes, or the kernel refuses.
+    /// When the copies are more than the data plane makes, or the kernel refuses.
     fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error>;
 
-    /// From now on, contributions to an open job are answered with REJECT. Nothing if the job is
-    /// not open.
+    /// From now on, contributions to an open job are answered with REJECT. Does nothing if the job
+    /// is not open.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     fn abort(&self, job: u16) -> Result<(), Error>;
 
-    /// Ends a job; its number and slots may be used again, and what was saved of it is gone.
-    /// Nothing if it is not open.
+    /// Ends a job and deletes its saved state; its number and slots may be used again. Does nothing
+    /// if the job is not open.
     ///
     /// # Errors
     ///
@@ -86,15 +86,14 @@ pub trait ServesJobs {
         None
     }
 
-    /// Where the rank of an open job said HELLO from, if it did.
+    /// The place from which the rank of an open job said HELLO, if it did.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error>;
 
-    /// Keeps a job for the next daemon, whole or not at all; in place of what was kept under its
-    /// number.
+    /// Keeps a job for the next daemon, atomically; it replaces the job kept under this number.
     ///
     /// # Errors
     ///
@@ -122,10 +121,10 @@ pub trait DataPlane: ServesJobs + Send + Sync {
     /// One line on how packets reach it: interfaces and hooks, or sockets.
     fn attachment(&self) -> String;
 
-    /// What it has to offer.
+    /// The data plane's limits.
     fn limits(&self) -> Limits;
 
-    /// How many cells it has, as a combiner's.
+    /// Number of cells, if it is a combiner's data plane.
     fn cells(&self) -> u32 {
         0
     }
@@ -137,8 +136,8 @@ pub trait DataPlane: ServesJobs + Send + Sync {
     /// When the kernel refuses.
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
 
-    /// How long rounds took from their first contribution to their last, of a sample of them: those
-    /// of each shard's first slot. `None` if this data plane takes no times.
+    /// How long rounds took from their first contribution to their last, for a sample: the rounds
+    /// of each shard's first slot. `None` if this data plane measures no times.
     ///
     /// # Errors
     ///
@@ -147,7 +146,7 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Ok(None)
     }
 
-    /// How far an open job's shard is, if this data plane shows it. Reads some 20 slots.
+    /// The progress of an open job's shard, if this data plane shows it. Reads some 20 slots.
     ///
     /// # Errors
     ///
@@ -156,7 +155,8 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Ok(None)
     }
 
-    /// What an earlier daemon saved, if there was one. Closes whatever else it left.
+    /// The state that an earlier daemon saved, if there was one. Closes all other jobs that it
+    /// left.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         None
     }
 
-    /// Takes frames from the interfaces of these names from now on, and from no others, if it takes
-    /// them from interfaces. [`Self::lost_ports`] has what follows.
+    /// Takes frames from the interfaces with these names from now on, and from no others, if it is
+    /// a data plane with interfaces. [`Self::lost_ports`] tells the consequences.
     ///
     /// # Errors
     ///
@@ -185,8 +185,8 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Ok(())
     }
 
-    /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach
-    /// the data plane any more, each once; attaches to them again where that is possible.
+    /// Checks the interfaces; called twice a second. Returns the ports whose frames no longer reach
+    /// the data plane, each once, and attaches to them again where possible.
     fn lost_ports(&self) -> Vec<LostPort> {
         Vec::new()
     }
@@ -195,7 +195,7 @@ pub trait DataPlane: ServesJobs + Send + Sync {
     fn stop(&self) {}
 }
 
-/// What a durable data plane has from an earlier daemon.
+/// The state that a durable data plane has from an earlier daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// Jobs that had started, by number.
@@ -207,56 +207,57 @@ pub struct Saved {
 /// An interface that a data plane takes frames from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortStatus {
-    /// Its name.
+    /// The port's name.
     pub name: String,
-    /// Where frames are taken, for people.
+    /// The hook that takes frames, for people.
     pub hook: &'static str,
-    /// Why none are, if so.
+    /// The problem, if the port takes no frames.
     pub problem: Option<String>,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// An XDP program there that is not the data plane's.
+    /// An XDP program on the port that is not the data plane's.
     pub foreign: Option<ForeignProgram>,
-    /// Id of a program at tc ingress there that sees frames before the data plane's.
+    /// Id of a program at the port's tc ingress that sees frames before the data plane's.
     pub before: Option<u32>,
-    /// It drops without a word what native XDP sends there.
+    /// Whether the port silently drops frames that native XDP sends out of it.
     pub drops_answers: bool,
-    /// Its link's speed in bits per second, where there is a link and the driver tells.
+    /// The speed of the port's link in bits per second, if there is a link and the driver tells.
     pub link_speed: Option<u64>,
     /// Bytes of the frames that it has received.
     pub received_bytes: u64,
-    /// And sent.
+    /// Bytes sent.
     pub sent_bytes: u64,
 }
 
-/// An XDP program of somebody else's.
+/// An XDP program that is not the data plane's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignProgram {
-    /// Its id.
+    /// The program's id.
     pub id: u32,
-    /// Whether it runs in the network stack, not in the driver.
+    /// Whether the program runs in the network stack, not in the driver.
     pub is_generic: bool,
 }
 
 /// How frames from an address get to a data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Name of the interface by which the host reaches the address; `None` if it does not know.
+    /// Name of the interface by which the host reaches the address; `None` if the host has no
+    /// route.
     pub interface: Option<String>,
     /// MACs that the data plane answers to.
     pub macs: Vec<[u8; 6]>,
 }
 
-/// A port whose frames do not reach the data plane any more.
+/// A port whose frames no longer reach the data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostPort {
     /// Index of the interface.
     pub index: u32,
-    /// What happened, for people.
+    /// What happened to the port, for people.
     pub what: String,
 }
 
-/// Why a data plane could not do what it was asked to.
+/// Why a data plane could not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Workers reached the control plane by an address whose packets the data plane does not see.
@@ -267,15 +268,15 @@ pub enum Error {
     NotServed {
         /// The job's address.
         address: IpAddr,
-        /// Those that are served.
+        /// The interfaces that are served.
         served: String,
     },
     /// The kernel refused.
     #[error("{what}: {why}")]
     Refused {
-        /// What was tried.
+        /// What the data plane tried to do.
         what: String,
-        /// What the kernel says.
+        /// The kernel's error.
         why: String,
     },
 }

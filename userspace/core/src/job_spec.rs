@@ -13,23 +13,23 @@ use switchml_protocol::job::{JobEntry, MemberEntry};
 pub struct JobSpec {
     /// Number of the job.
     pub number: u16,
-    /// Its epoch, never 0.
+    /// The job's epoch, never 0.
     pub epoch: u32,
-    /// What each rank's HELLO must carry, by rank; 1 to 1024 of them. At a combiner these do not
-    /// count: its data plane is told of the ranks below one by one.
+    /// The secret that each rank's HELLO must carry, by rank; 1 to 1024 of them. A combiner ignores
+    /// them: its data plane is told of the ranks below one by one.
     pub secrets: Vec<u32>,
     /// The key of each rank's packet tags, by rank; none in a job without tags.
     pub keys: Vec<Key>,
     /// The key of tags of RESULTs to all; none in a job without tags.
     pub key: Key,
-    /// Its slots in the pool.
+    /// The job's slots in the pool.
     pub slots: Range<u32>,
-    /// Where its workers send to.
+    /// The address that the job's workers send to.
     pub address: IpAddr,
     /// Multicast group of a RESULT for all, and its UDP port; unused where the fan-out is unicast,
     /// and 0 over IPv6 (rule 5.12).
     pub group: (Ipv4Addr, u16),
-    /// At a combiner: the data address and port of its parent, to which it sends what it has.
+    /// At a combiner: the data address and port of its parent, to which it sends partial sums.
     pub parent: Option<SocketAddr>,
 }
 

@@ -6,16 +6,16 @@
 //! | [`jobs`] | the job table: requests in, effects out |
 //! | [`proxy`] | the control plane of a combiner: what passes between its ranks and its parent |
 //! | [`data_plane`] | what the control plane asks of a data plane |
-//! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
-//! | [`version`] | who joins must speak this build's version of the protocol |
+//! | [`limits`], [`job_spec`] | the limits of a data plane, and a job as it gets it |
+//! | [`version`] | the protocol version that a rank must speak to join |
 //! | [`rate`] | how often something may happen in a minute |
 //! | [`shared_ports`] | whether a port is too slow for the hosts behind it |
 //! | [`slots`] | how many slots a job gets |
 //! | [`oldest_round`] | how far a shard is, and the ranks that its oldest unfinished round lacks |
-//! | [`stragglers`] | for whom running jobs wait, and how long they have |
+//! | [`stragglers`] | the ranks that running jobs wait for, and for how long |
 //! | [`throughput`] | how many bytes of results running jobs get, and how fast |
 //! | [`memory_tables`] | the tables of a data plane, in this process's memory |
-//! | [`memory_cells`] | the same of a combiner's |
+//! | [`memory_cells`] | the cells of a combiner, in this process's memory |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), forbid(clippy::disallowed_methods, clippy::disallowed_types))]

@@ -1,4 +1,4 @@
-//! What data planes differ in.
+//! The properties in which data planes differ.
 
 use switchml_protocol::capabilities::Capabilities;
 
@@ -11,17 +11,17 @@ pub struct Limits {
     pub slots_per_shard: u32,
     /// Most lanes in a packet.
     pub max_lanes: u16,
-    /// Most ranks in a job, whatever else it can do.
+    /// Most ranks in a job, whatever its other limits are.
     pub max_ranks: u16,
-    /// Most jobs at once, whose first numbers are 0 up to this.
+    /// Most jobs at once; their first numbers are 0 up to this.
     pub max_jobs: u16,
-    /// What not every data plane can do.
+    /// The data plane's optional capabilities.
     pub capabilities: Capabilities,
     /// UDP port that it serves.
     pub port: u16,
     /// How a RESULT for all reaches the ranks.
     pub fanout: Fanout,
-    /// Whether it outlives the daemon's sudden death, and goes on with the jobs that have started.
+    /// Whether the data plane survives the daemon's death, and goes on with started jobs.
     pub durable: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Limits {
 const MOST_WITNESSES: u16 = 255;
 
 impl Limits {
-    /// Most ranks in a job: without checked maxima, as many as prove them to each other.
+    /// Most ranks in a job: without checked maxima, as many as can prove maxima to each other.
     pub fn most_ranks(&self) -> u16 {
         if self.capabilities.contains(Capabilities::CHECKED_MAXIMA) {
             self.max_ranks
@@ -47,10 +47,10 @@ impl Limits {
 /// How a RESULT for all reaches the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
-    /// By the job's multicast group to ranks that it reaches, as a copy to the others.
+    /// Multicast to the ranks that the job's group reaches, and copies to the others.
     Auto,
-    /// As one frame to the job's multicast group.
+    /// One frame to the job's multicast group.
     Multicast,
-    /// As a copy for each rank.
+    /// One copy for each rank.
     Unicast,
 }

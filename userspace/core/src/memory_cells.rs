@@ -18,32 +18,32 @@ use zerocopy::FromBytes;
 
 use crate::memory_tables::MemoryTables;
 
-/// Most cells that are of any use: keys of all jobs, of 512 slots and two groups of ranks each.
+/// Most useful cells: one per key of all jobs, with 512 slots and two groups of ranks each.
 pub const MAX_CELLS: u32 = 1 << 18;
-/// Least that make sense: those of one job.
+/// Least useful cells: those of one job.
 pub const MIN_CELLS: u32 = 512;
-/// What part of the host's memory cells take at most: one in so many.
+/// Cells take at most one part in this many of the host's memory.
 const PART_OF_MEMORY: u64 = 8;
 
-/// What a combiner has in its memory.
+/// The state of a combiner in software.
 pub struct MemoryCells {
-    /// Its jobs, and the ranks below.
+    /// The combiner's jobs, and the ranks below.
     pub tables: MemoryTables,
-    /// Made when they are first needed.
+    /// The cells, allocated when they are first needed.
     cells: Box<[OnceLock<Box<Mutex<Cell>>>]>,
-    /// Smoothed age of complete partial sums, in microseconds. Threads may lose each other's, which
-    /// does no harm.
+    /// Smoothed age of complete partial sums, in microseconds. Threads may lose each other's
+    /// updates, which does no harm.
     age: AtomicU32,
 }
 
-/// How many cells a combiner has on a host with so many bytes of memory, if it is not told.
+/// The default number of cells on a host with `memory` bytes of memory.
 pub fn default_cells(memory: u64) -> u32 {
     let room = memory / PART_OF_MEMORY / size_of::<Mutex<Cell>>() as u64;
     room.clamp(MIN_CELLS.into(), MAX_CELLS.into()) as u32
 }
 
 impl MemoryCells {
-    /// No jobs, and so many cells, at least one.
+    /// No jobs, and `cells` cells, at least one.
     pub fn new(cells: u32) -> Self {
         Self {
             tables: MemoryTables::new(),
@@ -52,14 +52,14 @@ impl MemoryCells {
         }
     }
 
-    /// How many cells there are.
+    /// Number of cells.
     pub fn cells(&self) -> u32 {
         self.cells.len() as u32
     }
 
-    /// Serves a datagram from below at this time, in microseconds, and tells `report` of it if it
-    /// is notable. If the outcome's action is Up, [`answer`](crate::memory_tables::answer) finds
-    /// what goes on in the datagram; `ahead` gets a packet that goes before it.
+    /// Serves a datagram from below at this time, in microseconds, and reports a notable packet to
+    /// `report`. If the outcome's action is Up, [`answer`](crate::memory_tables::answer) finds the
+    /// packet that goes on in the datagram; `ahead` gets a packet that must be sent before it.
     pub fn up(
         &self,
         datagram: &mut [u8],
@@ -95,7 +95,7 @@ impl MemoryCells {
     }
 
     /// Serves a datagram that came to this port of a combiner whose data port is `base`, from its
-    /// parent. It goes on as it is, but for the mark of congestion.
+    /// parent. It goes on unchanged, except for the congestion flag.
     pub fn down(&self, datagram: &mut [u8], origin: &Origin, base: u16, port: u16) -> Outcome {
         let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
             return Outcome::Truncated;
@@ -109,7 +109,7 @@ impl MemoryCells {
     }
 }
 
-/// Rule 27.11: what a cell holds, as a packet of its own.
+/// Rule 27.11: the values of a cell, as a packet of its own.
 fn flushed(cell: &mut Cell) -> Option<Vec<u8>> {
     let mut packet = vec![0; HEADER_LEN + 4 * usize::from(cell.head.lanes)];
     let (header, rest) = Header::mut_from_prefix(&mut packet).ok()?;

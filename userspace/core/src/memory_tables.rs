@@ -20,24 +20,24 @@ use zerocopy::FromBytes;
 use crate::job_spec::JobSpec;
 use crate::oldest_round::{Progress, newest, progress};
 
-/// What the XDP program has in its maps.
+/// The tables that the XDP program has in its maps, in this process's memory.
 pub struct MemoryTables {
     jobs: Box<[RwLock<Entry>]>,
     slots: Box<[OnceLock<Slots>]>,
 }
 
-/// As many as a shard has, made when they are first needed.
+/// The slots of a shard, allocated when they are first needed.
 type Slots = Box<[Mutex<Slot>]>;
 
 #[derive(Default)]
 struct Entry {
     job: JobEntry,
-    /// By rank.
+    /// The members, by rank.
     members: Vec<MemberEntry>,
-    /// Where copies of RESULTs to all go, and the ranks that each is for
+    /// The destinations of RESULTs to all, and the ranks that each is for
     /// ([`fanout::Receivers::ranks`]).
     places: Vec<(Binding, u64)>,
-    /// Of a combiner's job: where it sends on, and bitmaps of the ranks below, by group.
+    /// For a combiner's job: its parent, and bitmaps of the ranks below, by group.
     parent: Option<Binding>,
     below: [u32; GROUPS],
 }
@@ -61,10 +61,10 @@ impl MemoryTables {
         }
     }
 
-    /// Puts a job into the table; its ranks have yet to say HELLO. Nothing if there is no such
+    /// Puts a job into the table; its ranks have yet to say HELLO. Does nothing if there is no such
     /// number.
     pub fn open(&self, job: &JobSpec) {
-        // A combiner has none.
+        // A combiner has no slots.
         let used = if job.parent.is_none() { job.slots.clone() } else { 0..0 };
         for index in used.clone().step_by(SLOTS_PER_SHARD).chain(used.last()) {
             if let Some(slots) = self.slots.get(index as usize / SLOTS_PER_SHARD) {
@@ -84,7 +84,8 @@ impl MemoryTables {
         }
     }
 
-    /// A rank of a combiner's job is below, and has yet to say HELLO. Nothing if that is known.
+    /// Adds a rank below to a combiner's job; it has yet to say HELLO. Does nothing if the rank is
+    /// known.
     pub fn admit(&self, number: u16, rank: u16, secret: u32) {
         let Some(mut entry) = self.write(number) else { return };
         let (group, bit) = (usize::from(rank / RANKS_PER_GROUP), 1 << (rank % RANKS_PER_GROUP));
@@ -97,7 +98,7 @@ impl MemoryTables {
         }
     }
 
-    /// Where a combiner's job goes on.
+    /// The parent of a combiner's job.
     pub fn parent(&self, number: u16) -> Option<Binding> {
         self.read(number)?.parent
     }
@@ -108,7 +109,7 @@ impl MemoryTables {
         entry.and_then(|entry| entry.below.get(usize::from(group)).copied()).unwrap_or_default()
     }
 
-    /// These ranks of a job get RESULTs to all in these ways, as far as they have said HELLO.
+    /// Sets how these ranks of a job get RESULTs to all, as far as they have said HELLO.
     pub fn start(&self, number: u16, ways: &[(u16, Way)]) {
         let Some(mut entry) = self.write(number) else { return };
         let Entry { job, members, places, .. } = &mut *entry;
@@ -131,7 +132,7 @@ impl MemoryTables {
         self.read(number).map(|entry| (entry.job, entry.places.clone()))
     }
 
-    /// How far an open shard is.
+    /// The progress of an open shard.
     pub fn progress(&self, number: u16) -> Option<Progress> {
         let job = self.job(number).filter(|job| job.state == OPEN)?;
         let look = |slot: u32| {
@@ -149,7 +150,7 @@ impl MemoryTables {
         }
     }
 
-    /// Where a rank of the job said HELLO from, if it did.
+    /// The place from which a rank of the job said HELLO, if it did.
     pub fn binding(&self, job: u16, rank: u16) -> Option<Binding> {
         let known = self
             .job(job)

@@ -1,22 +1,22 @@
-//! How far a shard is, and whom it waits for: the ranks that its oldest unfinished round lacks.
-//! Both are found in few looks at its slots.
+//! The progress of a shard, and the ranks that its oldest unfinished round lacks. Both are found by
+//! reading few of its slots.
 
 use switchml_protocol::job::JobEntry;
 use switchml_protocol::ranks::{Ranks, Words};
 use switchml_protocol::slot::{SetHead, Slot};
 use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP};
 
-/// How far a shard is.
+/// The progress of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// How many chunks have begun since the start of the epoch.
+    /// Number of chunks begun since the start of the epoch.
     pub begun: u64,
-    /// The oldest of them that is not complete, if there is one.
+    /// The oldest unfinished chunk, if there is one.
     pub unfinished: Option<Unfinished>,
 }
 
 impl Progress {
-    /// How many chunks are complete: all that are older than the oldest which is not.
+    /// Number of chunks completed: all that are older than the oldest unfinished one.
     pub fn complete(&self) -> u64 {
         self.unfinished.as_ref().map_or(self.begun, |unfinished| unfinished.chunk)
     }
@@ -36,7 +36,7 @@ pub struct Unfinished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Newest {
     round: u32,
-    /// None if it is complete, or will never be.
+    /// The missing ranks; none if the round is complete, or will never be.
     lacks: Ranks,
 }
 
@@ -62,15 +62,15 @@ fn lacking(job: &JobEntry, seen: &Words) -> Ranks {
     (0..job.ranks.min(MAX_RANKS as u32) as u16).filter(|rank| is_in(*rank) & 1 == 0).collect()
 }
 
-/// How far a shard with so many slots is, which `look` reads one at a time.
+/// The progress of a shard with `slots` slots, which `look` reads one at a time.
 ///
-/// Chunks start and complete in their order, so two binary searches do: for the newest chunk, then
-/// for the oldest that is not complete. Where packets overtook each other they may find a later
-/// one, or none.
+/// Chunks start and complete in order, so two binary searches are enough: for the newest chunk,
+/// then for the oldest unfinished one. If packets overtook each other, the searches may find a
+/// later chunk, or none.
 ///
 /// # Errors
 ///
-/// Those of `look`.
+/// The errors of `look`.
 pub fn progress<E>(
     slots: u32,
     mut look: impl FnMut(u32) -> Result<Option<Newest>, E>,
@@ -79,7 +79,7 @@ pub fn progress<E>(
         return Ok(Progress::default());
     }
     let Some(Newest { round, .. }) = look(0)? else { return Ok(Progress::default()) };
-    // Of the slots, the first so many are as far as slot 0.
+    // The first `begun` slots are at the same round as slot 0.
     let (mut begun, mut end) = (1, slots);
     while begun < end {
         let middle = begun + (end - begun) / 2;
@@ -111,8 +111,9 @@ mod tests {
     use proptest::prelude::*;
     use std::convert::Infallible;
 
-    /// What slot `slot` of `slots` shows once chunks up to `next` have begun, and those below
-    /// `complete` are complete; the others lack rank 3, and the newest rank 1 besides.
+    /// The newest round of slot `slot` of `slots`, when the chunks below `next` have begun, and
+    /// those below `complete` are complete. The others lack rank 3, and the newest also lacks rank
+    /// 1.
     fn shown(slot: u32, slots: u32, complete: u64, next: u64) -> Option<Newest> {
         let chunk = (0..next).rev().find(|chunk| chunk % u64::from(slots) == u64::from(slot))?;
         let lacks = match chunk {
@@ -124,7 +125,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever has begun and is complete, in few looks.
+        /// The oldest unfinished chunk is found by reading few slots, whichever chunks are
+        /// complete.
         #[test]
         fn the_oldest_chunk_that_is_not_complete_is_found(
             bits in 0u32..=9,

@@ -1,9 +1,9 @@
 //! A combiner's control plane: a proxy of its parent's. Rules 27.15 to 27.20 of `docs/protocol.md`.
-//! Pure: requests and news in, [`Effect`]s out.
+//! Without I/O: requests and events in, [`Effect`]s out.
 //!
-//! Each stream from below has one of its own to the parent. What the combiner knows of a job it has
-//! from what the parent assigns to the ranks below, one by one, and it may forget all of it: ranks
-//! that resume bring it back.
+//! Each stream from below has a separate stream to the parent. The combiner learns of a job from
+//! the Assigned events of the ranks below, one by one. It may forget everything: ranks that resume
+//! bring the job back.
 
 mod job;
 mod plane;
@@ -27,10 +27,10 @@ use crate::version::{self, OtherVersion};
 use job::Job;
 pub use plane::{Io, on_timer, perform};
 
-/// How often to look whether ranks have said HELLO again, after this combiner was started anew.
+/// How often to check whether ranks have said HELLO again, after this combiner was restarted.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is to be done, in this order.
+/// An action for the caller, to be carried out in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Open a shard in the data plane.
@@ -45,11 +45,11 @@ pub enum Effect {
     Tell(StreamId, Event),
     /// End a stream to below.
     End(StreamId),
-    /// End it as one whose connection broke, for this reason.
+    /// End a stream to below as if its connection broke, for this reason.
     Break(StreamId, String),
-    /// Tell the parent that the rank of this stream was lost; then as [`Effect::HangUp`].
+    /// Tell the parent that the rank of this stream was lost; then do as for [`Effect::HangUp`].
     Lose(StreamId, control::LeaveRequest),
-    /// End the stream to the parent that belongs to this one.
+    /// End the stream to the parent that belongs to this stream.
     HangUp(StreamId),
     /// Call [`Proxy::on_timer`] with the timer after this time.
     Schedule(Duration, Timer),
@@ -57,61 +57,61 @@ pub enum Effect {
     Log(Level, String),
 }
 
-/// What is to be done later, about a job and epoch.
+/// A timer's action, about a job and epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// See which ranks are bound by now.
+    /// Check which ranks are bound by now.
     Look(u16, u32),
-    /// Nobody may have come back after the parent was lost.
+    /// Forget the job if no rank has come back since the parent was lost.
     Forget(u16, u32),
 }
 
-/// Why a combiner refuses a request by itself.
+/// Why a combiner itself refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It came by here before.
+    /// The request came through this combiner before.
     #[error(
         "combiners in a circle: {0}; give one of them a --parent that leads to the root, or none"
     )]
     Circle(String),
-    /// An address that means something on one link alone.
+    /// An address that is valid on one link only.
     #[error(
         "contributions cannot be sent to {0}, which is a link-local address; connect to another \
          address of the combiner, or start it with --data-address"
     )]
     LinkLocal(IpAddr),
-    /// It speaks another version of the protocol.
+    /// The rank or a combiner speaks another version of the protocol.
     #[error(transparent)]
     Version(#[from] OtherVersion),
-    /// Nobody that is known here.
+    /// The rank is not known here.
     #[error("rank {0} with that epoch and secret is not below this combiner")]
     NoMember(u32),
 }
 
-/// How a request from below came in.
+/// The two ends of the connection by which a request from below came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// The other end of its connection.
+    /// The address of the other end.
     pub peer: IpAddr,
-    /// This one.
+    /// The address of this end.
     pub local: IpAddr,
 }
 
 /// A combiner's control plane.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Tells this daemon from all others.
+    /// Random id of this daemon, which distinguishes it from all others.
     id: u64,
-    /// Its host's name.
+    /// Name of this daemon's host.
     name: String,
-    /// Where its parent is, for people.
+    /// The parent's address, for people.
     parent: String,
     limits: Limits,
     /// The address that ranks send to, if it is not the one that they joined by.
     data_address: Option<IpAddr>,
     streams: BTreeMap<StreamId, Below>,
     next_stream: StreamId,
-    /// By number.
+    /// The jobs, by number.
     jobs: BTreeMap<u16, Job>,
 }
 
@@ -122,16 +122,16 @@ struct Below {
     name: String,
     rank: u32,
     local: IpAddr,
-    /// The combiner that it comes from, if it does.
+    /// The combiner that the stream comes from, if it comes from one.
     combiner: Option<String>,
-    /// Once it is assigned.
+    /// The member's id, once it is assigned.
     member: Option<MemberId>,
-    /// It has said goodbye.
+    /// Whether the rank has left.
     is_leaving: bool,
 }
 
 impl Below {
-    /// Whether it is that of a rank that joins, not of one that comes back.
+    /// Whether the rank joins, and does not resume.
     const fn joins(&self) -> bool {
         !self.name.is_empty()
     }
@@ -159,7 +159,7 @@ impl Proxy {
         }
     }
 
-    /// A rank joins. Its stream, and what is to be asked of the parent; what that says goes to
+    /// A rank joins. Returns its stream, and the request for the parent, whose answers go to
     /// [`Proxy::hear`] and [`Proxy::lose_parent`].
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl Proxy {
         }
     }
 
-    /// The stream to the parent has ended: in good order, or for this reason.
+    /// The stream to the parent has ended, normally or for the reason `why`.
     pub fn lose_parent(&mut self, stream: StreamId, why: Option<&str>) -> Vec<Effect> {
         let Some(below) = self.streams.remove(&stream) else { return Vec::new() };
         let job = below.member.and_then(|member| self.jobs.get(&(member.job as u16)));
@@ -274,7 +274,7 @@ impl Proxy {
         effects
     }
 
-    /// A rank's stream has ended, after its connection gave no sign of life for so long.
+    /// A rank's stream has ended, after its connection was silent for this long.
     pub fn disconnect(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
         let Some(below) = self.streams.remove(&stream) else { return Vec::new() };
         let mut effects = match below.member.filter(|_| !below.is_leaving) {
@@ -296,7 +296,7 @@ impl Proxy {
         effects
     }
 
-    /// What was scheduled is due; these of the job's ranks have said HELLO, in all shards.
+    /// A scheduled timer is due; `bound` are the job's ranks that have said HELLO in all shards.
     pub fn on_timer(&mut self, timer: Timer, bound: &[u16]) -> Vec<Effect> {
         let (Timer::Look(number, epoch) | Timer::Forget(number, epoch)) = timer;
         let Some(job) = self.jobs.get_mut(&number).filter(|job| job.epoch == epoch) else {
@@ -318,7 +318,7 @@ impl Proxy {
         Some((&job.shards, job.ranks.keys().copied()))
     }
 
-    /// A rank is ready; whether it needs copies is this combiner's concern alone (rule 27.17).
+    /// A rank is ready; only this combiner needs to know whether it needs copies (rule 27.17).
     pub fn ready(&mut self, id: MemberId, needs_copies: bool) {
         if let Some(member) = self.member_mut(id).filter(|_| needs_copies) {
             member.avoid_group();
@@ -350,7 +350,7 @@ impl Proxy {
         self.member(id)?.stream
     }
 
-    /// The first shard of a rank's job, if it proves to be itself.
+    /// The first shard of a rank's job, if the rank's secret is right.
     ///
     /// # Errors
     ///
@@ -391,7 +391,7 @@ impl Proxy {
         streams.into_iter().flat_map(stop).collect()
     }
 
-    /// What this combiner knows better of jobs than its parent.
+    /// Corrects the status of jobs where this combiner knows more than its parent.
     pub fn describe(&self, jobs: &mut [control::JobStatus]) {
         for status in jobs {
             let Some(job) = self.jobs.get(&(status.job as u16)) else { continue };

@@ -1,10 +1,10 @@
-//! How often something may happen in a minute.
+//! A bound on events in a minute.
 
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often it has happened in the current minute, which begins with the first time.
+/// Number of events in the current minute, which begins with its first event.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     begun: Instant,
@@ -12,12 +12,12 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Nothing has happened in the minute from now.
+    /// No events in the minute from now.
     pub fn new(now: Instant) -> Self {
         Self { begun: now, times: 0 }
     }
 
-    /// Whether it may happen once more, of `most` times in a minute. If so, it counts.
+    /// Whether one more event is within `most` in a minute. If so, it is counted.
     pub fn pass(&mut self, now: Instant, most: u32) -> bool {
         if self.is_over(now) {
             *self = Self::new(now);

@@ -1,30 +1,30 @@
 //! Whether a port is too slow for the hosts behind it.
 //!
-//! In the network a tensor passes each host's link once each way, and so a port once for each host
-//! behind it. On a ring of n hosts it passes each link 2 (n - 1) / n times.
+//! With this aggregator, a tensor passes each host's link once each way, and so a port once for
+//! each host behind it. In a ring of n hosts it passes each link 2 (n - 1) / n times.
 
 use std::collections::BTreeMap;
 
 /// A port of the aggregator that a job uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedPort {
-    /// Its name.
+    /// The port's name.
     pub name: String,
-    /// Its link's speed, in bits per second.
+    /// The speed of the port's link, in bits per second.
     pub speed: u64,
     /// Hosts behind it that contribute.
     pub hosts: usize,
 }
 
 impl SharedPort {
-    /// What each of its hosts has of it.
+    /// Each host's share of the port's speed.
     fn share(&self) -> f64 {
         self.speed as f64 / self.hosts as f64
     }
 }
 
-/// The ports behind which these are, one for each host that contributes; `None` if the speed of one
-/// is not known. `port` tells name and speed of one by its number.
+/// The ports in `hosts`, which has one port number for each contributing host; `None` if the speed
+/// of one is not known. `port` tells name and speed of a port by its number.
 pub fn ports_of(
     hosts: impl IntoIterator<Item = u32>,
     port: impl Fn(u32) -> Option<(String, u64)>,
@@ -39,13 +39,13 @@ pub fn ports_of(
     ports.collect()
 }
 
-/// The fastest links that a ring of so many hosts may have to take no less time than the network
-/// does, whose hosts have a share of `share` each; in bits per second.
+/// The link speed, in bits per second, up to which a ring of `hosts` hosts is no faster than this
+/// aggregator, of whose port each host has `share` bits per second.
 pub fn ring_is_no_faster_below(hosts: usize, share: f64) -> f64 {
     2.0 * (hosts as f64 - 1.0) / hosts as f64 * share
 }
 
-/// What the slowest port of a job makes of it, in a line, if several hosts share it.
+/// A line about the slowest port of a job, if several hosts share it.
 pub fn slowest(ports: &[SharedPort]) -> Option<String> {
     let hosts = ports.iter().map(|port| port.hosts).sum();
     let port = ports.iter().min_by(|a, b| a.share().total_cmp(&b.share()))?;
@@ -62,7 +62,7 @@ pub fn slowest(ports: &[SharedPort]) -> Option<String> {
     ))
 }
 
-/// In Gb/s, to two places.
+/// A speed in Gb/s, rounded to two places.
 pub fn gigabits(speed: f64) -> f64 {
     (speed / 1e7).round() / 100.0
 }
@@ -85,7 +85,7 @@ mod tests {
         let expected = "4 hosts share port eth1 of 10 Gb/s; if their own links are faster than \
                         3.75 Gb/s, a ring such as Gloo's takes less time: ";
         assert!(line.starts_with(expected), "{line}");
-        // Of two hosts a ring moves as much as the network does.
+        // With two hosts, a ring moves as much as the aggregator does.
         assert!(slowest(&[port("eth1", 1, 2)]).unwrap().contains("than 0.5 Gb/s"));
     }
 
@@ -97,7 +97,8 @@ mod tests {
         assert!(line.contains("faster than 7.5 Gb/s"), "{line}");
     }
 
-    /// As behind a switch: the network is faster than a ring whatever the links.
+    /// With a port for each host, as behind a switch, the aggregator is faster than a ring over any
+    /// links.
     #[test]
     fn a_port_for_each_host_is_nothing_to_say() {
         assert_eq!(slowest(&[port("p0", 10, 1), port("p1", 10, 1), port("p2", 1, 1)]), None);

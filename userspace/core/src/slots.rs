@@ -1,12 +1,12 @@
-//! How many slots a job gets. All get the same, whenever they come: numbers in the data plane have
+//! The number of slots that a job gets. All jobs get the same: the numbers in the data plane have
 //! equal shares of its slots, in order.
 
-/// Most slots of a number: several windows of the largest bundles, so that a slot that lost a
-/// packet does not hold up the others.
+/// Most slots of a number: several windows of the largest bundles, so that one slot with a lost
+/// packet does not stop the others.
 pub const MAX_SHARE: u32 = 512;
 
-/// The share of each of so many numbers in a pool of a fixed size: a power of two, because tables
-/// of a switch match slots by a mask.
+/// The slots of each of `numbers` numbers in a pool of fixed size: a power of two, because a
+/// switch's tables match slots by a mask.
 pub fn share(pool: u32, numbers: u16) -> u32 {
     power_of_two_up_to(pool / u32::from(numbers)).min(MAX_SHARE)
 }

@@ -1,7 +1,7 @@
-//! For whom running jobs wait, and how long they have: what looks at their slots add up to.
+//! The ranks that running jobs wait for, and for how long, sampled by looks at the jobs' slots.
 //!
-//! A rank counts as waited for if the same round lacks it in two looks. So only waits of at least
-//! the time between looks count, and time is missing at both ends of each.
+//! A job waits for a rank if the same round lacks the rank in two looks. So only waits of at least
+//! the time between looks count, and each is measured too short at both ends.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::oldest_round::Unfinished;
 /// The waits of all running jobs.
 #[derive(Debug, Default)]
 pub struct Stragglers {
-    /// By number and epoch.
+    /// Waits of jobs, by number and epoch.
     jobs: BTreeMap<(u16, u32), Waits>,
 }
 
@@ -19,7 +19,7 @@ pub struct Stragglers {
 struct Waits {
     /// The oldest round that was unfinished at the last look.
     round: Option<Round>,
-    /// By rank, of all rounds.
+    /// The time that all rounds have waited for each rank.
     total: BTreeMap<u16, Duration>,
 }
 
@@ -35,15 +35,15 @@ struct Round {
 pub struct Wait {
     /// The rank.
     pub rank: u16,
-    /// How long a round has lacked it now, if one does.
+    /// How long a round has now lacked the rank, if one does.
     pub now: Option<Duration>,
-    /// How long rounds have lacked it, since the job runs or this daemon does.
+    /// How long rounds have lacked the rank, since the job or this daemon started.
     pub total: Duration,
 }
 
 impl Stragglers {
-    /// A look at all running jobs: their numbers and epochs, and the oldest unfinished round of
-    /// each that has one. Others are forgotten.
+    /// Takes a look at all running jobs: their numbers and epochs, and the oldest unfinished round
+    /// of each that has one. Other jobs are forgotten.
     pub fn look(
         &mut self,
         now: Instant,
@@ -80,7 +80,7 @@ impl Waits {
         });
     }
 
-    /// How long the round has lacked this rank, of which two looks at least have told.
+    /// How long the round has lacked this rank, if at least two looks have shown that.
     fn now(&self, rank: u16) -> Option<Duration> {
         let Round { found, since, looked_at } = self.round.as_ref()?;
         let waited = looked_at.saturating_duration_since(*since);
@@ -97,7 +97,7 @@ mod tests {
         Some(Unfinished { chunk, lacks: Ranks::from(ranks) })
     }
 
-    /// A look every second; what job 5 has waited for then, in seconds: rank, now, in total.
+    /// Takes a look every second. The waits of job 5 afterwards, in seconds: rank, now, in total.
     fn watch(looks: &[Option<Unfinished>]) -> Vec<(u16, Option<u64>, u64)> {
         let begin = Instant::now();
         let mut stragglers = Stragglers::default();

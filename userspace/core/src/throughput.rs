@@ -1,11 +1,11 @@
-//! What running jobs get done: how many bytes of results, and how fast of late.
+//! The throughput of running jobs: bytes of results, and recent rates.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use switchml_control as control;
 
-/// From one look at the jobs to the next.
+/// Time from one look at the jobs to the next.
 pub const PERIOD: Duration = Duration::from_secs(2);
 /// Periods that are kept: two minutes.
 const PERIODS: usize = 60;
@@ -13,13 +13,13 @@ const PERIODS: usize = 60;
 /// The throughput of all running jobs.
 #[derive(Debug, Default)]
 pub struct Throughputs {
-    /// By number and epoch.
+    /// The throughput of jobs, by number and epoch.
     jobs: BTreeMap<(u16, u32), Throughput>,
 }
 
 #[derive(Debug)]
 struct Throughput {
-    /// Of results that each rank has got since the epoch began.
+    /// Bytes of results that each rank has received since the epoch began.
     bytes: u64,
     looked_at: Instant,
     /// Bytes per second between looks, the oldest first.
@@ -27,8 +27,8 @@ struct Throughput {
 }
 
 impl Throughputs {
-    /// A look at all running jobs: their numbers and epochs, and the bytes of results that each
-    /// rank has got since the epoch began, where that is known. Others are forgotten.
+    /// Takes a look at all running jobs: their numbers and epochs, and the bytes of results that
+    /// each rank has received since the epoch began, where known. Other jobs are forgotten.
     pub fn look(&mut self, now: Instant, jobs: impl IntoIterator<Item = (u16, u32, Option<u64>)>) {
         let mut before = std::mem::take(&mut self.jobs);
         for (number, epoch, bytes) in jobs {
@@ -74,7 +74,7 @@ impl Throughput {
 mod tests {
     use super::*;
 
-    /// A look at job 5 of this epoch every two seconds, which finds so many bytes.
+    /// Looks at job 5 of this epoch every two seconds, each of which finds this many bytes.
     fn watch(epoch: u32, looks: impl IntoIterator<Item = Option<u64>>) -> Throughputs {
         let begin = Instant::now();
         let mut throughputs = Throughputs::default();
@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn two_minutes_are_kept() {
         let job = watch(9, (0..100).map(|look| Some(look * look))).of(5, 9).expect("known");
-        // From look n to the next n² grows by 2n + 1, in 2 s: by n a second, rounded down.
+        // From look n to the next, which is 2 s later, n² grows by 2n + 1: by n a second, rounded
+        // down.
         assert_eq!(job.bytes_per_second, (39..99).collect::<Vec<_>>());
     }
 

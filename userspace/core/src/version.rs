@@ -1,4 +1,4 @@
-//! Whoever joins must speak this build's version of the protocol.
+//! A rank that joins must speak this build's version of the protocol.
 
 use std::net::IpAddr;
 
@@ -19,8 +19,8 @@ pub struct OtherVersion {
     theirs: String,
 }
 
-/// Whether a rank that joins from `peer`, and the combiner that passed that on, may do so.
-/// Combiners before that one have been checked by those after them.
+/// Checks the version of a rank that joins from `peer`, and of the combiner that forwarded the
+/// request. Each combiner has checked the one before it.
 ///
 /// # Errors
 ///

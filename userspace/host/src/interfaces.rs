@@ -1,4 +1,4 @@
-//! What the kernel knows of the interfaces of this network namespace, asked over netlink.
+//! The interfaces of this network namespace, queried over netlink.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,25 +14,25 @@ use neli::types::Buffer;
 
 use crate::netlink::{self, NetlinkError, failed};
 
-// Of `enum netdev_xdp_act` in linux/netdev.h.
+// Bits of `enum netdev_xdp_act` in linux/netdev.h.
 const XDP_ACT_BASIC: u64 = 1;
 const XDP_ACT_REDIRECT: u64 = 2;
 const XDP_ACT_NDO_XMIT: u64 = 4;
 
-/// What a driver does in XDP, as the kernel tells.
+/// A driver's XDP features, as the kernel reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpFeatures(u64);
 
 impl XdpFeatures {
-    /// All that matters here, for tests.
+    /// All features that matter here, for tests.
     pub const ALL: Self = Self(XDP_ACT_BASIC | XDP_ACT_REDIRECT | XDP_ACT_NDO_XMIT);
 
-    /// Whether the driver runs programs, and sends what they redirect.
+    /// Whether the driver runs programs natively, and sends frames that they redirect.
     pub fn has_native(self) -> bool {
         self.0 & (XDP_ACT_BASIC | XDP_ACT_REDIRECT) == XDP_ACT_BASIC | XDP_ACT_REDIRECT
     }
 
-    /// Whether frames that XDP sends out of the interface go anywhere. On a veth, only while the
+    /// Whether frames that XDP sends out of the interface arrive. On a veth they do only while the
     /// other end takes such frames.
     pub fn delivers(self) -> bool {
         self.0 & XDP_ACT_NDO_XMIT != 0
@@ -42,9 +42,9 @@ impl XdpFeatures {
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its number.
+    /// The interface's number.
     pub index: u32,
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// Further names, which only the newer tools know.
     pub altnames: Vec<String>,
@@ -52,27 +52,27 @@ pub struct Interface {
     pub master: Option<u32>,
     /// The interface whose VLAN it is, if it is one for a VLAN.
     pub vlan_of: Option<u32>,
-    /// Its Ethernet address, if it has one.
+    /// The interface's Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// Its kind, if it is a virtual one: `veth`, `bridge`, ….
+    /// The kind of a virtual interface: `veth`, `bridge`, ….
     pub kind: Option<String>,
     /// Id of the XDP program that is attached to it.
     pub program: Option<u32>,
-    /// Whether that runs in the network stack (xdpgeneric), not in the driver.
+    /// Whether the XDP program runs in the network stack (xdpgeneric), not in the driver.
     pub program_is_generic: bool,
-    /// What it has carried.
+    /// Counters of the interface's traffic.
     pub traffic: Traffic,
 }
 
 impl Interface {
-    /// Whether it has this name, maybe among others.
+    /// Whether the interface has this name, maybe among others.
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.altnames.iter().any(|own| own == name)
     }
 
-    /// Whether it has one of these names.
+    /// Whether the interface has one of these names.
     pub fn is_among(&self, names: &[String]) -> bool {
         names.iter().any(|name| self.is_called(name))
     }
@@ -88,8 +88,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Of `struct rtnl_link_stats64` (linux/if_link.h), which begins with packets received and
-    /// sent, then bytes; later kernels have more behind that.
+    /// Reads `struct rtnl_link_stats64` (linux/if_link.h), which begins with packets received and
+    /// sent, then bytes; later kernels append more fields.
     fn from_stats(stats: &[u8]) -> Option<Self> {
         let (numbers, _) = stats.as_chunks::<8>();
         let [_, _, received, sent] = *numbers.first_chunk()?;
@@ -107,7 +107,7 @@ enum XdpAttribute {
 /// The kernel marks this attribute as one that holds others (`IFLA_PROP_LIST`, `NLA_F_NESTED`).
 const PROPERTIES: Ifla = Ifla::UnrecognizedConst(1 << 15 | 52);
 
-/// Of `enum` in linux/if_link.h: `XDP_ATTACHED_SKB`.
+/// `XDP_ATTACHED_SKB` of an `enum` in linux/if_link.h.
 const ATTACHED_SKB: u8 = 2;
 
 impl RtaType for XdpAttribute {}
@@ -203,7 +203,8 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
         let local = match message.ifa_family() {
             RtAddrFamily::Inet6 => attributes
                 .get_attr_payload_as::<[u8; 16]>(Ifa::Local)
-                // The other end's, where a link has two; else its own.
+                // A point-to-point link has the other end's address here; any other interface its
+                // own.
                 .or_else(|_| attributes.get_attr_payload_as(Ifa::Address))
                 .map(IpAddr::from),
             _ => attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local).map(IpAddr::from),
@@ -215,7 +216,7 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     Ok(addresses)
 }
 
-/// What the interface's driver does in XDP. `None` for kernels that do not tell (before 6.3).
+/// The XDP features of the interface's driver. `None` for kernels that do not tell (before 6.3).
 ///
 /// # Errors
 ///
@@ -232,7 +233,7 @@ pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
 }
 
 /// The speed of an interface's link in bits per second, if it has one and the driver tells. Virtual
-/// interfaces have none, whatever they report.
+/// interfaces have no speed, whatever they report.
 pub fn link_speed(name: &str) -> Option<u64> {
     let folder = Path::new("/sys/class/net").join(name);
     let is_real = folder.join("device").exists();
@@ -268,7 +269,7 @@ mod tests {
         let own = Address { index: lo.index, ip: std::net::Ipv4Addr::LOCALHOST.into() };
         assert!(addresses().expect("netlink").contains(&own));
         assert_eq!(link_speed("lo"), None);
-        // Loopback has no XDP of its own.
+        // Loopback has no native XDP.
         assert!(!xdp_features(lo.index).expect("netlink").is_some_and(XdpFeatures::delivers));
     }
 }

@@ -1,5 +1,5 @@
-//! What Linux tells of a host's network, to anybody who asks: the daemon looks at its ports so, and
-//! `switchml-worker doctor` at the way to the aggregator.
+//! Queries about a host's network that need no privilege: the daemon uses them for its ports, and
+//! `switchml-worker doctor` for the path to the aggregator.
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -9,17 +9,17 @@ use neli::rtnl::{Ndmsg, NdmsgBuilder};
 
 use crate::netlink;
 
-/// What the kernel knows of a host on the same link.
+/// The kernel's neighbour entry of a host on the same link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its MAC; `None` if it does not answer, or has not yet.
+    /// The host's MAC; `None` if it does not answer, or has not yet.
     pub mac: Option<[u8; 6]>,
-    /// Whether somebody entered the MAC by hand, so that nothing corrects it.
+    /// Whether the MAC was entered by hand, so that nothing corrects it.
     pub is_permanent: bool,
 }
 
-/// The neighbour with this address at the interface of this number; `None` if nobody has asked for
-/// it.
+/// The neighbour with this address at the interface with this number; `None` if the kernel has no
+/// entry.
 pub fn find(address: IpAddr, interface: u32) -> Option<Neighbour> {
     let family = if address.is_ipv6() { RtAddrFamily::Inet6 } else { RtAddrFamily::Inet };
     let request = NdmsgBuilder::default()

@@ -18,7 +18,7 @@ use neli::{FromBytesWithInput, Size, ToBytes};
 #[error("cannot ask the kernel for its interfaces over netlink: {0}")]
 pub struct NetlinkError(String);
 
-/// What went wrong with netlink.
+/// Turns an error of netlink into a [`NetlinkError`].
 pub fn failed(error: impl Display) -> NetlinkError {
     NetlinkError(error.to_string())
 }
@@ -31,7 +31,7 @@ where
     ask(&connect(NlFamily::Route)?, command, flags, request)
 }
 
-/// What `read` makes of each answer to a request of rtnetlink.
+/// The results of `read` for each answer to a request of rtnetlink.
 pub fn read_route<M, T>(
     command: Rtm,
     flags: NlmF,

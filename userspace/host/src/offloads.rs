@@ -1,5 +1,5 @@
-//! What interfaces do to frames before programs see them, asked for and changed over ethtool's
-//! netlink interface.
+//! The offloads of interfaces, which change frames before programs see them, read and set over
+//! ethtool's netlink interface.
 
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::genl::{Genlmsghdr, Nlattr};
@@ -10,8 +10,8 @@ use crate::netlink::{self, NetlinkError, attribute, failed};
 
 /// The feature that merges packets of a stream on their way in.
 pub const GRO: &str = "rx-gro";
-/// Features that hide VLAN tags from XDP: a device that takes the tag off a frame hands it over
-/// beside the frame, where XDP does not look. Of 802.1Q, and of 802.1ad.
+/// Features, for 802.1Q and 802.1ad, that hide VLAN tags from XDP: the device takes the tag off a
+/// frame and passes it beside the frame, where XDP does not look.
 const HIDE_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
 /// Commands of the generic netlink family `ethtool`, and the answers to them. (`ETHTOOL_MSG_*` of
@@ -71,7 +71,7 @@ impl NlAttrType for Bit {}
 ///
 /// # Errors
 ///
-/// As [`active`].
+/// The errors of [`active`].
 pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
     active(index).map(|active| hiding(&active))
 }
@@ -101,11 +101,11 @@ pub fn active(index: u32) -> Result<Vec<String>, NetlinkError> {
     Ok(found)
 }
 
-/// Turns a feature of the interface on or off. Devices may refuse without a word.
+/// Turns a feature of the interface on or off. Devices may silently refuse.
 ///
 /// # Errors
 ///
-/// As [`active`].
+/// The errors of [`active`].
 pub fn set(index: u32, feature: &str, on: bool) -> Result<(), NetlinkError> {
     let name = attribute(Bit::Name, feature.to_owned())?;
     let bit = attribute(Bits::Bit, Buffer::new())?.nest(&name).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Which way packets to an address go.
+//! The routes of packets to an address.
 
 use std::net::IpAddr;
 
@@ -21,13 +21,13 @@ pub struct Route {
 }
 
 impl Route {
-    /// Whose MAC packets to `target` carry.
+    /// The host on the link whose MAC packets to `target` carry.
     pub fn next_hop(&self, target: impl Into<IpAddr>) -> IpAddr {
         self.gateway.unwrap_or_else(|| target.into())
     }
 }
 
-/// The route to an address; an error also if there is none.
+/// The route to an address; an error if there is none.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! What the tables of a combiner hold beside those that an aggregator has as well: `members` and
-//! what is in `p4/include/combiner.p4` alone. Pure.
+//! Entries of the tables that a combiner does not share with an aggregator: `members`, and the
+//! tables of `p4/include/combiner.p4`. Without I/O.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::switch::{Entry, Match};
 
 /// The register with the age of each cell.
 pub const CELLS: &str = "begins";
-/// Jobs have numbers below this: a word of a cell has room for no more.
+/// Jobs have numbers below this: a cell's word has no room for larger ones.
 pub const JOB_NUMBERS: u16 = 4096;
-/// Slots of a job, for the same reason.
+/// Most slots of a job, for the same reason.
 pub const MAX_SLOTS: u32 = 1024;
 
-/// Its tables that an aggregator has not, or has with other actions or keys.
+/// The combiner's tables that an aggregator does not have, or has with other actions or keys.
 pub const TABLES: &[Table] = &[
     Table {
         name: "members",
@@ -64,7 +64,7 @@ pub const TABLES: &[Table] = &[
 ];
 
 impl OpenJob {
-    /// What a combiner has beside, whose parent is there.
+    /// The entries that only a combiner has; `uplink` is the way to its parent.
     pub(crate) fn list_below(&self, uplink: Binding, entries: &mut Vec<Entry>) {
         entries.push(station(uplink));
         let to_all = port_for_all(DATA_PORT, self.spec.number);
@@ -113,8 +113,8 @@ impl OpenJob {
         exact("answers", &key, action)
     }
 
-    /// Contributions of a rank. They go by if there is nobody to combine them with, or the job was
-    /// aborted: the root answers each of them then.
+    /// Contributions of a rank. They go by if there is no other rank to combine them with, or if
+    /// the job was aborted, because the root then answers each of them.
     fn admit(&self, rank: u16, binding: Binding) -> Entry {
         let place = rank % RANKS_PER_GROUP;
         let (group, own) = (rank - place, 1 << place);
@@ -142,7 +142,7 @@ impl OpenJob {
         members(key, "admit", data)
     }
 
-    /// Partial sums of ranks of a group at one place, by whatever UDP port (rule 7.9).
+    /// Partial sums of a group's ranks at one place, from any UDP port (rule 7.9).
     fn partial_sums(&self) -> Vec<Entry> {
         let mut places: BTreeMap<_, (Binding, u32, u16)> = BTreeMap::new();
         for (&rank, &binding) in &self.bindings {
@@ -196,7 +196,7 @@ fn members(
     Entry { table: "members", key, priority: 0, action, data }
 }
 
-/// Where frames go to somebody.
+/// The fields that send a frame to a binding.
 fn address_of(binding: Binding) -> Vec<(&'static str, u64)> {
     vec![
         ("mac", mac(binding.mac)),

@@ -1,9 +1,9 @@
-//! The data plane in a switch that runs a program of `p4/`: what it does is the same whatever the
-//! switch and its protocol are.
+//! The data plane in a switch that runs a program of `p4/`, independent of the switch and its
+//! protocol.
 //!
-//! After each change the tables are what [`entries`](crate::entries) says of the jobs that are open
-//! now: what differs is written, and what was written is known entry by entry. So a switch that
-//! refuses in between leaves nothing that the next change would not put right.
+//! After each change, the tables hold the entries that [`entries`](crate::entries) computes from
+//! the open jobs. Only differences are written, and each written entry is remembered. So if the
+//! switch refuses in between, the next change corrects everything.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -32,16 +32,16 @@ use crate::switch::{Entry, Learned, Switch, SwitchError};
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
 
-/// What a switch is to the jobs.
+/// The role of a switch.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// Their aggregator, by a program that can do this.
+    /// The aggregator, with a program that has these capabilities.
     Root(Capabilities),
     /// A combiner.
     Combiner(NextHop),
 }
 
-/// How frames get to a combiner's parent.
+/// The way of frames to a combiner's parent.
 #[derive(Clone, Copy, Debug)]
 pub struct NextHop {
     /// The switch's port.
@@ -65,17 +65,17 @@ struct Shared {
 #[derive(Default)]
 struct State {
     jobs: BTreeMap<u16, OpenJob>,
-    /// What the switch holds.
+    /// The contents of the switch.
     written: Contents,
 }
 
 impl P4DataPlane {
-    /// Serves a switch that was cleared; `learned` are the HELLOs that it tells of, until the data
+    /// Serves a switch that was cleared; `learned` are the HELLOs that it reports, until the data
     /// plane is dropped.
     ///
     /// # Errors
     ///
-    /// When the switch refuses, or there is no thread left.
+    /// When the switch refuses, or no thread can be started.
     pub fn start(
         switch: Box<dyn Switch>,
         role: Role,
@@ -91,7 +91,7 @@ impl P4DataPlane {
         Ok(Self { shared })
     }
 
-    /// Changes an open job, and the tables with it. What it was stays if the switch refuses.
+    /// Changes an open job, and the tables with it. If the switch refuses, the job stays unchanged.
     fn change(
         &self,
         number: u16,
@@ -128,7 +128,7 @@ impl ServesJobs for P4DataPlane {
             }
             _ => return Err(refused(SwitchError("its program has another role".to_owned()))),
         };
-        // Before anything is admitted.
+        // Set the registers before any contribution is admitted.
         for (sets, round) in open.first_rounds() {
             self.shared.switch.write_register(ROUNDS, sets, round).map_err(&refused)?;
         }
@@ -220,12 +220,11 @@ impl DataPlane for P4DataPlane {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // What was written is noted as soon as it is: a panic leaves nothing that the next change
-        // could trip over.
+        // Each written entry is recorded at once, so a panic leaves a consistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all ranks of a job are at one pipeline: registers belong to a pipeline.
+    /// Checks that all ranks of a job are at one pipeline: registers belong to a pipeline.
     fn check_pipelines(&self, number: u16) -> Result<(), SwitchError> {
         let state = self.state();
         let mut found: BTreeMap<_, Vec<u16>> = BTreeMap::new();
@@ -244,15 +243,15 @@ impl Shared {
         Err(SwitchError(format!("all ranks must be at ports of one pipeline, but found {found}")))
     }
 
-    /// Has the switch hold what the jobs say.
+    /// Writes the contents that the jobs need to the switch.
     fn write(&self, state: &mut State) -> Result<(), SwitchError> {
         let wanted = Contents::of(self.switch.ports(), &state.jobs);
         self.change_to(&mut state.written, wanted)
     }
 
-    /// Groups are there before entries that name them, and go after those. What is to go goes
-    /// first, the latest before the others, so that nothing is admitted any more when the rest of a
-    /// job goes.
+    /// Groups are made before the entries that name them, and removed after them. Entries are
+    /// deleted before others are written, in reverse order, so that a job's contributions are no
+    /// longer admitted when its other entries go.
     fn change_to(&self, written: &mut Contents, wanted: Contents) -> Result<(), SwitchError> {
         for (&group, ports) in &wanted.groups {
             if written.groups.get(&group) != Some(ports) {
@@ -286,7 +285,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Modifies entries that are there with other actions, and inserts those that are not.
+    /// Modifies entries that exist with other actions, and inserts new ones.
     fn enter(&self, written: &mut Vec<Entry>, wanted: Vec<Entry>) -> Result<(), SwitchError> {
         let held: HashMap<_, _> =
             written.iter().enumerate().map(|(index, entry)| (entry.id(), index)).collect();
@@ -307,8 +306,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A rank is known from now on by where its first HELLO came from; it asks again, and is
-    /// answered then.
+    /// Binds a rank to the place of its first HELLO; the rank sends it again, and is then answered.
     fn learn(&self, hello: &Learned) {
         let mut state = self.state();
         let job = state.jobs.get_mut(&hello.job).filter(|job| job.spec.epoch == hello.epoch);
@@ -325,12 +323,12 @@ impl Shared {
             }
             return;
         }
-        // Without room in the channel the counters alone tell of it.
+        // If the channel has no room, only the counters count the HELLO.
         (self.events)(event(hello));
     }
 }
 
-/// A job below a combiner, of which no ranks are known yet.
+/// A job below a combiner, without any known ranks yet.
 fn below(
     spec: &JobSpec,
     uplink: Binding,

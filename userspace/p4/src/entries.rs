@@ -1,8 +1,8 @@
-//! What the tables of the program hold, as a function of the jobs that are open. Pure.
+//! The entries of the program's tables, as a function of the open jobs. Without I/O.
 //!
-//! The tables are those of `p4/include/aggregator.p4` and `admission.p4`; those of a combiner are
-//! in [`combiner`](crate::combiner). What refuses a packet names the same reason as
-//! `protocol::aggregator` would, as far as tables can tell.
+//! The tables are in `p4/include/aggregator.p4` and `admission.p4`; [`combiner`](crate::combiner)
+//! has a combiner's tables. A refusal names the same reason as `protocol::aggregator`, as far as
+//! tables can tell.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,9 +17,9 @@ use switchml_protocol::outcome::Outcome;
 use super::switch::{Entry, Match};
 use switchml_userspace_core::data_plane::JobSpec;
 
-/// Jobs that there is room for.
+/// Most jobs at once.
 pub const MAX_JOBS: u16 = 16;
-/// Ranks of a job: bits of a word of a register.
+/// Most ranks of a job: bits of a register's word.
 pub const MAX_RANKS: u16 = 32;
 /// Multicast groups: 1 up to this. Job n has the group n + 1.
 pub const MAX_GROUPS: u16 = MAX_JOBS + 1;
@@ -32,25 +32,25 @@ mod priority {
     pub const FOUND: u32 = 0;
     /// A rank that has not said HELLO.
     pub const RANK: u32 = 1;
-    /// Each reason that a rank's packet may have, in this order.
+    /// The reasons for refusing a known rank's packet, in this order.
     pub const MEMBER: u32 = 2;
     pub const JOB: u32 = 6;
     pub const LAST: u32 = 7;
 }
 
-/// Where frames come in once more: the port of this number of each pipeline of a Tofino switch,
-/// which has no cable. bmv2 needs none.
+/// The recirculation port of each pipeline of a Tofino switch: a port without a cable. bmv2 needs
+/// none.
 pub const RECIRCULATION_PORT: u16 = 68;
 /// Numbers that each pipeline has for its ports.
 pub const PORTS_OF_PIPELINE: u16 = 128;
 
-/// Of rounds: each set has those of one.
+/// Parities of rounds: each set has the rounds of one parity.
 const PARITIES: [u64; 2] = [0, 1];
-/// Most ones in a number up to [`MAX_RANKS`], 31: see [`cover`].
+/// Most ones in a number below [`MAX_RANKS`], that is in 31: see [`cover`].
 const MOST_BLOCKS: usize = MAX_RANKS.ilog2() as usize;
 
-/// Most ternary entries of a priority that a table holds, when there are as many jobs and ranks as
-/// may be: the places that a TCAM, where what matches first is taken, must have for that priority.
+/// Most ternary entries of one priority in a table, with the most jobs and ranks: the places that a
+/// TCAM, which takes the first match, must have for that priority.
 pub fn most_ternary(table: &str, priority: u32) -> usize {
     let jobs = usize::from(MAX_JOBS);
     let members = jobs * usize::from(MAX_RANKS);
@@ -125,34 +125,34 @@ pub const OUTCOMES: &str = "outcomes";
 /// A table, by names.
 #[derive(Debug)]
 pub struct Table {
-    /// Its name.
+    /// The table's name.
     pub name: &'static str,
-    /// Fields of its key, in their order.
+    /// Fields of the key, in order.
     pub key: &'static [&'static str],
-    /// Its actions, with their parameters, in their order.
+    /// Actions, with their parameters, in order.
     pub actions: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// A job, and how far it is.
+/// An open job, and its progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenJob {
-    /// As it was opened.
+    /// The spec with which the job was opened.
     pub spec: JobSpec,
-    /// What each rank's HELLO must carry: of all ranks, or of those below a combiner.
+    /// The secret that each rank's HELLO must carry; at a combiner, only of the ranks below.
     pub secrets: BTreeMap<u16, u32>,
-    /// Where ranks said HELLO from.
+    /// The places from which ranks said HELLO.
     pub bindings: BTreeMap<u16, Binding>,
-    /// At a combiner: where its parent is, and how frames get there.
+    /// At a combiner: the parent's address, and the way of frames to it.
     pub uplink: Option<Binding>,
-    /// Its multicast group.
+    /// The job's multicast group.
     pub group: u16,
-    /// Whether all ranks are known, and RESULTs have somewhere to go.
+    /// Whether all ranks are known, so that RESULTs can be sent.
     pub is_started: bool,
     /// Whether contributions are answered with REJECT.
     pub is_aborted: bool,
 }
 
-/// What the switch holds.
+/// The contents of the switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Entries, each id once, in the order in which to enter them.
@@ -162,7 +162,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Of a switch with these ports and jobs.
+    /// The contents of a switch with these ports and jobs.
     pub fn of(ports: &[u16], jobs: &BTreeMap<u16, OpenJob>) -> Self {
         let flooding = default_action("stations", "flood", vec![("group", FLOODING.into())]);
         let mut entries = vec![flooding];
@@ -184,8 +184,8 @@ impl Contents {
     }
 }
 
-/// Register indices of a job's sets for even and for odd rounds, with what they hold before the
-/// first of them.
+/// Register indices of a job's sets for even and for odd rounds, with their values before the first
+/// round.
 pub fn first_rounds(spec: &JobSpec) -> [(Range<u32>, u32); 2] {
     let slots = spec.slots.end - spec.slots.start;
     let even = 2 * spec.slots.start;
@@ -195,7 +195,7 @@ pub fn first_rounds(spec: &JobSpec) -> [(Range<u32>, u32); 2] {
 }
 
 impl OpenJob {
-    /// What the registers of rounds hold before the first packet; a combiner has none.
+    /// Initial values of the registers of rounds; a combiner has none.
     pub fn first_rounds(&self) -> Vec<(Range<u32>, u32)> {
         if self.uplink.is_some() { Vec::new() } else { first_rounds(&self.spec).into() }
     }
@@ -243,21 +243,21 @@ impl OpenJob {
         }
     }
 
-    /// Whether its rank completes each round.
+    /// Whether the job has one rank, which completes each round.
     fn is_alone(&self) -> bool {
         self.secrets.len() == 1
     }
 
-    /// What goes to its address and that UDP port is for this data plane.
+    /// The entry that takes frames to the job's address and this UDP port for the data plane.
     pub(crate) fn addressed_to(&self, udp_port: u16) -> Entry {
         let aggregator = ("aggregator", word_of(self.spec.address));
         let key = [("is_udp", 1), aggregator, ("udp_port", udp_port.into())];
         exact("aggregators", &key, "ours")
     }
 
-    /// Contributions of a rank to rounds of a parity, from its binding alone.
+    /// The entry for contributions of a rank, from its binding alone, to rounds of a parity.
     fn member(&self, rank: u16, binding: Binding, parity: u64) -> Entry {
-        // Where the rank is alone, those without payload have an entry of their own.
+        // If the rank is alone, contributions without payload have a separate entry.
         let empty = if self.is_alone() { flags::EMPTY } else { 0 };
         let key = self.contributions(
             rank,
@@ -332,7 +332,7 @@ impl OpenJob {
             ("address", word(binding.ip.low().into())),
             ("udp_port", binding.port.get().into()),
         ];
-        // At a combiner it goes on.
+        // At a combiner the HELLO goes on.
         let from = self.uplink.map(|_| ("from", u64::from(self.port_of(number))));
         Entry { data: from.into_iter().collect(), ..exact("bindings", &key, "greet") }
     }
@@ -347,7 +347,7 @@ impl OpenJob {
         ]
     }
 
-    /// Where RESULTs for all go.
+    /// The entry with the destination of RESULTs to all.
     fn audience(&self) -> Entry {
         let key = [("job", self.spec.number.into())];
         Entry { data: self.to_group(), ..exact("jobs", &key, "to_group") }
@@ -409,12 +409,12 @@ impl OpenJob {
     }
 }
 
-/// The port by which frames of a rank come in once more.
+/// The recirculation port for a rank's frames.
 pub(crate) fn again(binding: Binding) -> u16 {
     binding.ifindex as u16 / PORTS_OF_PIPELINE * PORTS_OF_PIPELINE + RECIRCULATION_PORT
 }
 
-/// What a refusal is about.
+/// The packets that a refusal matches.
 #[derive(Clone, Copy)]
 struct Refused {
     is_hello: Match,
@@ -432,18 +432,18 @@ impl Default for Refused {
 }
 
 impl Refused {
-    /// Unless the parser has found something wrong already.
+    /// A refusal, unless the parser has found a reason already.
     fn because(self, priority: u32, outcome: Outcome) -> Entry {
         let reason = vec![("reason", outcome as u64)];
         refusal(bits(0, 0xFF), bits(0, 1), self, priority, "refuse", reason)
     }
 }
 
-/// Refusals that are the same for all jobs. What is left is of an unknown job: the program's own
-/// default.
+/// Refusals that are the same for all jobs. All other packets belong to an unknown job, which is
+/// the program's default reason.
 fn refusals_of_all() -> [Entry; 2] {
     let bad_ip_checksum = vec![("reason", Outcome::BadIpChecksum as u64)];
-    // What parser and check find has this bit: a test compares.
+    // All outcomes that the parser and the check find have this bit; a test checks that.
     let malformed = bits(Outcome::Truncated as u64, Outcome::Truncated as u64);
     [
         refusal(ANY, bits(1, 1), Refused::default(), priority::FOUND, "refuse", bad_ip_checksum),
@@ -479,7 +479,7 @@ fn refusal(
     Entry { table: "refusals", key, priority, action, data }
 }
 
-/// These ranks, in ascending order, as few matches as there are aligned blocks of them.
+/// Matches for these ranks, which must be in ascending order: one for each aligned block of ranks.
 fn cover(ranks: &[u16]) -> Vec<Match> {
     let mut matches = Vec::new();
     let mut rest = ranks;
@@ -501,7 +501,7 @@ pub(crate) fn bits(value: u64, mask: u64) -> Match {
     Match::Ternary { value, mask }
 }
 
-/// Whether the packet says that it carries a check word.
+/// Matches packets that carry a check word, or that do not.
 fn checked(yes: bool) -> Match {
     let flag = u64::from(flags::CHECKED);
     bits(if yes { flag } else { 0 }, flag)
@@ -516,7 +516,7 @@ pub(crate) fn exact(
     Entry { table, key, priority: 0, action, data: Vec::new() }
 }
 
-/// Where frames go to a MAC that is known.
+/// The entry that forwards frames to a known MAC.
 pub(crate) fn station(binding: Binding) -> Entry {
     let to = vec![("port", binding.ifindex.into())];
     Entry { data: to, ..exact("stations", &[("mac", mac(binding.mac))], "forward") }
@@ -534,7 +534,7 @@ pub(crate) fn word(address: Ipv4Addr) -> u64 {
     u32::from(address).into()
 }
 
-/// Of the aggregator, which is one of IPv4: the daemon takes no other for a switch.
+/// The aggregator's address as a number. It is IPv4: the daemon accepts no other for a switch.
 pub(crate) fn word_of(address: IpAddr) -> u64 {
     word(Ip::from(address).low().into())
 }

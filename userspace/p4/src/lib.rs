@@ -1,11 +1,11 @@
-//! The data planes in switches that run a program of this folder, `tofino.p4` or `bmv2.p4`.
+//! The data planes in switches that run a program of the folder `p4`, `tofino.p4` or `bmv2.p4`.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`data_plane`] | the data plane, whatever the switch and its protocol are |
 //! | [`entries`] | what the tables hold, as a function of the jobs |
-//! | [`combiner`] | what those of a combiner hold beside |
-//! | [`switch`] | what a switch takes |
+//! | [`combiner`] | what the tables of a combiner hold in addition |
+//! | [`switch`] | the interface of a switch, independent of its protocol |
 //! | [`tofino`] | a Tofino switch, over BFRT |
 //! | [`bmv2`] | bmv2's `simple_switch`, over Thrift |
 

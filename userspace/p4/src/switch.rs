@@ -1,21 +1,20 @@
-//! What a switch that runs the P4 program takes from the control plane, whatever it is controlled
-//! by.
+//! The interface of a switch that runs the P4 program, independent of the switch's protocol.
 
 use std::ops::Range;
 
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-/// A switch that runs a program of `p4/`. It was cleared when it was taken over: no entries but
-/// constant ones.
+/// A switch that runs a program of `p4/`. It was cleared when it was taken over, so it has only
+/// constant entries.
 ///
-/// Names are those of the source, without the controls that they are in: the switch finds its own
-/// in what the compiler says.
+/// Names are as in the source, without the controls: the switch finds the full names in the
+/// compiler's output.
 pub trait Switch: Send + Sync {
-    /// What the data plane is called.
+    /// Name of the data plane.
     fn name(&self) -> &'static str;
 
-    /// One line on where the switch is and what it runs.
+    /// One line about the switch and its program.
     fn attachment(&self) -> String;
 
     /// Entries of each register of a set's state; two for each slot.
@@ -24,24 +23,24 @@ pub trait Switch: Send + Sync {
     /// All ports that stations may be behind.
     fn ports(&self) -> &[u16];
 
-    /// The pipeline that a port belongs to. Each has registers of its own.
+    /// The pipeline of a port. Each pipeline has its own registers.
     fn pipeline(&self, port: u16) -> u16;
 
-    /// Puts an entry into its table, which has none with that key and priority.
+    /// Inserts an entry into its table, which has none with the same key and priority.
     ///
     /// # Errors
     ///
     /// When the switch refuses, or cannot be reached.
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError>;
 
-    /// Gives the entry of that key and priority another action or other data.
+    /// Changes the action or data of the entry with this key and priority.
     ///
     /// # Errors
     ///
     /// When the switch refuses, or cannot be reached.
     fn modify(&self, entry: &Entry) -> Result<(), SwitchError>;
 
-    /// Removes the entry of that key and priority.
+    /// Removes the entry with this key and priority.
     ///
     /// # Errors
     ///
@@ -60,8 +59,7 @@ pub trait Switch: Send + Sync {
         value: u32,
     ) -> Result<(), SwitchError>;
 
-    /// Makes a multicast group of these ports, in place of what it was. Without ports there is no
-    /// such group.
+    /// Sets the ports of a multicast group. Without ports the group is removed.
     ///
     /// # Errors
     ///
@@ -76,30 +74,30 @@ pub trait Switch: Send + Sync {
     fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError>;
 }
 
-/// Why the switch did not do it: one line.
+/// Why the switch refused, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SwitchError(pub String);
 
 /// An entry of a table. Without a key it is the table's default action: inserting or modifying sets
-/// it, deleting gives the table its own one back.
+/// it, deleting restores the program's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its table.
+    /// The entry's table.
     pub table: &'static str,
     /// Names and matches, in the order of the table's key.
     pub key: Vec<(&'static str, Match)>,
-    /// Of entries that match alike, the one with the lowest number is taken. 0 in tables that match
-    /// exactly.
+    /// Of several entries that match, the one with the lowest priority is taken. 0 in tables with
+    /// exact matches.
     pub priority: u32,
-    /// What is done.
+    /// The entry's action.
     pub action: &'static str,
     /// Names and values of the action's parameters, in their order.
     pub data: Vec<(&'static str, u64)>,
 }
 
 impl Entry {
-    /// What tells it from the others.
+    /// Identifies the entry among all others.
     pub fn id(&self) -> EntryId<'_> {
         (self.table, &self.key, self.priority)
     }
@@ -108,29 +106,30 @@ impl Entry {
 /// Table, key and priority.
 pub type EntryId<'a> = (&'static str, &'a [(&'static str, Match)], u32);
 
-/// What a field must be.
+/// The match of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// In tables that match exactly.
+    /// An exact value, in tables with exact matches.
     Exact(u64),
-    /// In the others: the bits of the mask must be as in the value, which has no further ones.
+    /// In other tables: the bits under the mask must be those of the value, which has no other
+    /// ones.
     Ternary {
-        /// The bits.
+        /// The value.
         value: u64,
-        /// Which of them count; none if the field may be anything.
+        /// The mask; 0 if the field may be anything.
         mask: u64,
     },
 }
 
-/// A HELLO that the program told the control plane of: it carries the secret of its rank.
+/// A HELLO that the program reported to the control plane: it carries its rank's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// Number of the job.
     pub job: u16,
-    /// Its epoch.
+    /// Epoch of the job.
     pub epoch: u32,
     /// The rank.
     pub rank: u16,
-    /// Where it came from; the switch's port is the interface.
+    /// The HELLO's source; the interface is the switch's port.
     pub binding: Binding,
 }

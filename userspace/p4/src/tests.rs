@@ -1,5 +1,5 @@
-//! The entries, against the P4 source and against the reference of admission; and what is written
-//! to a switch, change by change.
+//! The entries, against the P4 source and against the reference of admission; and the writes to a
+//! switch for each change.
 
 mod admission;
 mod changes;
@@ -17,7 +17,7 @@ use crate::entries::OpenJob;
 use switchml_userspace_core::data_plane::JobSpec;
 
 const EPOCH: u32 = 0xABCD_EF01;
-/// Of a job.
+/// Slots of a job.
 const SLOTS: u32 = 16;
 
 /// Ports, addresses and so on that follow from the rank.
@@ -46,7 +46,7 @@ fn spec(number: u16, ranks: u16, slots: std::ops::Range<u32>) -> JobSpec {
     }
 }
 
-/// A job of which all ranks, or none, have said HELLO.
+/// A job of which all ranks have said HELLO, or none.
 fn job(number: u16, ranks: u16, is_known: bool) -> OpenJob {
     let first = SLOTS * u32::from(number);
     let mut job = OpenJob::new(spec(number, ranks, first..first + SLOTS));
@@ -57,7 +57,7 @@ fn job(number: u16, ranks: u16, is_known: bool) -> OpenJob {
     job
 }
 
-/// A job of which these ranks are below a combiner, and have said HELLO.
+/// A job of which these ranks are below a combiner and have said HELLO.
 fn below(number: u16, ranks: std::ops::Range<u16>) -> OpenJob {
     let known = job(number, ranks.end, true);
     let has = |rank: &u16| ranks.contains(rank);

@@ -1,9 +1,9 @@
-//! What the manual's pages say beside the options: switchml-aggregator(8) and
+//! The parts of the manual that are not about options: switchml-aggregator(8) and
 //! switchml-aggregator.toml(5).
 
 use switchml_cli::pages::{Manual, Section};
 
-/// Of the daemon and its commands.
+/// Manual of the daemon and its commands.
 pub const MANUAL: Manual = Manual {
     section: "8",
     sections: &[FILES, SIGNALS, EXIT_STATUS, ENVIRONMENT, EXAMPLES, SEE_ALSO],

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use switchml_userspace_core::jobs::{Quota, Quotas};
 
-/// What one `--tenant-quota` says.
+/// The contents of one `--tenant-quota`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantQuota {
-    /// Whose; `None` is all tenants'.
+    /// The tenant; `None` for the default of all tenants.
     tenant: Option<String>,
     quota: Quota,
 }
@@ -49,11 +49,11 @@ pub fn parse(given: &str) -> Result<TenantQuota, String> {
     Ok(TenantQuota { tenant, quota })
 }
 
-/// All that were given.
+/// All quotas that were given.
 ///
 /// # Errors
 ///
-/// Whose quota was given twice.
+/// If a tenant's quota is given twice.
 pub fn all(given: &[TenantQuota]) -> Result<Quotas, String> {
     let (mut of_all, mut named) = (None, BTreeMap::new());
     for TenantQuota { tenant, quota } in given {

@@ -1,4 +1,4 @@
-//! What a combiner's control plane does: in the data plane, to ranks' streams, to its parent.
+//! The outside world of a combiner's control plane: data plane, ranks' streams, parent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,12 +13,12 @@ use tracing::{error, info, warn};
 
 use super::{Link, State, Streams, lock};
 
-/// How long the parent may take to hear that a rank was lost.
+/// Longest time to tell the parent that a rank was lost.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 pub struct ProxyIo {
     pub data_plane: Arc<dyn DataPlane>,
-    /// Where timers find the proxy.
+    /// The state, where timers find the proxy.
     pub state: Weak<Mutex<State>>,
     pub streams: Streams,
     pub links: BTreeMap<StreamId, Link>,
@@ -48,7 +48,7 @@ impl Io for ProxyIo {
         let Some(Link { client, listener }) = self.links.remove(&stream) else { return };
         let mut client = client;
         tokio::spawn(async move {
-            // What it does not hear, the end of the connection tells.
+            // If the parent does not get the request, the end of the connection tells it.
             let _ = tokio::time::timeout(GOODBYE, client.leave(request)).await;
             listener.abort();
         });

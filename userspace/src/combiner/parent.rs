@@ -20,17 +20,17 @@ use tonic::transport::Channel;
 
 /// Longest wait for a connection, and for the answer to a first question.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most combiners on the way to the root that are looked at.
+/// Most combiners on the way to the root that are checked.
 const MAX_DEPTH: usize = 16;
 
-/// Where the parent's control plane is, and how it is reached.
+/// The parent's control plane: its addresses, and the TLS settings to reach it.
 #[derive(Clone, Debug)]
 pub struct Parent {
     addresses: Arc<[SocketAddr]>,
     way: Arc<Way>,
 }
 
-/// The name of an aggregator's host, as it was given, and what TLS it is known by.
+/// The name of an aggregator's host, as it was given, and the TLS settings that identify it.
 #[derive(Debug, Default)]
 struct Way {
     host: String,
@@ -40,15 +40,15 @@ struct Way {
 /// Why an aggregator cannot be the parent.
 #[derive(Debug, thiserror::Error)]
 pub enum ParentError {
-    /// Nobody answers.
+    /// No aggregator answers.
     #[error(
         "no aggregator answers at the parent's address {parent} ({why}); start it first, or give \
          the address where it runs with --parent"
     )]
     Unreachable {
-        /// Where it was looked for.
+        /// The addresses that were tried.
         parent: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// There is no TLS connection.
@@ -56,16 +56,16 @@ pub enum ParentError {
     Tls {
         /// The parent.
         parent: String,
-        /// What is wrong with it.
+        /// The cause.
         why: TlsError,
     },
-    /// It is this daemon.
+    /// The address is this daemon's own.
     #[error(
         "--parent {0} is this aggregator itself; give the address of the root, or of a combiner \
          nearer to it"
     )]
     Itself(String),
-    /// Its way to the root leads here.
+    /// The parent's way to the root leads to this daemon.
     #[error(
         "--parent {parent} leads back here, by {by}: combiners in a circle; give one of them a \
          --parent that leads to the root, or none"
@@ -73,10 +73,10 @@ pub enum ParentError {
     Circle {
         /// The parent.
         parent: String,
-        /// Where the last of the others is.
+        /// The address of the combiner that leads back to this daemon.
         by: String,
     },
-    /// It is of another version.
+    /// The parent has another version.
     #[error(
         "the aggregator at {parent} has version {theirs}, this one {ours}; run the same version on \
          all hosts"
@@ -84,12 +84,12 @@ pub enum ParentError {
     Version {
         /// The parent.
         parent: String,
-        /// Its version, and that of the protocol.
+        /// The parent's version, and its version of the protocol.
         theirs: String,
-        /// This one's.
+        /// This daemon's versions.
         ours: String,
     },
-    /// Its data plane takes no partial sums.
+    /// The parent's data plane takes no partial sums.
     #[error(
         "the aggregator at {parent} does not accept partial sums: its data plane is {data_plane}; \
          start it with --data-plane xdp or software, or connect ranks to it directly"
@@ -97,7 +97,7 @@ pub enum ParentError {
     NoPartialSums {
         /// The parent.
         parent: String,
-        /// What it has.
+        /// The parent's data plane.
         data_plane: String,
     },
 }
@@ -110,18 +110,18 @@ impl fmt::Display for Parent {
 }
 
 impl Parent {
-    /// The one at the first of these addresses that answers, without TLS.
+    /// The aggregator at the first of these addresses that answers, without TLS.
     pub fn new(addresses: Vec<SocketAddr>) -> Self {
         Self { addresses: addresses.into(), way: Arc::default() }
     }
 
-    /// The same by TLS, given as this host.
+    /// The parent with TLS, where `host` is the name that was given.
     pub fn by_tls(self, host: String, tls: ClientTls) -> Self {
         Self { way: Arc::new(Way { host, tls }), ..self }
     }
 
-    /// Makes sure that it is there, and can be the parent of this daemon, which listens at `here`.
-    /// Goes on with the address that answered.
+    /// Checks that the parent answers, and can be the parent of this daemon, which listens at
+    /// `here`. The result has the address that answered.
     ///
     /// # Errors
     ///
@@ -179,7 +179,8 @@ impl Parent {
     }
 }
 
-/// Whether the way from a parent to the root leads past this daemon, which listens at `here`.
+/// Checks that the way from the parent to the root does not lead through this daemon, which listens
+/// at `here`.
 async fn check_way(
     parent: String,
     mut status: StatusReply,
@@ -189,7 +190,7 @@ async fn check_way(
     let mut by = parent.clone();
     for _ in 0..MAX_DEPTH {
         let Ok(next) = status.parent.parse::<SocketAddr>() else { return Ok(()) };
-        // One that is away now says it when somebody joins.
+        // If a combiner is away now, ranks that join will be told.
         let Ok(own) = probe(next).await else { return Ok(()) };
         if is_same(own, next, here) {
             return Err(ParentError::Circle { parent, by });
@@ -206,7 +207,7 @@ fn is_same(own: SocketAddr, other: SocketAddr, here: SocketAddr) -> bool {
     own.ip() == other.ip() && other.port() == here.port() && is_heard
 }
 
-/// This end's address of a connection to there.
+/// This end's address of a connection to `address`.
 async fn probe(address: SocketAddr) -> Result<SocketAddr, String> {
     let stream = timeout(PATIENCE, TcpStream::connect(address)).await;
     let stream = stream.map_err(|_| format!("no answer for {} s", PATIENCE.as_secs()))?;
@@ -238,7 +239,7 @@ async fn connect(address: SocketAddr, way: &Way) -> Result<Connection, ConnectEr
     connection.await
 }
 
-/// A parent's refusal, as it goes on to below; UNAVAILABLE if there was no answer.
+/// A parent's refusal, to be passed on to below; UNAVAILABLE if there was no answer.
 pub fn relayed(parent: &Parent, status: Status) -> Status {
     match status.source() {
         None => Status::new(status.code(), status.message()),
@@ -249,7 +250,7 @@ pub fn relayed(parent: &Parent, status: Status) -> Status {
     }
 }
 
-/// What a failed request says: a failure underneath it, or the parent's own words.
+/// The reason of a failed request: an underlying failure, or the parent's message.
 pub fn reason(status: &Status) -> String {
     status.source().map_or_else(|| status.message().to_owned(), root_cause)
 }

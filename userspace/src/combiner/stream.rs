@@ -1,4 +1,4 @@
-//! What a rank below hears.
+//! The event streams of ranks below.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -15,7 +15,7 @@ use crate::cli::{DataPlaneKind, Options, SecurityOptions};
 pub fn check(options: &Options) -> anyhow::Result<()> {
     let security = &options.security;
     if makes_files(security) {
-        // That is for the daemon to do.
+        // The daemon will make the certificate itself; only the token keys can be checked.
         TokenKeys::read(&security.token_keys)?;
     } else {
         check_exposure(&guard(security)?, options.control)?;
@@ -30,7 +30,7 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the daemon would make a certificate and write it down.
+/// Whether the daemon would make a certificate and write it to files.
 fn makes_files(security: &SecurityOptions) -> bool {
     let files = security.tls_cert.iter().chain(&security.tls_key);
     security.tls_self_signed && files.clone().count() > 0 && !files.into_iter().any(|f| f.exists())

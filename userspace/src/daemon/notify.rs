@@ -1,5 +1,5 @@
-//! Tells the service manager that has started this process how it is (sd_notify(3)); nobody, if
-//! none has.
+//! Tells the state of this process to the service manager that started it (sd_notify(3)), if one
+//! did.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -12,18 +12,18 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// It reads its options again, until it is [`ready`].
+/// The daemon reads its options again, until it is [`ready`].
 pub fn reloading() {
     tell(&[NotifyState::Reloading]);
 }
 
-/// It is about to end.
+/// The daemon is about to end.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Says in time, again and again, that the daemon lives, after `check` has returned. Nothing if
-/// nobody waits for that.
+/// Tells regularly, within the service manager's time, that the daemon lives, each time after
+/// `check` has returned. Does nothing if no watchdog was asked for.
 pub async fn watchdog(check: impl Fn()) -> Infallible {
     let Some(limit) = sd_notify::watchdog_enabled() else { return pending().await };
     loop {

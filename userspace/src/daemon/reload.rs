@@ -1,4 +1,4 @@
-//! SIGHUP: the options are read again, and those take effect that can while the daemon runs.
+//! SIGHUP: reads the options again, and applies those that can change while the daemon runs.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use tracing::{info, warn};
 use super::{notify, read_token_keys};
 use crate::cli::{self, Options};
 
-/// The options whose changes take effect. Those of TLS name files, which are read for each
+/// The options whose changes take effect. TLS options name files, which are read for each
 /// connection in any case.
 const RELOADED: [&str; 3] = ["iface", "tenant-quota", "token-key"];
 
-/// What runs, and may go on otherwise.
+/// The running parts of the daemon that options can change.
 pub struct Reloads {
-    /// As what its options were given.
+    /// clap's matches for the options at the start.
     pub matches: ArgMatches,
-    /// What serves the packets.
+    /// The data plane.
     pub data_plane: Arc<dyn DataPlane>,
     /// SIGHUP.
     pub hangups: Signal,
-    /// Who serves the jobs; none at a combiner, which has nothing to change.
+    /// The service; `None` at a combiner, whose service has nothing to change.
     pub service: Option<Service>,
 }
 
@@ -42,7 +42,7 @@ impl Reloads {
         }
     }
 
-    /// All of it, or why nothing has changed.
+    /// Applies all changes, or returns why nothing has changed.
     fn reload(&self) -> Result<(), String> {
         let (cli, matches) = cli::parse_again()?;
         let Options { interfaces, security, .. } = &cli.options;
@@ -58,12 +58,12 @@ impl Reloads {
         Ok(())
     }
 
-    /// Options that were given otherwise, and take no effect.
+    /// Options that have changed without effect.
     fn unchanged(&self, matches: &ArgMatches) -> Vec<String> {
         let has_key = |matches: &ArgMatches| matches.contains_id("token_keys");
         let is_switched = has_key(matches) != has_key(&self.matches);
         let takes_effect = |option: &str| match option {
-            // Whether ranks need tokens at all is the daemon's for good.
+            // Whether ranks need tokens at all cannot change while the daemon runs.
             "token-key" => !is_switched,
             option => RELOADED.contains(&option),
         };

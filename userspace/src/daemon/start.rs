@@ -17,15 +17,15 @@ use tokio::time::{Instant, timeout};
 use super::unavailable;
 use crate::cli::{self, DataPlaneKind, Options};
 
-/// How often a start that is to end is told so.
+/// How often a start that should end is interrupted again.
 const AGAIN: Duration = Duration::from_millis(10);
-/// How long it may take to end: a few hundredths of a second but on a busy machine, or where a
-/// switch does not answer.
+/// Longest wait for the start to end: it takes a few hundredths of a second, longer on a busy
+/// machine or if a switch does not answer.
 const HALT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Starts the data plane, in a thread of its own: a signal to a thread that loads a program makes
-/// the verifier give up, and the loader try again with a log, which takes many seconds. `None` if
-/// `stop` was ready first; then nothing of the data plane is left.
+/// Starts the data plane in a separate thread: a signal to a thread that loads a program makes the
+/// verifier give up and the loader try again with a log, which takes many seconds. `None` if `stop`
+/// was ready first; then nothing of the data plane is left.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub async fn start_unless(
         halt.halt();
         match timeout(AGAIN, &mut started).await {
             Err(_) => {}
-            // It was faster.
+            // The data plane started before it was interrupted.
             Ok(Ok(Ok(data_plane))) => {
                 data_plane.stop();
                 return Ok(None);
@@ -77,7 +77,7 @@ fn start_software(options: &Options, events: EventSink) -> io::Result<Arc<dyn Da
     })
 }
 
-/// How many cells a combiner has: as many as it is told, or by this host's memory.
+/// The number of cells of a combiner: the option's value, or the default for this host's memory.
 fn cells(options: &Options) -> u32 {
     let info = rustix::system::sysinfo();
     let memory = info.totalram.saturating_mul(info.mem_unit.into());

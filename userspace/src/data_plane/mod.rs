@@ -1,4 +1,4 @@
-//! The data planes of this host; those in switches are the crate `switchml-p4`.
+//! The data planes of this host; the data planes in switches are in the crate `switchml-p4`.
 
 pub mod software;
 mod worker_thread;

@@ -46,14 +46,14 @@ impl Drop for WorkerThread {
         // An eventfd takes 8 bytes, a number; it fails only when that number would overflow.
         let _ = rustix::io::write(&self.stop.0, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by itself.
+            // A panic in the thread has been reported already.
             let _ = thread.join();
         }
     }
 }
 
 impl Stop {
-    /// Waits until there is something to read, true, or the thread has been told to end, false.
+    /// Waits until there is something to read (true), or the thread has been told to end (false).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the control plane does: in the data plane, to ranks' streams, to the log.
+//! The outside world of the daemon's control plane: data plane, ranks' streams, log.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
@@ -17,16 +17,16 @@ use crate::mailbox::Sender;
 #[derive(Clone)]
 pub struct DaemonIo {
     pub data_plane: Arc<dyn DataPlane>,
-    /// How many lines of the log each host has caused.
+    /// Counts of the lines of the log that each host has caused.
     pub hosts: Arc<Hosts>,
-    /// The host that causes what is done.
+    /// The host that causes the current effects.
     pub cause: Option<IpAddr>,
-    /// Where timers find the control plane.
+    /// The state, where timers find the control plane.
     pub state: Weak<Mutex<State>>,
 }
 
 impl DaemonIo {
-    /// What is done because of a host.
+    /// The same I/O, with effects caused by this host.
     pub fn caused_from(&self, host: Option<IpAddr>) -> Self {
         Self { cause: host, ..self.clone() }
     }

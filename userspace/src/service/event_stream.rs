@@ -1,4 +1,4 @@
-//! What a rank hears.
+//! The event stream of a rank.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ pub struct EventStream {
     pub(super) events: Receiver,
     pub(super) id: StreamId,
     pub(super) peer: Peer,
-    /// Whether the client has heard that it is over.
+    /// Whether the client was told that the stream is over.
     pub(super) is_over: bool,
     pub(super) trace: RankTrace,
     pub(super) service: Service,
@@ -38,7 +38,7 @@ impl Stream for EventStream {
     }
 }
 
-/// An event as it travels. A stream that breaks does so for now: whoever can, resumes.
+/// An event as a message. A broken stream gives UNAVAILABLE: ranks that can will resume.
 pub(crate) fn message(event: Result<Event, String>) -> Result<JoinEvent, Status> {
     match event {
         Ok(event) => Ok(JoinEvent { event: Some(event) }),
@@ -48,7 +48,7 @@ pub(crate) fn message(event: Result<Event, String>) -> Result<JoinEvent, Status>
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        // Whoever is told that the job is gone finds its spans at an end.
+        // When the client learns that the job is gone, its spans have ended already.
         self.trace = RankTrace::default();
         let from = self.peer.ip();
         if let Some(from) = from.filter(|_| !self.is_over) {

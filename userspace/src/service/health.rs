@@ -11,7 +11,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::web;
 
-/// What is asked for by whoever wants to know whether the daemon lives, as `/healthz` does.
+/// The name of the service whose health says that the daemon lives, as `/healthz` does.
 const LIVENESS: &str = "liveness";
 
 /// The service that answers for this one.
@@ -29,7 +29,7 @@ impl<A: Aggregator> Health for Probes<A> {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let serves = match request.into_inner().service.as_str() {
             LIVENESS => true,
-            // As `/readyz`.
+            // The answer of `/readyz`.
             "" | SERVICE_NAME => web::is_ready(&*self.0).await,
             other => {
                 return Err(Status::not_found(format!(

@@ -29,7 +29,7 @@ pub fn join_refused(error: JoinError) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// As what it is counted.
+/// The reason by which the error is counted.
 pub fn reason(error: &JoinError) -> Reason {
     match error {
         JoinError::DuplicateRank { .. } => Reason::TakenRank,

@@ -1,5 +1,6 @@
-//! Keeps those who are no ranks from keeping ranks out: what they ask is answered one after the
-//! other, and of each host only so often. Who takes back too many requests is cut off.
+//! Keeps clients that are no ranks from slowing ranks down: their requests are served one at a
+//! time, and their number is limited for each host. A client that cancels too many requests is cut
+//! off.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::hosts::{MOST_RESETS, TooMuch};
 use crate::incoming::Peer;
 use crate::refusals::Reason;
 
-/// What ranks call. All but Join carry a member's secret.
+/// Methods that ranks call. All except Join carry a member's secret.
 const OF_RANKS: [&str; 8] = [
     "Join",
     "Resume",
@@ -33,10 +34,10 @@ const OF_RANKS: [&str; 8] = [
     "ReportRoundTrips",
     "Examine",
 ];
-/// Whoever looks whether the daemon lives waits for nobody.
+/// Probes that ask whether the daemon lives do not wait for other requests.
 const PROBES: [&str; 2] = ["/healthz", "/grpc.health.v1.Health/Check"];
 
-/// The same routes, within these bounds.
+/// The routes with these limits.
 pub fn bounded(routes: Routes, guard: Arc<Guard>) -> Routes {
     let turns = Arc::new(Semaphore::new(1));
     let serve = move |request: Request, next: Next| {
@@ -53,7 +54,7 @@ async fn serve(request: Request, next: Next, guard: Arc<Guard>, turns: &Semaphor
     };
     let mut unanswered =
         Unanswered { guard: Arc::clone(&guard), peer: peer.clone(), from, waits: true };
-    // If it ends before it should, the answer is for nobody.
+    // Set if the request's body is cut off: then nobody waits for the answer.
     let is_cut = Arc::new(AtomicBool::new(false));
     let request = request.map(|body| watched(body, Arc::clone(&is_cut)));
     let response = if let Some(method) = method_of_rank(request.uri().path()) {
@@ -81,7 +82,7 @@ async fn serve(request: Request, next: Next, guard: Arc<Guard>, turns: &Semaphor
     response
 }
 
-/// The same body, which tells if it is cut off.
+/// The body, which sets `is_cut` if it is cut off.
 fn watched(body: Body, is_cut: Arc<AtomicBool>) -> Body {
     Body::new(body.map_err(move |error| {
         is_cut.store(true, Ordering::Relaxed);
@@ -89,19 +90,19 @@ fn watched(body: Body, is_cut: Arc<AtomicBool>) -> Body {
     }))
 }
 
-/// What of [`OF_RANKS`] is called.
+/// The method of [`OF_RANKS`] that is called.
 fn method_of_rank(path: &str) -> Option<&'static str> {
     let method = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
     OF_RANKS.into_iter().find(|known| *known == method)
 }
 
-/// Whether a rank's call that failed may have been a stranger's. How many joins there may be is
-/// counted elsewhere, but not those beyond that.
+/// Whether a failed call may have come from a stranger. Joins have another limit; only joins beyond
+/// it count here.
 fn is_strangers(method: &str, code: Code) -> bool {
     method != "Join" || code == Code::ResourceExhausted
 }
 
-/// Counts a request of a stranger. Who has made too many is refused, and its connection closed.
+/// Counts a stranger's request. Beyond the limit, the request is refused and the connection closed.
 fn ask(guard: &Guard, peer: &Peer, from: IpAddr) -> Result<(), TooMuch> {
     guard.hosts.ask(from, Instant::now()).inspect_err(|why| {
         if peer.hang_up() {
@@ -110,7 +111,7 @@ fn ask(guard: &Guard, peer: &Peer, from: IpAddr) -> Result<(), TooMuch> {
     })
 }
 
-/// A request of `peer`'s was taken back. Who does that too often has its connection closed.
+/// A request of `peer`'s was cancelled. A client that cancels too often has its connection closed.
 pub(crate) fn taken_back(guard: &Guard, peer: &Peer, from: IpAddr) {
     if !guard.hosts.reset(from, Instant::now()) && peer.hang_up() {
         let why =
@@ -119,7 +120,7 @@ pub(crate) fn taken_back(guard: &Guard, peer: &Peer, from: IpAddr) {
     }
 }
 
-/// A request; if this is dropped before there is an answer, the client has taken it back.
+/// A request; if this is dropped before there is an answer, the client has cancelled it.
 struct Unanswered {
     guard: Arc<Guard>,
     peer: Peer,

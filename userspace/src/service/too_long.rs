@@ -12,7 +12,7 @@ use crate::guard::Guard;
 use crate::incoming::Peer;
 use crate::refusals::Reason;
 
-/// The same routes of gRPC, which count.
+/// The routes of gRPC, with a count of messages that are too long.
 pub fn counted(routes: Routes, guard: Arc<Guard>) -> Routes {
     let count = move |request: Request, next: Next| {
         let guard = Arc::clone(&guard);

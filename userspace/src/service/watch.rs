@@ -1,4 +1,4 @@
-//! What the service looks at by itself, now and then.
+//! The service's periodic checks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,32 +14,32 @@ use tracing::debug;
 use super::{Service, State};
 use crate::mailbox::Sender;
 
-/// How often the data plane's ports are looked at.
+/// How often the data plane's ports are checked.
 const PORTS_INTERVAL: Duration = Duration::from_millis(500);
-/// How often the slots of running jobs are. A look reads some 20 of a job's, 30 us of the kernel's
-/// time.
+/// How often the slots of running jobs are read: some 20 of a job's slots each time, which takes
+/// the kernel 30 us.
 const SLOTS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Has the data plane follow its ports, beside all else; `lose` hears of each that was lost.
+/// Has the data plane check its ports, in the background; calls `lose` for each lost port.
 pub(crate) async fn follow_ports(data_plane: &Arc<dyn DataPlane>, lose: impl Fn(LostPort)) {
     let mut ticks = interval(PORTS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let data_plane = Arc::clone(data_plane);
-        // It may have to load a program.
+        // The check may have to load a program.
         let lost = tokio::task::spawn_blocking(move || data_plane.lost_ports()).await;
         lost.unwrap_or_default().into_iter().for_each(&lose);
     }
 }
 
 impl Service {
-    /// For as long as it is polled.
+    /// Runs all checks as long as it is polled.
     pub(super) async fn watch(&self) {
         tokio::join!(self.watch_ports(), self.watch_slots(), self.watch_throughput());
     }
 
-    /// Ends jobs whose ranks cannot be reached any more.
+    /// Ends jobs whose ranks can no longer be reached.
     async fn watch_ports(&self) {
         follow_ports(&self.data_plane, |port| {
             let State { control_plane, io, .. } = &mut *self.lock();
@@ -48,8 +48,8 @@ impl Service {
         .await
     }
 
-    /// Finds out for whom running jobs wait. Of several shards of a job the first tells: all calls
-    /// have chunks there.
+    /// Finds the ranks that running jobs wait for. Of several shards of a job it reads the first:
+    /// all calls have chunks there.
     async fn watch_slots(&self) {
         let mut ticks = interval(SLOTS_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -69,7 +69,7 @@ impl Service {
         }
     }
 
-    /// Finds out what running jobs get done.
+    /// Measures the throughput of running jobs.
     async fn watch_throughput(&self) {
         let mut ticks = interval(throughput::PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

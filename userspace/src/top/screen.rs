@@ -1,4 +1,4 @@
-//! What `top` shows: the tables of the status page, one below the other.
+//! The screen of `top`: the tables of the status page, one below the other.
 
 use std::time::Instant;
 
@@ -9,36 +9,36 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use switchml_userspace::view::{JobView, MemberView, Role, View};
 
-/// What is shown.
+/// The contents of the screen.
 pub struct Screen {
     view: View,
     seen_at: Instant,
     /// The view before, and seconds between both, for rates.
     before: Option<(View, f64)>,
     trouble: Option<String>,
-    /// Lines above those that are shown.
+    /// Number of lines above the visible part.
     offset: u16,
 }
 
 impl Screen {
-    /// Of what was seen first.
+    /// The screen with the first view.
     pub fn new(view: View, seen_at: Instant) -> Self {
         Self { view, seen_at, before: None, trouble: None, offset: 0 }
     }
 
-    /// Takes in what was seen later.
+    /// Replaces the view with a later one.
     pub fn update(&mut self, view: View, now: Instant) {
         let passed = now.saturating_duration_since(self.seen_at).as_secs_f64();
         let before = std::mem::replace(&mut self.view, view);
         (self.before, self.seen_at, self.trouble) = (Some((before, passed)), now, None);
     }
 
-    /// There was no answer.
+    /// Shows that there was no answer.
     pub fn complain(&mut self, why: String) {
         self.trouble = Some(why);
     }
 
-    /// Moves down by so many lines.
+    /// Scrolls down by this many lines.
     pub fn scroll(&mut self, lines: i32) {
         self.offset = self.offset.saturating_add_signed(lines.try_into().unwrap_or_default());
     }
@@ -126,8 +126,8 @@ impl Screen {
         })
     }
 
-    /// How fast a counter has grown, per second; `None` if that is not known. A counter that is
-    /// smaller than before has begun anew.
+    /// How fast a counter has grown, per second; `None` if it is not known. A counter that is
+    /// smaller than before has been reset.
     fn rate(&self, now: u64, before: Option<u64>) -> Option<f64> {
         let (_, seconds) = self.before.as_ref()?;
         let grown = now.checked_sub(before?)?;
@@ -168,7 +168,8 @@ fn member((job, member): (&JobView, &MemberView)) -> [Cell; 6] {
 
 const WRONG: Style = Style::new().red().bold();
 
-/// Text of a table, and its style. Names are strangers' text, so control characters are shown.
+/// Text of a table, and its style. Names may contain anything, so control characters are made
+/// visible.
 type Cell = (String, Style);
 
 fn plain(text: impl AsRef<str>) -> Cell {
@@ -179,7 +180,7 @@ fn wrong(text: impl AsRef<str>) -> Cell {
     (text.as_ref().escape_debug().to_string(), WRONG)
 }
 
-/// The head, and a line for each row; columns are as wide as what is in them.
+/// The head, and a line for each row; columns are as wide as their contents.
 fn table<const N: usize>(
     head: [&str; N],
     rows: impl Iterator<Item = [Cell; N]>,

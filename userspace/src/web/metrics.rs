@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use super::process::Process;
 use crate::view::{Bucket, JobView, Role, TimesView, View};
 
-/// Ranks of a job that have a time of their own: a job may have 1024, and each would be a series.
+/// Most ranks of a job with a time series each: a job may have 1024 ranks.
 const MOST_RANKS: usize = 16;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -53,8 +53,8 @@ struct State {
     state: &'static str,
 }
 
-/// Jobs may have the same name, one of them aborted; a job that waits has no number. No label is
-/// `job`, because Prometheus has one of its own.
+/// The labels of a job. Two jobs may have the same name if one is aborted; a waiting job has no
+/// number. No label is `job`, because Prometheus has one of its own.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Job {
     name: String,
@@ -71,7 +71,7 @@ struct Rank {
 /// A histogram that was counted elsewhere.
 #[derive(Debug)]
 struct Counted {
-    /// Bounds in seconds, and counts; none has those of the buckets before it.
+    /// Bounds in seconds, and counts; no count includes those of earlier buckets.
     buckets: Vec<(f64, u64)>,
     sum: f64,
 }
@@ -99,7 +99,7 @@ impl EncodeMetric for Counted {
 /// A scrape's text, as OpenMetrics 1.0.
 pub fn openmetrics(view: &View, process: &Process) -> String {
     let mut registry = Registry::with_prefix("switchml");
-    // Not as OpenMetrics' kind `info`, which Prometheus' own format does not have.
+    // Not of OpenMetrics' type `info`, which Prometheus' own format does not have.
     let about = Family::<About, Gauge>::default();
     about
         .get_or_create(&About {
@@ -124,7 +124,7 @@ pub fn openmetrics(view: &View, process: &Process) -> String {
         add_tenants(&mut registry, view);
         add_jobs(&mut registry, &view.jobs);
     }
-    // By names that are not ours.
+    // The metrics of the process have common names, without our prefix.
     let mut of_process = Registry::default();
     add_process(&mut of_process, process);
     let mut text = String::new();
@@ -136,8 +136,8 @@ pub fn openmetrics(view: &View, process: &Process) -> String {
     text
 }
 
-/// The same in Prometheus' text format 0.0.4: it has no units, and describes a counter by the name
-/// of its samples.
+/// The metrics in Prometheus' text format 0.0.4, which has no units, and describes a counter by the
+/// name of its samples.
 pub fn prometheus(view: &View, process: &Process) -> String {
     let text = openmetrics(view, process);
     let counters: Vec<_> = text
@@ -332,7 +332,7 @@ mod tests {
     use switchml_control::{Counter, JobState, JobStatus, ListJobsReply, MemberStatus};
     use switchml_control::{Port, Security, StatusReply, Times};
 
-    /// All metrics that alerts and dashboard name are among those that there are.
+    /// All metrics that the alerts and the dashboard name exist.
     #[test]
     fn alerts_and_dashboard_know_the_metrics() {
         let ports = vec![Port { name: "eth1".to_owned(), ..Port::default() }];
@@ -362,7 +362,7 @@ mod tests {
             let words = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             let named: Vec<_> = words.filter(|word| word.starts_with("switchml_")).collect();
             assert!(named.len() > 4, "{named:?}");
-            // A histogram's samples have names of their own.
+            // A histogram's samples have other names than the metric.
             let of_metric = |name: &str| name.strip_suffix("_bucket").unwrap_or(name).to_owned();
             let is_known = |name: &str| known.contains(&name) || known.contains(&&*of_metric(name));
             let unknown: Vec<_> = named.iter().filter(|name| !is_known(name)).collect();

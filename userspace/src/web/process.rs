@@ -1,4 +1,4 @@
-//! What this process uses, for metrics by the names that Prometheus' own libraries give them.
+//! The resource usage of this process, as metrics with the names of Prometheus' own libraries.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -9,10 +9,10 @@ use nix::sys::time::TimeValLike;
 use rustix::param::page_size;
 use rustix::process::{Resource, getrlimit};
 
-/// See the module. What the system does not tell is 0.
+/// See the module. A value that the system does not tell is 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Process {
-    /// Of all threads, in the program and in the kernel.
+    /// CPU time of all threads, in the program and in the kernel.
     pub cpu_seconds: f64,
     /// Memory that is not swapped out.
     pub resident_bytes: f64,
@@ -20,14 +20,14 @@ pub struct Process {
     pub open_files: f64,
     /// The limit of these.
     pub most_files: f64,
-    /// When it was started, since 1970.
+    /// Time of the start, in seconds since 1970.
     pub start_seconds: f64,
 }
 
 impl Process {
-    /// This process, which has run for so long.
+    /// The usage of this process, which has run for `uptime`.
     pub fn look(uptime: Duration) -> Self {
-        // Always the same, whatever becomes of the clock.
+        // The start stays the same when the clock is changed.
         static START: OnceLock<Duration> = OnceLock::new();
         let start = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

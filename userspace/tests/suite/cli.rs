@@ -136,7 +136,7 @@ fn a_running_daemon_reports_and_stops_on_sigterm() {
     assert!(rest.iter().any(|line| line.contains("stopping")), "{rest:?}");
 }
 
-/// As with `status | head`.
+/// The daemon goes on when its output is closed, as by `status | head`.
 #[test]
 fn nobody_needs_to_read_what_is_printed() {
     let daemon = Daemon::start();
@@ -186,7 +186,7 @@ fn status_of_who_does_not_answer_says_so() {
     }
 }
 
-/// Each in one line, with exit code 2, before anything is attached or served.
+/// Each is one line, with exit code 2, before anything is attached or served.
 #[test]
 fn tls_files_that_are_of_no_use() {
     let folder = std::env::temp_dir().join(format!("switchml-cli-{}", std::process::id()));
@@ -262,7 +262,7 @@ fn token_keys_and_tokens_that_are_of_no_use() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The commit is that of the repository, if the tests run in one.
+/// The commit is the repository's, if the tests run in one.
 #[test]
 fn the_version_names_commit_and_protocol() {
     let output = run(&["--version"]);
@@ -295,7 +295,7 @@ fn options_may_be_in_a_file() {
     assert!(error.starts_with(&start) && error.lines().count() == 1, "{error}");
 }
 
-/// From the first line to the last, in times that sort as text.
+/// Each line from the first to the last is an object; the times sort as text.
 #[test]
 fn a_log_for_programs_is_an_object_in_each_line() {
     let options = ["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"];

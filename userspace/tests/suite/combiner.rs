@@ -1,5 +1,5 @@
-//! A combiner over loopback, packet by packet: what strangers and foreign racks' ranks send to it,
-//! or to the root in its name, changes nothing.
+//! A combiner over loopback, packet by packet: packets from strangers and from other racks' ranks,
+//! to the combiner or in its name to the root, change nothing.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Tree {
         }
         let mut members = Vec::new();
         for mut rank in ranks {
-            // Hosts of their own: what partial sums come from is a host (rule 7.9).
+            // Each rank has its own host address, because partial sums come from a host (rule 7.9).
             let local = Ipv4Addr::new(127, 0, 0, 2 + rank.rank as u8);
             let path = Path::bind(rank.assigned().await, rank.rank as u16, local);
             path.hello();
@@ -114,10 +114,10 @@ async fn forged_partial_sums_change_nothing() {
     let send = |path: &Path, ranks, to| {
         stranger.send_to(&partial(path, ranks, &[1000; 64]), to).expect("sent");
     };
-    // Whoever knows the session, but is elsewhere.
+    // The stranger knows the session, but is at another place.
     send(zero, 0b011, zero.aggregator);
     send(zero, 0b011, two.aggregator);
-    // Rank 2 is not below the combiner, and its own place is none of ranks 0 and 1.
+    // Rank 2 is not below the combiner, and at another place than ranks 0 and 1.
     two.socket.send_to(&partial(two, 0b100, &[1000; 64]), zero.aggregator).expect("sent");
     two.socket.send_to(&partial(two, 0b111, &[1000; 64]), two.aggregator).expect("sent");
     // Answers that are not the parent's, to all of the combiner's ports for the job.

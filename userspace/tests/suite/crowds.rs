@@ -1,4 +1,4 @@
-//! Many strangers at once: what they cost the daemon, and that ranks join and finish meanwhile.
+//! Many strangers at once: their cost for the daemon, while ranks join and finish.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -22,13 +22,13 @@ const SILENT: usize = 10_000;
 const HOSTS: u8 = 4;
 /// Connections by each version of HTTP whose answers nobody reads.
 const UNREAD: usize = 40;
-/// Requests on each: as many as the daemon lets a connection have under way.
+/// Requests on each connection: as many as the daemon serves concurrently.
 const REQUESTS: u32 = 100;
-/// And by HTTP/1.1, from a host of their own, so that the answers do not fit into the kernel's
-/// buffers.
+/// Requests on each HTTP/1.1 connection, from a separate host: enough that the answers do not fit
+/// into the kernel's buffers.
 const IN_A_ROW: u32 = 2000;
 const HOST_OF_THESE: u8 = 9;
-/// What a host may ask in a minute, and take back.
+/// Requests that a host may send in a minute, and cancel.
 const MOST_REQUESTS: usize = 6000;
 const MOST_RESETS: usize = 2000;
 /// Lines that a host may cause in a minute.
@@ -37,7 +37,7 @@ const MOST_LINES: usize = 2500;
 struct Daemon {
     process: Child,
     control: SocketAddr,
-    /// Counts the lines of its log.
+    /// Counts the lines of the daemon's log.
     lines: Option<JoinHandle<usize>>,
 }
 
@@ -56,20 +56,20 @@ impl Daemon {
         let log = BufReader::new(process.stderr.take().expect("piped"));
         let mut lines = log.lines().map(|line| line.expect("text"));
         let ready = lines.find(|line| line.contains("ready: control ")).expect("ready");
-        // Whatever else it says is read, so that it does not wait for that.
+        // The remaining lines must be read, or the daemon would block.
         let lines = Some(std::thread::spawn(move || lines.count()));
         let address = ready.split("ready: control ").nth(1).and_then(|rest| rest.split(',').next());
         let control = address.expect("an address").parse().expect("an address");
         Self { process, control, lines }
     }
 
-    /// Ends it, and tells how many lines it has logged since it was ready.
+    /// Ends the daemon, and returns the number of lines that it has logged since it was ready.
     fn end(mut self) -> usize {
         self.process.kill().expect("it runs");
         self.lines.take().expect("they are counted").join().expect("text")
     }
 
-    /// Its memory, in KiB.
+    /// The daemon's memory, in KiB.
     fn rss(&self) -> u64 {
         let path = format!("/proc/{}/status", self.process.id());
         let status = fs::read_to_string(path).expect("it runs");
@@ -77,7 +77,7 @@ impl Daemon {
         line.trim().trim_end_matches(" kB").parse().expect("KiB")
     }
 
-    /// Its open files.
+    /// The daemon's open files.
     fn files(&self) -> usize {
         let path = format!("/proc/{}/fd", self.process.id());
         fs::read_dir(path).expect("it runs").count()
@@ -91,7 +91,7 @@ impl Daemon {
         socket.into()
     }
 
-    /// How often something was refused for this reason, as `/metrics` has it.
+    /// The number of refusals for this reason, from `/metrics`.
     fn refused(&self, reason: &str) -> usize {
         let mut stream = self.connect_from(1);
         stream
@@ -104,8 +104,8 @@ impl Daemon {
         times.parse().expect("a number")
     }
 
-    /// Waits until so many connections are counted that were closed: for their clients' silence, or
-    /// because they had asked too much.
+    /// Waits until this many closed connections are counted: closed for their clients' silence, or
+    /// for too many requests.
     fn wait_for_closed(&self, connections: usize) {
         let end = Instant::now() + PATIENCE;
         let closed = || self.refused("silent") + self.refused("too_many_requests");
@@ -115,7 +115,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until it has closed what nobody uses.
+    /// Waits until the daemon has closed all unused connections.
     fn wait_until_alone(&self, before: usize) {
         let end = Instant::now() + PATIENCE;
         while self.files() > before {
@@ -124,7 +124,7 @@ impl Daemon {
         }
     }
 
-    /// Two ranks join, add up and leave. How long the joins took.
+    /// Two ranks join, add up and leave. Returns how long the joins took.
     async fn run_job(&self, name: &str) -> Duration {
         let begin = Instant::now();
         let mut ranks = Vec::new();
@@ -153,7 +153,7 @@ impl Daemon {
     }
 }
 
-/// Lets this process and the daemon open so many files. No test beside this one wants fewer.
+/// Raises the limit of open files for this process and the daemon. No other test needs fewer.
 fn allow_files(files: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raise = |limit: Option<u64>| limit.map(|limit| limit.max(files));
@@ -178,7 +178,7 @@ async fn ten_thousand_silent_connections_keep_nobody_out() {
         "{SILENT} opened in {opened:?}, {most_files} files at once, {grown} KiB more; a Join took \
          {alone:?} before, {crowded:?} meanwhile"
     );
-    // A task, a timer and a socket for each: 4 KiB, and as much for what is not given back at once.
+    // A task, a timer and a socket each: 4 KiB, and as much again that is not freed at once.
     assert!(grown < SILENT as u64 * 8, "{grown} KiB");
     // The daemon closes them, not this process, and counts each.
     daemon.wait_until_alone(files);
@@ -194,7 +194,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A request by HTTP/2 for this path: HEADERS with END_STREAM and END_HEADERS. Its fields are
-/// indexed by HPACK's table (RFC 7541, appendix A), but the path, which is a literal.
+/// indices into HPACK's table (RFC 7541, appendix A), except the path, which is a literal.
 fn request(stream: u32, path: &str) -> Vec<u8> {
     let fields = [&[0x82, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat();
     frame(1, 0x5, stream, &fields)
@@ -214,12 +214,12 @@ fn ask_and_read_nothing(daemon: &Daemon, connection: usize) -> TcpStream {
     stream
 }
 
-/// The same by HTTP/1.1, one request behind the other.
+/// Sends requests by HTTP/1.1, one after the other, and reads no answer.
 fn ask_in_a_row_and_read_nothing(daemon: &Daemon) -> TcpStream {
     let mut stream = daemon.connect_from(HOST_OF_THESE);
     let get = |path| format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n");
     let requests = (get("/metrics") + &get("/")).repeat(IN_A_ROW as usize / 2);
-    // It may be closed before it has read all.
+    // The daemon may close the connection before it has read everything.
     let _ = stream.write_all(requests.as_bytes());
     stream
 }
@@ -242,7 +242,7 @@ async fn whoever_asks_and_does_not_read_costs_little() {
     let grown = most.saturating_sub(rss);
     let asked = UNREAD as u32 * (REQUESTS + IN_A_ROW);
     println!("{asked} requests unread: {grown} KiB more; a Join took {took:?}");
-    // By HTTP/1 one answer at a time waits.
+    // With HTTP/1, only one answer at a time waits.
     assert!(grown < UNREAD as u64 * u64::from(REQUESTS + 1) * 16, "{grown} KiB");
     // The daemon closes them, not this process, and counts each.
     daemon.wait_until_alone(files);
@@ -284,7 +284,7 @@ fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     Some((head[3], head[4], payload))
 }
 
-/// Opens streams by which nothing follows, and takes them back once the daemon has them.
+/// Opens streams whose bodies never come, and cancels them once the daemon has them.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_takes_back_too_many_requests_is_sent_away() {
     // HTTP/2 itself ends a connection that has taken back 20 before they were looked at.
@@ -304,7 +304,7 @@ async fn whoever_takes_back_too_many_requests_is_sent_away() {
         let streams = (0..AT_ONCE).map(move |at| first + 2 * at);
         let last = first + 2 * AT_ONCE;
         next = last + 2;
-        // POST, and END_HEADERS alone: a body is to come.
+        // POST, with END_HEADERS alone: a body should follow.
         let join = fields(0x83, "/switchml.v1.Aggregator/Join");
         bytes.extend(streams.clone().flat_map(|stream| frame(1, 0x4, stream, &join)));
         // GET, and END_STREAM besides. Requests are looked at in their order: once this one has an
@@ -346,7 +346,7 @@ async fn whoever_breaks_the_rules_of_http_2_does_not_flood_the_log() {
         bytes.extend(numbers.flat_map(|number| {
             [request(number, "/metrics"), frame(3, 0, number, &8_u32.to_be_bytes())].concat()
         }));
-        // It may be closed before it has read all.
+        // The daemon may close the connection before it has read everything.
         let _ = stream.write_all(&bytes);
         while next_frame(&mut stream).is_some() {}
     }
@@ -367,7 +367,7 @@ async fn joins_in_a_loop_do_not_flood_the_log() {
     let daemon = Daemon::start();
     let address = format!("http://{}", daemon.control);
     let mut client = AggregatorClient::connect(address).await.expect("connected");
-    // Each has a line when it comes, and one when it gives up. Few at once may begin jobs.
+    // Each join causes one line, and giving up another. Few joins at once may begin jobs.
     let joins = MOST_RESETS - 100;
     for number in 0..joins {
         let job_name = format!("job {number}");
@@ -379,11 +379,11 @@ async fn joins_in_a_loop_do_not_flood_the_log() {
     }
     until_all_gave_up(&mut client).await;
     let lines = daemon.end();
-    // And one a second.
+    // After the limit, there is one line a second.
     assert!((MOST_LINES..2 * joins - 500).contains(&lines), "{lines} lines of {joins} joins");
 }
 
-/// How many requests a connection may have under way, as the daemon tells by its SETTINGS.
+/// The most open requests of a connection, as the daemon's SETTINGS tell.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_has_a_hundred_requests_under_way_at_most() {
     let daemon = crate::common::Daemon::start(512).await;

@@ -1,4 +1,4 @@
-//! A daemon that may open no more files: it waits, and goes on when it may.
+//! A daemon that has reached its limit of open files waits, and goes on when files are free.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ impl Drop for Daemon {
 }
 
 impl Daemon {
-    /// With its control address.
+    /// The daemon and its control address.
     fn start() -> (Self, String) {
         let command = format!(
             "ulimit -n {FILES}; exec {} --data-plane software --control 127.0.0.1:0 --data-port 0",
@@ -36,7 +36,7 @@ impl Daemon {
         let log = BufReader::new(child.stderr.take().expect("piped"));
         let mut lines = log.lines().map(|line| line.expect("text"));
         let ready = lines.find(|line| line.contains("ready: control ")).expect("ready");
-        // Whatever else it says is read, so that it does not wait for that.
+        // The remaining lines must be read, or the daemon would block.
         std::thread::spawn(move || lines.count());
         let address = ready.split("ready: control ").nth(1).and_then(|rest| rest.split(',').next());
         (Self(child), address.expect("an address").to_owned())
@@ -68,7 +68,7 @@ fn ask(stream: &mut TcpStream, path: &str, connection: &str) {
     stream.write_all(head.as_bytes()).expect("sent");
 }
 
-/// How often connections were refused because their host had too many.
+/// The number of connections refused because their host had too many.
 fn refused(control: &str) -> usize {
     let mut stream = connect_from(9, control);
     ask(&mut stream, "/metrics", "close");
@@ -79,7 +79,7 @@ fn refused(control: &str) -> usize {
     times.parse().expect("a number")
 }
 
-/// Whoever is there stays, and others come in.
+/// Existing connections stay, and other hosts get in.
 #[test]
 fn a_host_has_half_of_the_files_at_most() {
     let (_daemon, control) = Daemon::start();
@@ -114,14 +114,14 @@ fn status(control: &str) -> bool {
 #[test]
 fn without_files_the_daemon_waits_until_there_are_some() {
     let (daemon, control) = Daemon::start();
-    // Those that are not let in wait in the kernel's queue.
+    // Connections that are not accepted wait in the kernel's queue.
     let connections: Vec<_> =
         (0..2 * FILES).map(|at| connect_from(2 + (at % 8) as u8, &control)).collect();
     std::thread::sleep(Duration::from_millis(500));
     let (begin, before) = (Instant::now(), daemon.busy());
     std::thread::sleep(Duration::from_secs(2));
-    // Ten attempts a second take next to nothing; one behind the other take a processor, or what is
-    // left of it.
+    // Ten attempts a second take almost no time; attempts without a pause would take a whole
+    // processor.
     let share = (daemon.busy() - before).as_secs_f64() / begin.elapsed().as_secs_f64();
     assert!(share < 0.05, "busy {:.0} % of the time", 100.0 * share);
     drop(connections);

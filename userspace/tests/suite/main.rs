@@ -8,7 +8,7 @@
 //! | [`crowds`] | many strangers at once: what they cost, and that ranks join meanwhile |
 //! | [`files`] | a daemon that may open no more files |
 //! | [`missing_capabilities`] | ranks over a data plane without checks of maxima |
-//! | [`page`] | the status page, before a browser |
+//! | [`page`] | the status page in a browser |
 //! | [`reload`] | SIGHUP: what takes effect, and that nothing ends |
 //! | [`service`] | the control plane over gRPC: who hears what, and every refusal |
 //! | [`software`] | the software data plane, packet by packet |

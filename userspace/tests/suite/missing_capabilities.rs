@@ -46,7 +46,7 @@ fn rank(communicator: Communicator) {
         // A small sum takes three lanes an element.
         let floats = if count <= 1024 { count.div_ceil(64 / 3) as u64 } else { data };
         let wide = count.div_ceil(32) as u64;
-        // Each exponent chunk, and each chunk of a maximum, with its witness.
+        // Each exponent chunk, and each chunk of a maximum, has a witness.
         let exponents = |data: u64| 2 * data.div_ceil(64);
         assert_eq!(
             reduce(&communicator, ReduceOp::Sum, count, |x| x as f32),

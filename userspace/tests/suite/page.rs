@@ -1,4 +1,4 @@
-//! The status page in a headless Chromium: what it says, what comes first, and that it fits.
+//! The status page in a headless Chromium: its texts, their order, and that they fit.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -26,10 +26,10 @@ use crate::web::{job_that_lacks_rank_3, waiting_job};
 /// A headless Chromium, as Debian calls it.
 const BROWSER: &str = "chromium-headless-shell";
 
-/// From the page's address to what people have to see.
+/// Longest time from opening the page to the content.
 const PROMISED: Duration = Duration::from_secs(2);
 
-/// What a browser shows once so much time has passed for the page; `None` if there is no browser.
+/// The content of a browser after this much of the page's time; `None` if there is no browser.
 async fn seen(test: &str, address: SocketAddr, path: &str, after: Duration) -> Option<String> {
     if Command::new(BROWSER).arg("--version").output().is_err() {
         switchml_rack::skip(test, &format!("there is no {BROWSER}"));
@@ -77,34 +77,34 @@ async fn a_browser_sees_within_2_s_which_rank_does_not_contribute() {
     daemon.stop().await;
 }
 
-/// Shows the page in frames as wide as a phone and as a screen, lets the daemon go down if that is
-/// wanted, and notes what the page looks like then, with all open that is folded.
+/// Shows the page in frames as wide as a phone and as a screen, stops the daemon if asked to, and
+/// then records the page's look, with all folded parts open.
 const FRAMES: &str = include_str!("frames.html");
 
-/// Paths of the frames, with a daemon that answers, and one that does not any more.
+/// Paths of the frames, with a daemon that answers, and with one that no longer does.
 const LIVE: &str = "/frames";
 const DOWN: &str = "/frames?down";
-/// Of the page's time, which passes at once where nothing is under way.
+/// Longest wait, in the page's time, which passes at once when nothing is loading.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the page looks like in a frame.
+/// The look of the page in a frame.
 #[derive(Debug, Deserialize)]
 struct Look {
     width: u32,
     state: String,
-    /// Those that are shown, from the top.
+    /// The visible sections, from the top.
     sections: Vec<String>,
-    /// Their states, from the first.
+    /// The states of the jobs, from the first.
     jobs: Vec<String>,
-    /// Of what is below the head.
+    /// Opacity of the part below the head.
     opacity: f64,
     text: String,
     scroll_width: u32,
-    /// What ends further to the right than the frame.
+    /// Elements that end further to the right than the frame.
     too_wide: Vec<String>,
 }
 
-/// Serves the page over these jobs, until somebody asks for `/down`.
+/// Serves the page for these jobs, until `/down` is requested.
 async fn serve(status: StatusReply, jobs: Vec<JobStatus>) -> SocketAddr {
     let view = View::new(status, Ok(ListJobsReply { jobs }));
     let text = serde_json::to_string(&view).expect("it has no maps");
@@ -134,7 +134,7 @@ async fn serve(status: StatusReply, jobs: Vec<JobStatus>) -> SocketAddr {
     address
 }
 
-/// How these jobs look, on a phone and on a screen, in which they fit; `None` if there is no
+/// The look of these jobs on a phone and on a screen; checks that they fit. `None` if there is no
 /// browser.
 async fn looks(
     test: &str,
@@ -232,14 +232,14 @@ fn job(number: u32, state: JobState) -> JobStatus {
     job
 }
 
-/// One that gets a gigabyte of results a second.
+/// A job that gets a gigabyte of results a second.
 fn running() -> JobStatus {
     let bytes_per_second = vec![500_000_000, 2_000_000_000, 1_000_000_000];
     let throughput = Throughput { bytes: 5_000_000_000_000, period_ms: 2000, bytes_per_second };
     JobStatus { throughput: Some(throughput), ..job(1, JobState::Started) }
 }
 
-/// One in which ranks 1 and 2 are awaited for 75 s.
+/// A job in which ranks 1 and 2 are awaited for 75 s.
 fn waiting() -> JobStatus {
     let mut job = job(2, JobState::Started);
     for member in &mut job.members[1..3] {

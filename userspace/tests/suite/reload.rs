@@ -1,4 +1,4 @@
-//! SIGHUP: what takes effect, and that nothing ends. And what a service manager is told of it all.
+//! SIGHUP: the options that take effect, while nothing ends; and the messages to a service manager.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -68,7 +68,7 @@ impl Service {
         told.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
         command.arg("--config").arg(config).env("NOTIFY_SOCKET", &socket);
-        // It is told again each 50 ms.
+        // The daemon then reports every 50 ms.
         command.env("WATCHDOG_USEC", "100000").stderr(Stdio::piped());
         let mut process = command.spawn().expect("it starts");
         let log = BufReader::new(process.stderr.take().expect("piped"));
@@ -88,7 +88,7 @@ impl Service {
         line
     }
 
-    /// Waits until it is told that.
+    /// Waits until the service manager is told `what`.
     fn wait_until_told(&self, what: &str) {
         let mut message = [0; 4096];
         loop {
@@ -126,7 +126,7 @@ impl Service {
     }
 }
 
-/// Whether the job waits for its other rank still.
+/// Whether the job still waits for its other rank.
 async fn waits(events: &mut Streaming<JoinEvent>) -> bool {
     let event = tokio::time::timeout(PATIENCE, events.message()).await.expect("an event in time");
     let event = event.expect("no error").expect("the stream goes on").event;
@@ -177,7 +177,7 @@ async fn options_are_read_again_and_no_job_ends() {
     assert_eq!(refused.code(), Code::Unauthenticated);
     let _third = service.join(&other, "third").await.expect("no quota");
 
-    // The job that was there at first goes on.
+    // The first job goes on.
     let mut list = service.client().await;
     let jobs = list.list_jobs(switchml_control::ListJobsRequest {}).await.expect("a list");
     let names: Vec<_> = jobs.into_inner().jobs.into_iter().map(|job| job.name).collect();
@@ -218,7 +218,7 @@ fn interfaces_are_taken_in_and_let_go(mode: Mode) {
         assert!(begin.elapsed() < PATIENCE, "{:?}", attached(rack.switch()));
     }
 
-    // By another name it is the same interface.
+    // Another name of an interface stands for the same interface.
     tool(rack.switch(), "ip link property add dev p0 altname port-of-worker-0");
     config("'port-of-worker-0'");
     let before = daemon.stderr().matches("INFO reloaded").count();

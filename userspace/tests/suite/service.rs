@@ -1,4 +1,4 @@
-//! The control plane over gRPC: who hears what, and every refusal.
+//! The control plane over gRPC: the events of each rank, and every refusal.
 
 use switchml_control::join_event::Event;
 use switchml_control::{
@@ -15,7 +15,7 @@ fn waiting(missing: &[u32]) -> Event {
     Event::Waiting(Waiting { missing_ranks: missing.to_vec() })
 }
 
-/// How often the daemon has refused something for this reason.
+/// The number of refusals for this reason.
 async fn refused(daemon: &Daemon, reason: &str) -> u64 {
     let status = daemon.client().await.status(StatusRequest {}).await.unwrap().into_inner();
     let refusal = status.refusals.iter().find(|refusal| refusal.reason == reason);
@@ -44,7 +44,7 @@ async fn ranks_hear_who_is_missing_and_then_get_the_same_job() {
     assert_ne!(zero.data_port, 0);
 }
 
-/// As `switchml-worker doctor` does.
+/// `switchml-worker doctor` does that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_hears_whether_its_hello_came_in_and_nobody_else_does() {
     let daemon = Daemon::start(1 << 18).await;
@@ -147,7 +147,7 @@ async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
     }
 }
 
-/// Rank 2 is in no call: nobody waits for its report longer than a moment.
+/// Rank 2 is in no call: the others wait for its report only for a moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_report_different_calls_hear_what_all_called() {
     let daemon = Daemon::start(1 << 18).await;
@@ -166,7 +166,7 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
     let expected =
         Aborted { reason: reason.to_owned(), ranks: vec![0, 1], calls: vec![made(0), made(1)] };
     for (rank, _) in &mut members {
-        // Whoever has not reported is asked to.
+        // Ranks that have not reported are asked to.
         let event = match rank.next().await {
             Event::CallsWanted(_) => rank.next().await,
             event => event,
@@ -225,7 +225,7 @@ async fn joins_are_refused_with_a_code_and_one_line() {
     );
 }
 
-/// Ranks that join and let the others wait for ever.
+/// Ranks that join jobs whose other ranks never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_joins_are_refused_beyond_what_a_host_may_begin() {
     let daemon = Daemon::start(1 << 18).await;
@@ -328,7 +328,7 @@ async fn members_are_refused_with_a_code() {
     rank.ready(&assigned, 352).await.expect("in good order after all that");
 }
 
-/// A host that knows all there is to know of a job but its ranks' secrets.
+/// A host that knows everything about a job except its ranks' secrets.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_neither_starts_nor_ends_a_job() {
     let daemon = Daemon::start(1 << 18).await;
@@ -392,7 +392,7 @@ async fn a_peer_that_falls_silent_is_noticed() {
     let daemon = Daemon::start(1 << 18).await;
     let mut alive = daemon.join("train", 0, 2).await;
     assert_eq!(alive.next().await, waiting(&[1]));
-    // A runtime of its own, so that its connection can be frozen.
+    // The rank has its own runtime, so that its connection can be frozen.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let control = daemon.control;
     let (joined, wait) = std::sync::mpsc::channel();
@@ -415,7 +415,7 @@ async fn a_peer_that_falls_silent_is_noticed() {
             (client, events)
         });
         joined.send(()).unwrap();
-        // Nothing runs this runtime any more, but its socket stays open.
+        // The runtime no longer runs, but its socket stays open.
         thawed.recv().unwrap();
         drop((rank, runtime));
     });
@@ -432,13 +432,13 @@ async fn a_peer_that_falls_silent_is_noticed() {
         .expect("how long")
         .parse()
         .expect("seconds");
-    // 5 at most, and what a busy machine adds.
+    // At most 5 s, and the delay of a busy machine.
     assert!((4..15).contains(&seconds), "{}", aborted.reason);
     thaw.send(()).unwrap();
     frozen.join().unwrap();
 }
 
-/// Neither long names nor long messages are kept, whoever sends them.
+/// Too long names and messages are never kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_long_is_refused() {
     let daemon = Daemon::start(1 << 18).await;
@@ -472,7 +472,7 @@ async fn until_hung_up(daemon: &Daemon, bytes: &[u8]) -> std::time::Duration {
         }
         std::future::pending::<()>().await;
     };
-    // What the daemon says meanwhile, and then its end or an error: both are the end.
+    // Reads the daemon's answer until the end or an error, which both count as the end.
     let read = async {
         let mut heard = Vec::new();
         let _ = reader.read_to_end(&mut heard).await;
@@ -484,7 +484,7 @@ async fn until_hung_up(daemon: &Daemon, bytes: &[u8]) -> std::time::Duration {
     begin.elapsed()
 }
 
-/// Half a preface keeps a connection no longer than none; and nobody else waits for it.
+/// Half a preface keeps a connection no longer than none; and no other client waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_does_not_speak_http_is_sent_away() {
     let daemon = Daemon::start(1 << 18).await;
@@ -495,14 +495,13 @@ async fn whoever_does_not_speak_http_is_sent_away() {
             assert_eq!(rank.next().await, waiting(&[1]));
         });
     for waited in [silent.0, silent.1] {
-        // 5 s, and what a busy machine adds.
+        // 5 s, and the delay of a busy machine.
         assert!((4.9..15.0).contains(&waited.as_secs_f64()), "{waited:?}");
     }
     assert_eq!(refused(&daemon, "silent").await, 2);
 }
 
-/// Nine jobs that wait for ranks take nothing from those that do not, nor does any job take more
-/// than its share.
+/// Jobs that wait for ranks take nothing from other jobs, and no job takes more than its share.
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
     let daemon = Daemon::start(1 << 18).await;
@@ -518,7 +517,7 @@ async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
         assert_eq!(rank.assigned().await.slots, 512, "job {job}");
         jobs.push(rank);
     }
-    // There are no more numbers: all ranks of the next job hear so at once, whichever came first.
+    // There are no more numbers: all ranks of the next job are told so at once.
     let reason = "the aggregator has 512 jobs already; wait for one to end";
     let mut last = daemon.join("idle 7", 1, 2).await;
     for rank in [&mut idle[7], &mut last] {
@@ -534,7 +533,7 @@ async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
         );
         assert!(rank.ended().await);
     }
-    // One that ends makes room for one.
+    // The end of a job makes room for another.
     drop(jobs.pop());
     let end = std::time::Instant::now() + crate::common::PATIENCE;
     loop {

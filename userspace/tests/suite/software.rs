@@ -79,7 +79,7 @@ async fn max_takes_the_larger_signed_number() {
 async fn many_slots_and_rounds_are_served_in_bundles() {
     const SLOTS: u32 = 512;
     const ROUNDS: u32 = 6;
-    /// Slots under way at the same time: what the ranks' sockets hold.
+    /// Slots in flight at the same time: as many as the ranks' sockets hold.
     const WINDOW: u32 = 32;
     let (daemon, _ranks, paths) = started(4).await;
     assert_eq!(paths[0].assigned.slots, SLOTS);
@@ -201,7 +201,7 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
         let before = daemon.counter(reason).await;
         path.send_bytes(&bytes);
         assert_eq!(path.receive_within(SILENCE), None, "{reason}");
-        // The daemon may not have come to it yet.
+        // The daemon may not have served the packet yet.
         let begin = Instant::now();
         while daemon.counter(reason).await == before && begin.elapsed() < PATIENCE {}
         assert_eq!(daemon.counter(reason).await, before + 1, "{reason}");

@@ -1,5 +1,4 @@
-//! The daemon on XDP before it is ready: it may be told to stop, and what it is to serve may not be
-//! there yet.
+//! The daemon on XDP before it is ready: it may be told to stop, and interfaces may not exist yet.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,8 +21,8 @@ in_both_modes! {
 
 /// Moments of a start at which it is stopped.
 const MOMENTS: u32 = 20;
-/// Most processor time that it takes to end. It is a few hundredths of a second; a load of the
-/// programs with the verifier's log takes ten and more.
+/// Most processor time to end. It takes a few hundredths of a second; loading the programs with the
+/// verifier's log takes ten seconds and more.
 const LITTLE: Duration = Duration::from_secs(2);
 
 /// The processor time that a process has used; it may have ended, and not been waited for.
@@ -67,7 +66,7 @@ fn whenever_it_is_told_to_stop_it_ends_at_once(mode: Mode) {
         let status = daemon.wait(PATIENCE).expect("ended");
         println!("stopped {moment}/{MOMENTS} through its start: {status}, {took:?}");
         assert!(took < LITTLE, "{took:?} at moment {moment}: {}", daemon.stderr());
-        // Before it has a handler, the signal itself ends it.
+        // Before the daemon has a handler, the signal itself ends it.
         let is_signal = status.signal() == Some(Signal::TERM.as_raw());
         assert!(status.success() || is_signal, "{status} at {moment}: {}", daemon.stderr());
         assert_eq!(attached(rack.switch()), [] as [&str; 0], "at moment {moment}");
@@ -75,7 +74,7 @@ fn whenever_it_is_told_to_stop_it_ends_at_once(mode: Mode) {
     }
 }
 
-/// What the daemon answers in its own namespace, by HTTP.
+/// The daemon's answer to an HTTP request in its own namespace.
 fn ask(switch: &Namespace, path: &'static str) -> String {
     switch.run(move || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, 48865)).expect("connected");

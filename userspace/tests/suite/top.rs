@@ -15,10 +15,10 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::common::{Daemon, PATIENCE};
 
-/// Back to the screen that was there before.
+/// The escape sequence that switches back to the earlier screen.
 const LEAVE: &str = "\x1b[?1049l";
 
-/// `top` in a terminal of its own.
+/// `top` in a separate terminal.
 struct Top {
     child: Child,
     /// Our end of the terminal, and its own.
@@ -55,7 +55,7 @@ impl Top {
         let mut from = keyboard.try_clone().expect("cloned");
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // Ends once nobody has the other end open.
+            // Ends once the other end of the terminal is closed.
             while let Ok(length @ 1..) = from.read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
                 if sender.send(text).is_err() {
@@ -76,7 +76,7 @@ impl Top {
         }
     }
 
-    /// Whether the terminal shows what is typed, line by line.
+    /// Whether the terminal is restored: it echoes typed text, line by line.
     fn is_as_it_was(&self) -> bool {
         let modes = tcgetattr(self.screen.as_fd()).expect("its modes").local_modes;
         modes.contains(LocalModes::ECHO | LocalModes::ICANON)
@@ -102,7 +102,7 @@ async fn it_follows_a_job_and_leaves_the_terminal_as_it_was() {
     let mut top = Top::start(&daemon);
     tokio::task::block_in_place(|| top.until("waits for rank 3 to join, for "));
     assert!(!top.is_as_it_was());
-    // What stays is not written again, so letters that no other line has.
+    // Unchanged text is not written again, so the name has letters that no other line has.
     ranks.push(daemon.join("XYZXYZ", 0, 4).await);
     tokio::task::block_in_place(|| {
         top.until("XYZXYZ");

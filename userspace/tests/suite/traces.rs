@@ -67,7 +67,7 @@ fn start(collector: SocketAddr) -> (Daemon, SocketAddr) {
         }
     };
     std::thread::spawn(move || {
-        // None of it is for the log.
+        // Spans are not logged.
         log.for_each(|line| assert!(!line.expect("text").contains("INFO assigned")));
     });
     (Daemon(child), control)
@@ -119,7 +119,7 @@ async fn a_collector_gets_spans_of_jobs_and_ranks() {
     assert!(matches!(ranks[0].next().await, Event::Aborted(_)));
     drop(ranks);
     until_there_is_no_job(control).await;
-    // Another job of that name, which lacks a rank.
+    // Another job with the same name, which lacks a rank.
     drop(Rank::join(control, "train", 0, 3).await);
     until_there_is_no_job(control).await;
 

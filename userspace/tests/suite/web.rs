@@ -1,4 +1,4 @@
-//! What a daemon shows over HTTP: to people, programs and Prometheus.
+//! The daemon's HTTP interface: for people, programs and Prometheus.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,7 +49,7 @@ async fn metrics(daemon: &Daemon) -> String {
     answer.body
 }
 
-/// What the kernel takes its time for, nobody else waits for.
+/// When the kernel takes long to prepare a job, nobody else waits.
 #[tokio::test]
 async fn while_a_job_is_prepared_all_others_are_served() {
     let (events, _) = switchml_userspace::events::channel();
@@ -156,7 +156,7 @@ async fn it_shows_which_rank_of_a_running_job_does_not_contribute() {
     tokio::time::sleep(Duration::from_millis(1000)).await;
     let job = waiting_job(&daemon).await;
     let second = job["waiting_seconds"].as_f64().expect("a time");
-    // Looks are up to a quarter of a second apart, more if this host is busy.
+    // Looks at the slots are up to a quarter of a second apart, more if this host is busy.
     assert!(second > first && second <= first + PATIENCE.as_secs_f64(), "{first} {second}");
     let of_rank = |rank: usize| job["members"][rank]["waited_for_seconds"].as_f64().expect("one");
     assert!(of_rank(3) >= second && of_rank(0) == 0.0, "{job}");
@@ -170,7 +170,7 @@ async fn it_shows_which_rank_of_a_running_job_does_not_contribute() {
     }
     assert_eq!(text.matches("switchml_rank_waited_seconds_total{").count(), 1, "{text}");
 
-    // Rank 3 comes, and is waited for no longer; ranks 2 and 3 are, by chunk 2.
+    // Rank 3 contributes, and is no longer waited for; chunk 2 now waits for ranks 2 and 3.
     members[3].1.contribute(1, 0, &[1; 352]);
     let begin = Instant::now();
     while waiting_job(&daemon).await["waits_for"] != serde_json::json!([2, 3]) {
@@ -208,12 +208,12 @@ async fn it_shows_what_a_running_job_gets_done() {
     for slot in 0..5 {
         members.iter().for_each(|(_, path)| path.contribute(slot, 0, &[1; 352]));
     }
-    // Of chunk 5 there is no result.
+    // Chunk 5 has no result.
     members[0].1.contribute(5, 0, &[1; 352]);
     // Five results of 352 lanes of 4 bytes each.
     let done = |job: &Value| job["throughput"]["bytes"] == 5 * 352 * 4;
     job_that(&daemon, done).await;
-    // A period later it is no more.
+    // A period later there are no more bytes.
     let rates = |job: &Value| job["throughput"]["bytes_per_second"].as_array().map_or(0, Vec::len);
     let before = rates(&status(&daemon).await["jobs"][0]);
     let job = job_that(&daemon, |job| rates(job) > before).await;
@@ -281,7 +281,7 @@ async fn it_shows_how_long_rounds_take() {
     daemon.stop().await;
 }
 
-/// What ranks say while the job runs, and at its end; in both of Prometheus' formats.
+/// The ranks' reports while the job runs, and at its end; in both of Prometheus' formats.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_shows_the_round_trips_that_ranks_report() {
     let daemon = Daemon::start(1024).await;
@@ -380,7 +380,7 @@ async fn it_shows_what_its_process_uses() {
     daemon.stop().await;
 }
 
-/// As kubelet asks.
+/// kubelet asks in this way.
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_may_speak_grpc() {
     let daemon = Daemon::start(1024).await;
@@ -398,7 +398,7 @@ async fn probes_may_speak_grpc() {
     daemon.stop().await;
 }
 
-/// A name is a stranger's text: it must not make a line of its own.
+/// A job's name may contain anything: it must not forge a line.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_jobs_cannot_forge_metrics() {
     let daemon = Daemon::start(1024).await;
@@ -429,7 +429,7 @@ async fn probes_and_the_page() {
     daemon.stop().await;
 }
 
-/// hyper's own limit for a request's head, 30 s, so that nobody holds connections for nothing.
+/// hyper's limit for a request's head is 30 s, so that nobody keeps unused connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_request_keeps_no_connection() {
     let daemon = Daemon::start(512).await;
@@ -444,7 +444,7 @@ async fn half_a_request_keeps_no_connection() {
     daemon.stop().await;
 }
 
-/// Where `promtool` and `prometheus` are, or `None` if they are not.
+/// The folder with `promtool` and `prometheus`, or `None` if they are not installed.
 fn monitor(test: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("SWITCHML_PROMETHEUS").map(PathBuf::from);
     if folder.is_none() {
@@ -512,7 +512,7 @@ impl Prometheus {
         let log = BufReader::new(child.stderr.take().expect("piped"));
         let mut lines = log.lines().map(|line| line.expect("text"));
         let listens = lines.find(|line| line.contains("Listening on")).expect("it listens");
-        // What else it says is read, so that it does not wait for that.
+        // The remaining lines must be read, or the daemon would block.
         std::thread::spawn(move || lines.count());
         let address = listens.split("address=").nth(1).and_then(|text| text.split(' ').next());
         let address = address.and_then(|text| text.parse().ok()).expect(&listens);

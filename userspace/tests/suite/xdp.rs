@@ -1,5 +1,5 @@
-//! The daemon on XDP, in a rack: what it attaches, what it refuses, what it serves, and that
-//! nothing of it stays.
+//! The daemon on XDP, in a rack: what it attaches, refuses and serves, and that it leaves nothing
+//! behind.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -61,7 +61,7 @@ pub fn serve(rack: &Rack) -> Process {
     ready(spawn(rack.switch(), &arguments.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// The same, as root whose capabilities are these three.
+/// A daemon on all ports of the rack, as root with only these three capabilities.
 fn serve_with_three_capabilities(rack: &Rack) -> Process {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all,+bpf,+net_admin,+perfmon", "--inh-caps=-all"]);
@@ -69,13 +69,13 @@ fn serve_with_three_capabilities(rack: &Rack) -> Process {
     ready(rack.switch().spawn("aggregator", command).expect("started"))
 }
 
-/// One that serves.
+/// Waits until a daemon is ready.
 pub fn ready(mut daemon: Process) -> Process {
     daemon.wait_for_line("ready: control [::]:48865", PATIENCE).expect("ready");
     daemon
 }
 
-/// What a tool prints in the switch's namespace.
+/// The output of a tool in the switch's namespace.
 pub fn tool(namespace: &Namespace, line: &str) -> String {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().expect("a program"));
@@ -92,20 +92,20 @@ pub fn attached(namespace: &Namespace) -> Vec<String> {
             namespace.run(move || SchedClassifier::query_tcx(&name, TcAttachType::Ingress));
         let at_ingress = match by_links {
             Ok((_, programs)) => !programs.is_empty(),
-            // Before Linux 6.6.
+            // Kernels before Linux 6.6 have no TCX.
             Err(_) => {
                 !tool(namespace, &format!("tc filter show dev {interface} ingress")).is_empty()
             }
         };
         shown.contains("xdp") || at_ingress
     };
-    // Not by /sys/class/net: with a bond, not only interfaces lie there.
+    // /sys/class/net does not help: with a bond, it also has files that are not interfaces.
     let shown = tool(namespace, "ip -brief link show");
     let names = shown.lines().filter_map(|line| line.split([' ', '@']).next());
     names.map(str::to_owned).filter(is_attached).collect()
 }
 
-/// Whether there is anything of an aggregator in the BPF file system.
+/// Whether an aggregator has pins in the BPF file system.
 pub fn pins(namespace: &Namespace) -> bool {
     tool(namespace, "ls /sys/fs/bpf").contains("switchml")
 }
@@ -159,7 +159,7 @@ fn a_port_whose_mtu_is_cut_is_named(mode: Mode) {
     assert_eq!(daemon.stderr().matches("its MTU is").count(), 1, "{}", daemon.stderr());
 }
 
-/// Killed, it can do nothing any more; what it leaves is for the next daemon, or for `detach`.
+/// A killed daemon cannot clean up; the next daemon or `detach` does.
 fn what_it_leaves_when_it_is_killed_can_be_removed(mode: Mode) {
     let rack = rack(2, mode);
     let detach = concat!(env!("CARGO_BIN_EXE_switchml-aggregator"), " detach");
@@ -173,8 +173,7 @@ fn what_it_leaves_when_it_is_killed_can_be_removed(mode: Mode) {
     assert_eq!(attached(rack.switch()), [] as [&str; 0]);
     assert!(!pins(rack.switch()));
 
-    // What is pinned in part belongs to nobody: the daemon died while it made it, or while it
-    // removed it.
+    // Incomplete pins have no owner: the daemon died while it made or removed them.
     for folder in ["switchml", "switchml/staging", "switchml/links"] {
         tool(rack.switch(), &format!("mkdir /sys/fs/bpf/{folder}"));
     }
@@ -182,7 +181,7 @@ fn what_it_leaves_when_it_is_killed_can_be_removed(mode: Mode) {
     assert!(!pins(rack.switch()));
 }
 
-/// As `ip link` takes it by any of them.
+/// An interface can be given by any of its names, as for `ip link`.
 #[test]
 fn an_interface_may_be_given_by_another_of_its_names() {
     if !can_build_racks("an_interface_may_be_given_by_another_of_its_names") {
@@ -198,7 +197,7 @@ fn an_interface_may_be_given_by_another_of_its_names() {
     );
     let mut daemon = ready(spawn(rack.switch(), &["--mode", "native", "--iface", other]));
     assert_eq!(attached(rack.switch()), ["p0"]);
-    // Its addresses are followed, too.
+    // New addresses are served, too.
     tool(rack.switch(), "ip address add 10.88.0.253/24 dev br0");
     daemon.wait_for_line("10.88.0.253", PATIENCE).expect("served");
 }
@@ -241,7 +240,7 @@ fn what_stands_in_its_way_it_says_in_one_line() {
         "the MTU of interface \"large\" or its peer is too large",
     );
 
-    // In the rack, a worker's end has a program that passes frames.
+    // In the rack, the worker's end of a veth has a program that passes frames.
     let mut daemon = spawn(rack.worker(0), &["--mode", "native", "--iface", "eth0"]);
     assert_eq!(daemon.wait(PATIENCE).expect("ends by itself").code(), Some(1));
     let stderr = daemon.stderr();
@@ -259,7 +258,7 @@ fn what_stands_in_its_way_it_says_in_one_line() {
 }
 
 /// Puts an interface of this kind, `host0`, over the switch host's only port, with its address.
-/// False if this kernel has none of that kind.
+/// False if this kernel does not have this kind.
 fn put_over_the_port(switch: &Namespace, kind: &str) -> bool {
     let over = match kind {
         "macvlan" => "macvlan mode bridge",
@@ -281,7 +280,7 @@ fn put_over_the_port(switch: &Namespace, kind: &str) -> bool {
         .run(|| std::fs::write("/proc/sys/net/ipv4/conf/nic0/arp_ignore", "1"))
         .expect("a setting of the namespace");
     if kind != "macvlan" {
-        // A bond takes in no interface that is up.
+        // A bond accepts only interfaces that are down.
         for line in ["nic0 down", "nic0 master host0", "nic0 up"] {
             tool(switch, &format!("ip link set {line}"));
         }
@@ -301,7 +300,7 @@ fn interfaces_over_a_port(mode: Mode) {
             continue;
         }
         println!("{kind}");
-        // They have met the port.
+        // The workers know the port's MAC already.
         rack.workers().iter().for_each(|worker| drop(tool(worker, "ip neighbour flush all")));
         if mode == Mode::Native {
             let why = if kind == "bond" {
@@ -330,7 +329,7 @@ fn without_the_privilege_it_says_which_is_needed() {
         return;
     }
     let rack = rack(1, Mode::Native);
-    // Still root, but without a single capability.
+    // Root without any capabilities.
     let mut command = Command::new("setpriv");
     command.args([
         "--bounding-set=-all",
@@ -362,7 +361,7 @@ fn a_second_daemon_does_not_push_the_first_one_out(mode: Mode) {
         "/sys/fs/bpf/switchml",
         "another aggregator runs with \"/sys/fs/bpf/switchml\"; stop it",
     );
-    // Whichever hook it would take: both would hear the same frames, or one none at all.
+    // At either hook: both daemons would get the same frames, or one of them none.
     for second in ["native", "bundle"] {
         let expected =
             format!("interface \"p0\" is another aggregator's, whose program {program} (id ");
@@ -372,8 +371,8 @@ fn a_second_daemon_does_not_push_the_first_one_out(mode: Mode) {
     assert_eq!(attached(rack.switch()), ["p0"]);
 }
 
-/// What the daemon warned of, but that a veth's other end hides tags, and that it has no TLS and no
-/// tags.
+/// The daemon's warnings, except that a veth's other end hides tags, and that there is no TLS and
+/// no tags.
 fn warnings(daemon: &Process) -> String {
     let known = ["VLAN", "the control plane trusts everybody", "can forge its results"];
     let is_new = |line: &&str| !known.iter().any(|known| line.contains(known));
@@ -381,7 +380,7 @@ fn warnings(daemon: &Process) -> String {
     log.lines().filter(|line| line.contains(" WARN ")).filter(is_new).collect()
 }
 
-/// From the start to the end, with a job that lasts for several looks at the ports, and a restart.
+/// A whole life of a daemon, with a job that lasts for several checks of the ports, and a restart.
 fn three_capabilities_are_enough(mode: Mode) {
     let rack = rack(2, mode);
     let mut daemon = serve_with_three_capabilities(&rack);
@@ -406,8 +405,8 @@ fn three_capabilities_are_enough(mode: Mode) {
     assert!(!pins(rack.switch()));
 }
 
-/// As a worker binds its own: a process that this one is starting may still hold that of the job
-/// before, until it executes its program.
+/// A socket of the group, bound as a worker does: a child process may still hold the earlier job's
+/// socket, until it executes its program.
 fn group_socket(group: Ipv4Addr, port: u16) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     socket.set_reuse_address(true)?;
@@ -420,7 +419,7 @@ pub struct Member {
     number: u32,
     rank: Rank,
     path: Path,
-    /// Where RESULTs for all come.
+    /// The socket that gets RESULTs for all.
     group: UdpSocket,
 }
 
@@ -456,7 +455,7 @@ impl Member {
         result.lanes
     }
 
-    /// Leaves in good order.
+    /// Leaves the job normally.
     pub async fn leave(&mut self) {
         let member = Some(self.path.assigned.member(self.number));
         let leave = LeaveRequest { member, ..LeaveRequest::default() };
@@ -489,8 +488,7 @@ pub fn run_ranks<F: Future<Output = ()>>(
 fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
     let rack = rack(3, mode);
     let mut daemon = serve(&rack);
-    // The second job has the number and the slots of the first one, and finds nothing of it in
-    // them.
+    // The second job has the number and the slots of the first one, and finds no values of it.
     for _ in 0..2 {
         run_ranks(&rack, |rank| async move {
             let mut member = Member::start(rank, 3).await;
@@ -499,7 +497,7 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
                 let sum: Vec<_> = (0..352).map(|lane| 6 * (lane + round)).collect(); // (1 + 2 + 3)
                 assert_eq!(member.sum(511, round, &lanes), sum);
             }
-            // Sent again, the contribution brings the stored copy, to this rank alone.
+            // A resend gets the stored copy, for this rank alone.
             member.path.contribute(511, 3, &[0; 352]);
             let replay = member.path.receive();
             assert_eq!((replay.kind, u32::from(replay.header.rank.get())), (Kind::Result, rank));
@@ -529,7 +527,7 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
     daemon.wait_success(PATIENCE).expect("in good order");
 }
 
-/// Of slot 0 alone: its rounds take 100 ms here, those of slot 1 are over at once.
+/// Only rounds of slot 0 are timed: they take 100 ms here, those of slot 1 are over at once.
 fn it_takes_the_time_of_some_rounds(mode: Mode) {
     const PAUSE: Duration = Duration::from_millis(100);
     let rack = rack(2, mode);
@@ -584,12 +582,13 @@ fn with_trace_each_packet_has_a_line(mode: Mode) {
             assert_eq!(member.sum(7, round, &[rank; 32]), vec![1; 32]);
         }
         if rank == 0 {
-            // The job ends with it.
+            // The job ends when rank 0 leaves.
             while !is_over.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         } else {
-            // Of an older round, from a rank that is in; and of a slot that the job lacks.
+            // A contribution to an older round from a rank that is in; and one to a slot outside of
+            // the job.
             member.path.contribute(7, 1, &[1; 32]);
             assert_eq!(member.path.receive().kind, Kind::Result);
             member.path.contribute(512, 0, &[1; 32]);
@@ -614,7 +613,7 @@ fn with_trace_each_packet_has_a_line(mode: Mode) {
     assert!(!daemon.stderr().contains("rank 65535"), "{}", daemon.stderr());
 }
 
-/// Whoever comes late is known by the slots, which three capabilities are enough to read.
+/// The slots show which rank is late; three capabilities are enough to read them.
 fn it_knows_which_rank_does_not_contribute(mode: Mode) {
     let rack = rack(3, mode);
     let _daemon = serve_with_three_capabilities(&rack);
@@ -640,7 +639,7 @@ async fn until_only_it_is_waited_for(member: &mut Member) {
         if waited_for == [member.number] {
             return;
         }
-        // The others may not have sent theirs at first.
+        // The other ranks may not have contributed at first.
         assert!(begin.elapsed() < PATIENCE, "{waited_for:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

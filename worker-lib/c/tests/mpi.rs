@@ -17,7 +17,7 @@ fn library_folder() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// A folder for what this MPI's test makes.
+/// A folder for the files of one MPI's test.
 fn folder(mpi: Mpi, name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{mpi:?}-{name}"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -117,7 +117,7 @@ fn mpi4py() {
     assert!(process.stderr().contains(JOINED), "{}", process.stderr());
 }
 
-/// MPI goes on by itself, and one line says why.
+/// MPI works without the library, and one line says why.
 #[test]
 fn without_an_aggregator() {
     if !can_build_racks("without_an_aggregator") {

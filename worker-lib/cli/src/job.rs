@@ -68,7 +68,7 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// The settings of the environment, with what was given over them.
+    /// The settings of the environment, overridden by the options.
     pub fn settings(&self) -> Result<Builder, Failure> {
         let settings = Communicator::builder().env().map_err(Failure::joining)?;
         let options = self.tls.clone();
@@ -90,7 +90,7 @@ impl Aggregator {
 }
 
 impl Job {
-    /// What to connect with.
+    /// The settings to connect with.
     pub fn settings(&self) -> Result<Builder, Failure> {
         let settings = self.aggregator.settings()?.deadline(self.deadline).timeout(self.timeout);
         let mut settings = settings.join_timeout(self.join_timeout);
@@ -113,7 +113,7 @@ impl Job {
     }
 }
 
-/// What the aggregator says of itself.
+/// The aggregator's status.
 pub fn status(aggregator: &Access) -> Result<AggregatorStatus, Failure> {
     control::status(aggregator.clone(), STATUS_TIMEOUT)
         .map_err(|error| Failure::joining(error.into()))

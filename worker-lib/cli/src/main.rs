@@ -1,4 +1,4 @@
-//! `switchml-worker`, the command line: what it takes, and what a script learns from how it ends.
+//! `switchml-worker`, the command line: its arguments, and the exit codes for scripts.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)]
@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 use switchml_cli::say;
 use switchml_worker::{Error, control};
 
-/// What scripts may rely on: exit codes, and what they mean.
+/// Exit codes that scripts may rely on, and their meanings.
 const EXIT_CODES: [(&str, &str); 5] = [
     ("0", "Success."),
     ("1", "Results were wrong, or a check failed."),
@@ -26,7 +26,7 @@ const EXIT_CODES: [(&str, &str); 5] = [
     ("4", "A collective failed."),
 ];
 
-/// The same for `--help`.
+/// The exit codes as text for `--help`.
 fn exit_codes() -> String {
     let lines = EXIT_CODES.map(|(code, meaning)| format!("  {code}  {meaning}\n"));
     format!("Exit codes:\n{}\nA failure is one line on standard error.", lines.concat())
@@ -65,7 +65,7 @@ enum Failure {
     /// The arguments make no sense.
     #[error("{0}")]
     Usage(String),
-    /// There is no job to work in.
+    /// The rank has not joined a job.
     #[error(transparent)]
     Join(Error),
     /// A collective failed.
@@ -74,7 +74,7 @@ enum Failure {
     /// A check failed, and has said why.
     #[error("the check of the {name} failed")]
     Step {
-        /// What was checked.
+        /// The failed check.
         name: &'static str,
         /// The exit code of the reason.
         code: u8,

@@ -1,10 +1,10 @@
-//! What the manual's page switchml-worker(1) says beside the options.
+//! The sections of the manual page switchml-worker(1) besides the options.
 
 use switchml_cli::pages::{Manual, Section};
 
 use crate::EXIT_CODES;
 
-/// Of the program and its commands.
+/// The manual of the program and its commands.
 pub const MANUAL: Manual = Manual {
     section: "1",
     sections: &[ENVIRONMENT, EXIT_STATUS, EXAMPLES, SEE_ALSO],

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// A number of seconds, whole or not, above zero.
+/// Parses a number of seconds, whole or not, above zero.
 ///
 /// # Errors
 ///
-/// One line with what was given and what is allowed.
+/// One line with the given text and what is allowed.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let seconds =
         text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    // Beyond a year there may be no such point in time any more.
+    // A time more than a year ahead may be out of range.
     let year = Duration::from_secs(365 * 24 * 3600);
     seconds
         .filter(|seconds| !seconds.is_zero() && *seconds < year)

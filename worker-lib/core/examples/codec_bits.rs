@@ -1,8 +1,8 @@
-//! What the codecs make of the same random bits, as one number for each: `cargo run --release -p
-//! switchml-worker-core --example codec_bits`.
+//! Hashes of what the codecs make of the same random bits, one for each codec: `cargo run --release
+//! -p switchml-worker-core --example codec_bits`.
 //!
-//! All processors print the same. `cargo xtask package arm64 --check` compares an emulated AArch64,
-//! whose vector unit is NEON, with this one.
+//! The output is the same on all processors. `cargo xtask package arm64 --check` compares an
+//! emulated AArch64, whose vector unit is NEON, with this processor.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), NumericsError> {
     for dtype in DType::ALL {
         for op in Reduction::ALL {
             for count in [SMALL_COUNT, usize::MAX] {
-                // Those that are not offered have no bits.
+                // Combinations that are not offered have no codec.
                 if let Ok(codec) = Codec::reduction(dtype, op, RANKS, count) {
                     let name = format!("{dtype} {op} of {count}");
                     println!("{name:<36} {:016x}", bits(codec));
@@ -42,7 +42,7 @@ fn bits(codec: Codec) -> u64 {
         random.fill(&mut elements[..]);
         random.fill(&mut reply[..]);
         if round % 2 == 0 {
-            // Without the highest bit of the exponent no float is an infinity or a NaN.
+            // A float without the highest bit of its exponent is neither an infinity nor a NaN.
             elements.iter_mut().skip(1).step_by(2).for_each(|byte| *byte &= 0xBF);
         }
         let exponent = match codec.uses_exponents() {

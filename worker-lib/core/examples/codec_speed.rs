@@ -25,7 +25,7 @@ fn main() -> Result<(), NumericsError> {
     println!("{:<10}{}", "", format!(" {:>12} {:>13}", "cached", "streaming").repeat(3));
     for dtype in DType::ALL {
         for op in [Reduction::SUM, Reduction::SUM16, Reduction::SUM8, Reduction::MAX] {
-            // Those that are not offered have no speed.
+            // Combinations that are not offered have no codec.
             if let Ok(codec) = Codec::reduction(dtype, op, RANKS, usize::MAX) {
                 row(&format!("{dtype} {op}"), codec, &tensor(dtype));
             }

@@ -21,7 +21,7 @@ use switchml_worker_core::wire::Wire;
 use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
 
-/// As in the library.
+/// The library's module.
 #[path = "../../src/prefetch.rs"]
 mod prefetch;
 
@@ -55,7 +55,7 @@ impl Buffer for Elements {
 #[derive(Default)]
 struct Packets {
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// Where each packet ends.
     ends: Vec<usize>,
 }
 

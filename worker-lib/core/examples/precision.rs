@@ -1,11 +1,11 @@
-//! What a large call's fixed point costs, beside ring sums: `cargo run --release -p
+//! Errors of a large call's fixed point and of ring sums: `cargo run --release -p
 //! switchml-worker-core --example precision`.
 //!
-//! Sums of f32 over 8 ranks, in packets of 352 lanes, against sums in f64. With a folder as an
-//! argument, of gradients that `cargo xtask train` has saved there: a folder for each model, with a
-//! file of f32 for each bucket and rank. A relative error is that
-//! of an element, |sum - truth| / |truth|; NMSE is the sum of all squared errors over that of all
-//! squared sums. A ring adds one rank's elements after the other, rounding to its type each time.
+//! Sums of f32 over 8 ranks, in packets of 352 lanes, against sums in f64. A folder as an argument
+//! replaces the tensors by gradients that `cargo xtask train` has saved there: it has a folder for
+//! each model, with a file of f32 for each bucket and rank. A relative error is |sum - truth| /
+//! |truth| of an element; NMSE is the sum of all squared errors over the sum of all squared sums. A
+//! ring adds the elements of one rank after another and rounds to its type each time.
 
 #![expect(clippy::disallowed_methods, reason = "no part of the library, which reads no files")]
 
@@ -62,7 +62,7 @@ fn of_models(folder: &Path) -> Result<(), Box<dyn Error>> {
 fn of_distributions() -> Result<(), NumericsError> {
     let normal = |_: usize, random: &mut StdRng| normal(random);
     report("normal", &tensors(normal))?;
-    // Each rank has its own rows with gradients: those of the tokens that it saw.
+    // Each rank has gradients in its own rows: the tokens that it saw.
     for (name, share, tiny) in [
         ("rows, 1 in 100 large, others 1e-3", 0.01, 1e-3),
         ("rows, 1 in 100 large, others 1e-6", 0.01, 1e-6),
@@ -78,7 +78,7 @@ fn of_distributions() -> Result<(), NumericsError> {
             }),
         )?;
     }
-    // At places of each rank's own.
+    // Each rank has its ones in other places.
     let one_hot = |_: usize, random: &mut StdRng| f64::from(u8::from(random.random_bool(0.001)));
     report("1 in 1000 is 1, others 0", &tensors(one_hot))?;
     for sigma in [1.0, 2.0, 4.0, 6.0] {
@@ -97,8 +97,8 @@ fn tensors(mut element: impl FnMut(usize, &mut StdRng) -> f64) -> Vec<Vec<f32>> 
     (0..RANKS).map(|_| (0..COUNT).map(|i| element(i, &mut random) as f32).collect()).collect()
 }
 
-/// Of mean 0 and variance 1 (Box, Muller: "A note on the generation of random normal deviates",
-/// 1958).
+/// A random number of mean 0 and variance 1 (Box, Muller: "A note on the generation of random
+/// normal deviates", 1958).
 fn normal(random: &mut StdRng) -> f64 {
     let (radius, angle) = (1.0 - random.random::<f64>(), random.random::<f64>());
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
@@ -115,7 +115,7 @@ fn report(data: &str, ranks: &[Vec<f32>]) -> Result<(), NumericsError> {
     Ok(())
 }
 
-/// As workers and an aggregator do it.
+/// The sums of workers and an aggregator in fixed point.
 fn fixed_point(ranks: &[Vec<f32>], op: Reduction) -> Result<Vec<f32>, NumericsError> {
     let count = ranks[0].len();
     let codec = Codec::reduction(DType::F32, op, ranks.len(), count)?;

@@ -8,17 +8,17 @@ use crate::stats::CallStats;
 pub trait Buffer: Send {
     /// The elements, in native byte order.
     fn bytes(&self) -> &[u8];
-    /// The same, to be overwritten with the result.
+    /// The elements as writable bytes, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// The elements, and as many bytes for what they lose in fewer bits (`Codec::residual`), if
-    /// that is wanted.
+    /// The elements, and a buffer of the same size for what they lose in fewer bits
+    /// (`Codec::residual`), if the caller wants that.
     fn residual_mut(&mut self) -> Option<(&[u8], &mut [u8])> {
         None
     }
-    /// Has the processor fetch bytes that are soon to be read into its cache, where that can be
-    /// asked for. Only a hint.
+    /// Asks the processor, where possible, to fetch bytes into its cache that will soon be read.
+    /// Only a hint.
     fn prefetch(&self, _bytes: Range<usize>) {}
-    /// Gives them back with the result, and tells what that took. A buffer that is dropped instead
-    /// has failed.
+    /// Gives the elements back with the result, and the call's statistics. A buffer that is dropped
+    /// instead belongs to a failed call.
     fn finish(self: Box<Self>, stats: CallStats);
 }

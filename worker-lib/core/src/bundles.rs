@@ -1,5 +1,5 @@
-//! Where the stream of chunks is cut into bundles: runs of packets that go out together, in one
-//! superpacket, which may hold the next bundle's first packets too.
+//! Cuts the stream of chunks into bundles: runs of packets that go out together, in one
+//! superpacket, which may also hold the next bundle's first packets.
 //!
 //! A switch that takes superpackets whole sends the result on when the last rank's has come. Ranks
 //! that cut at different places complete a part of a superpacket at a time, and the rest of it
@@ -10,7 +10,7 @@
 
 use crate::engine::Chunk;
 
-/// What full bundles are multiples of: they can be halved twice.
+/// Full bundles are multiples of this, so that they can be halved twice.
 pub(crate) const HALVES: u32 = 4;
 
 /// Follows the stream of a rank's new chunks.
@@ -18,29 +18,29 @@ pub(crate) const HALVES: u32 = 4;
 pub(crate) struct Bundles {
     /// Chunks of a full bundle, at least 1.
     full: u32,
-    /// Collective and op of the chunk before: exponent chunks have an op of their own, and each
+    /// Collective and op of the previous chunk: exponent chunks have their own op, and so has each
     /// rank's part of a reduce-scatter or an all-gather.
     run: Option<(u64, u8)>,
-    /// Chunks of its latest full bundle that are out.
+    /// Chunks of the latest full bundle that are out.
     place: u32,
-    /// How many more have room that is theirs.
+    /// Number of further chunks for which room is reserved.
     granted: u32,
 }
 
 impl Bundles {
-    /// For superpackets of up to `most` packets.
+    /// Bundles for superpackets of up to `most` packets.
     pub fn new(most: u32) -> Self {
         let full = if most < HALVES { most.max(1) } else { most - most % HALVES };
         Self { full, run: None, place: 0, granted: 0 }
     }
 
-    /// Whether the next chunk, `chunk`, has room with those before it.
+    /// Whether there is room reserved for the next chunk, `chunk`, in its bundle.
     pub fn goes_on(&self, chunk: &Chunk) -> bool {
         self.granted > 0 && self.run == Some((chunk.collective, chunk.wire_op()))
     }
 
-    /// Whether there is `room` for all that goes out together from the next chunk, `chunk`, on, if
-    /// the window is of this size. There may be fewer left.
+    /// Whether there is `room` for all chunks that go out together, from the next chunk, `chunk`,
+    /// on, with a window of this size. Fewer may be left.
     pub fn begin(&mut self, chunk: &Chunk, room: u32, window: u32) -> bool {
         let run = Some((chunk.collective, chunk.wire_op()));
         if self.run != run {
@@ -51,7 +51,7 @@ impl Bundles {
         self.granted > 0
     }
 
-    /// The next chunk goes out.
+    /// Counts the next chunk, which goes out.
     pub fn advance(&mut self) {
         self.granted -= 1;
         self.place += 1;
@@ -60,24 +60,24 @@ impl Bundles {
         }
     }
 
-    /// A chunk comes in between that does not go out with its neighbours.
+    /// A chunk comes in between that goes out alone.
     pub fn interrupt(&mut self) {
         (self.run, self.granted) = (None, 0);
     }
 
-    /// No chunk follows for now: until one does, the room may go.
+    /// No chunk follows for now: releases the reserved room.
     pub fn pause(&mut self) {
         self.granted = 0;
     }
 
-    /// How many chunks go out together: up to the end of their bundle.
+    /// Number of chunks that go out together: up to the end of their bundle.
     fn rest(&self, window: u32) -> u32 {
         let size = self.size(window);
         (size - self.place % size).min(self.full - self.place)
     }
 
-    /// Chunks of a bundle: no more than half of the window, so that one is under way while the
-    /// result of another is taken in.
+    /// Chunks of a bundle: at most half of the window, so that one bundle is in flight while
+    /// another's result is received.
     fn size(&self, window: u32) -> u32 {
         let mut size = self.full;
         while size > 1 && 2 * size > window {

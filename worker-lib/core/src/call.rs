@@ -1,4 +1,4 @@
-//! What a call is, and how a rank submits one.
+//! Calls, and how a rank submits them.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::buffer::Buffer;
 use crate::hash;
 use crate::numerics::{Codec, DType, NumericsError, Precision, Reduction};
 
-/// What a collective does.
+/// The kind of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Every rank gets the reduction over all ranks.
@@ -28,7 +28,7 @@ pub enum Kind {
 /// A call, equal on all ranks except the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// What it does.
+    /// The kind of the call.
     pub kind: Kind,
     /// Type of the elements.
     pub dtype: DType,
@@ -50,8 +50,8 @@ impl Call {
         }
     }
 
-    /// Rule 17.8: the first element of a rank's part among `ranks` parts, which are as equal as can
-    /// be; that of rank `ranks` is the end of the last one's.
+    /// Rule 17.8: the first element of a rank's part, if the elements are split into `ranks` parts,
+    /// as equal as possible; for rank `ranks`, the end of the last part.
     pub const fn part_start(&self, rank: u32, ranks: u32) -> usize {
         (self.count as u128 * rank as u128 / ranks as u128) as usize
     }
@@ -97,14 +97,14 @@ impl fmt::Display for Call {
 
 /// A collective to run.
 pub struct Submission {
-    /// The call's number in the session, from 0. Of a data path's submissions each has a larger one
-    /// than those before.
+    /// The call's number in the session, from 0. The submissions of a data path have increasing
+    /// numbers.
     pub number: u64,
     /// The call, equal on all ranks.
     pub call: Call,
     /// How its elements travel, by [`Call::codec`].
     pub codec: Codec,
-    /// Elements of the call before those of the buffer.
+    /// Elements of the call before the buffer's first one.
     pub first: u64,
     /// The elements; some of the call's where other data paths have the rest.
     pub buffer: Box<dyn Buffer>,
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(found, [0x513B_1A32, 0xEA50_409A, 0xD60C_7E2D]);
     }
 
-    /// Those of rule 4.2.
+    /// The numbers of rule 4.2.
     #[test]
     fn operations_have_the_numbers_of_the_specification() {
         assert_eq!(Reduction::ALL.map(number_of), [0, 1, 2, 3, 4, 5, 6, 7]);

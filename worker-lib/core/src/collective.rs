@@ -1,5 +1,5 @@
-//! One call under way: its phases in order, and the way of each chunk between the caller's elements
-//! and a payload.
+//! One call in flight: its phases in order, and the path of each chunk between the caller's
+//! elements and a payload.
 
 use std::task::{Poll, ready};
 
@@ -21,24 +21,24 @@ use crate::phases::speculation::{MOST_CHUNKS, Speculation};
 use crate::phases::witnesses::Witnesses;
 use crate::stats::{CallStats, Recorder};
 
-/// What all collectives of a session have in common.
+/// Properties that all collectives of a session share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// This rank.
+    /// Number of this rank.
     pub rank: u32,
     /// Number of ranks.
     pub ranks: u32,
     /// Lanes of a full chunk.
     pub lanes: u16,
-    /// What the aggregator's data plane can do.
+    /// Capabilities of the aggregator's data plane.
     pub capabilities: Capabilities,
 }
 
-/// A collective under way.
+/// A collective in flight.
 pub(crate) struct Collective {
-    /// Its place among those of its schedule.
+    /// The collective's place in its schedule.
     place: u64,
-    /// Its number in the session.
+    /// The collective's number in the session.
     number: u64,
     call: Call,
     fingerprint: u32,
@@ -47,14 +47,14 @@ pub(crate) struct Collective {
     op: Op,
     /// Whether data chunks in which this rank has no share leave their lanes out.
     leaves_out: bool,
-    /// Whether data chunks say for whom their results are.
+    /// Whether data chunks name the audience of their results.
     has_audiences: bool,
     elements: Elements,
     exponents: Exponents,
-    /// In a small float sum.
+    /// Speculative chunks, in a small float sum.
     speculation: Option<Speculation>,
     data: Data,
-    /// Where maxima are not checked.
+    /// Witnesses, if maxima are not checked.
     witnesses: Witnesses,
     recorder: Recorder,
 }
@@ -71,13 +71,13 @@ impl Collective {
         let exponents = Exponents::new(codec, chunks, lanes);
         // Rule 15.6: where maxima have to be proven, what waits for the exponents comes no later.
         let speculates = checked_maxima && Speculation::is_for(&exponents, lanes);
-        // In a call of one window, the round trip that a ROOM costs matters more than bytes. Chunks
-        // of a sum that are zero on some ranks have lanes all the same: the way back has them
-        // anyway, and chunks that were asked for come late, so that others take them for lost.
+        // In a call of one window, the round trip of a ROOM matters more than bytes. Chunks of a
+        // sum that happen to be zero on some ranks do not leave out their lanes: the results have
+        // lanes anyway, and chunks with a ROOM come late, so that other ranks take them for lost.
         let has_audiences =
             capabilities.contains(Capabilities::AUDIENCES) && codec.wire_op().is_sum();
-        // Without audiences the ranks whose parts an all-gather's chunks are cannot be told apart,
-        // nor the pace of each.
+        // Without audiences, the chunks of an all-gather do not show whose part they are, and the
+        // ranks' paces cannot be told apart.
         let leaves_out = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
             && ranks > 1
             && chunks > MOST_CHUNKS
@@ -101,17 +101,17 @@ impl Collective {
         }
     }
 
-    /// Its number in the session.
+    /// The collective's number in the session.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// What it does.
+    /// The call of the collective.
     pub fn call(&self) -> &Call {
         &self.call
     }
 
-    /// Whether all chunks have their number: the next collective's may follow.
+    /// Whether all chunks are numbered, so that the next collective's may follow.
     pub fn is_numbered(&self) -> bool {
         self.exponents.are_numbered()
             && self.witnesses.are_numbered()
@@ -127,7 +127,7 @@ impl Collective {
             && self.speculation.as_ref().is_none_or(Speculation::is_done)
     }
 
-    /// Gives the elements back, and tells what it took.
+    /// Gives the elements back, with the call's statistics.
     pub fn finish(self) -> (Box<dyn Buffer>, CallStats) {
         (self.elements.into_buffer(), self.recorder.finish())
     }
@@ -138,7 +138,7 @@ impl Collective {
         self.recorder.record(now, history, missing);
     }
 
-    /// The next chunk to send, if it can be told already.
+    /// The next chunk to send, if it is known already.
     pub fn next(&mut self, predictor: &Predictor) -> Option<Chunk> {
         let Poll::Ready(part) = self.next_part(predictor) else { return None };
         part.map(|part| Chunk {
@@ -162,7 +162,7 @@ impl Collective {
             }
             return Poll::Ready(Some(Part::Exponents(chunk)));
         }
-        // Exponents are proven before what they scale.
+        // Exponents must be proven before they scale data.
         if exponents.chunks() > 0
             && let Some(chunk) = ready!(witnesses.next())
         {
@@ -193,7 +193,7 @@ impl Collective {
         matches!(part, Part::Data(chunk) if self.leaves_out && !self.elements.contribute(chunk))
     }
 
-    /// Whether later chunks may go out before a chunk that this rank alone has lanes of.
+    /// Whether later chunks may go out before this chunk, because only this rank has lanes of it.
     fn may_wait(&self, part: Part) -> bool {
         let Part::Data(chunk) = part else { return false };
         let is_gathered = self.call.kind == Kind::AllGather && self.leaves_out;
@@ -248,7 +248,8 @@ impl Collective {
         }
     }
 
-    /// Whether the maximum that came for a chunk, unchecked, may be it: that is to be proven then.
+    /// Whether the unchecked maximum that came for a chunk may be right. If so, it still has to be
+    /// proven.
     pub fn accept(&mut self, part: Part, maximum: &[u8]) -> bool {
         let (Part::Exponents(chunk) | Part::Data(chunk)) = part else { return false };
         let mut own = [0; 4 * MAX_LANES];
@@ -257,17 +258,17 @@ impl Collective {
         self.witnesses.accept(chunk, own, maximum)
     }
 
-    /// Takes in that the round of a chunk is complete whose lanes this rank does not need.
+    /// Notes that the round of a chunk is complete whose lanes this rank does not need.
     pub fn pass(&mut self, part: Part) {
         if let Part::Data(_) | Part::Wide(..) = part {
             self.data.pass();
         }
     }
 
-    /// Takes in the result of a chunk. The predictor hears of the exponents of small calls.
+    /// Decodes the result of a chunk. The predictor learns the exponents of small calls.
     ///
     /// # Errors
-    /// When a maximum that was accepted is none.
+    /// When an accepted maximum turns out to be wrong.
     pub fn decode(
         &mut self,
         part: Part,

@@ -1,16 +1,16 @@
-//! One rank's data path without its I/O: [`Engine`], the collectives in flight, and their chunks in
-//! bundles.
+//! One rank's data path without its I/O: the [`Engine`], the collectives in flight, and the bundles
+//! of their chunks.
 //!
-//! The library's `driver` drives it with sockets and a clock, simulators and fuzz targets with what
-//! they make up. In a loop, a caller
+//! The library's `driver` drives it with sockets and a clock, simulators and fuzz targets with
+//! invented inputs. In a loop, a caller
 //!
-//! 1. takes in calls by [`DataPath::submit`] and every datagram by [`DataPath::receive`],
-//! 2. sends what is to be sent by [`DataPath::turn`],
+//! 1. passes calls to [`DataPath::submit`] and every datagram to [`DataPath::receive`],
+//! 2. sends by [`DataPath::turn`],
 //! 3. calls [`DataPath::give_back`],
 //! 4. waits for a call or a datagram, at most until [`DataPath::deadline`].
 //!
-//! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the
-//! data path is of no more use: dropping it drops the buffers in flight, which their owners hear.
+//! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the data
+//! path must be dropped: that drops the buffers in flight, which tells their owners.
 
 use std::time::Duration;
 
@@ -34,29 +34,29 @@ pub struct DataPath {
     engine: Engine,
     schedule: Schedule,
     bundles: Bundles,
-    /// The next new chunk, while there is no room for the rest of its bundle.
+    /// The next new chunk, while its bundle lacks room.
     pending: Option<Chunk>,
-    /// Until a HELLO that was said again is answered.
+    /// Present until a repeated HELLO is answered.
     greeting: Option<Greeting>,
 }
 
-/// What the control plane knows of the other ranks.
+/// The control plane's knowledge of the other ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Others {
-    /// Those that have left in good order.
+    /// The ranks that have left normally.
     pub departed: Ranks,
-    /// Whether it watches them: [`Engine::note_watched`].
+    /// Whether the control plane watches the ranks: [`Engine::note_watched`].
     pub are_watched: bool,
 }
 
 impl Others {
-    /// All are there, and watched.
+    /// All ranks are present, and watched.
     pub const THERE: Self = Self { departed: Ranks::NONE, are_watched: true };
 }
 
 impl DataPath {
-    /// A data path without calls, for chunks of up to `lanes` lanes, of which superpackets carry up
-    /// to `batch`.
+    /// A data path without calls, for chunks of up to `lanes` lanes; a superpacket carries up to
+    /// `batch` of them.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
         let Config { identity, capabilities, .. } = *engine.config();
         let Identity { rank, ranks, .. } = identity;
@@ -80,7 +80,7 @@ impl DataPath {
         self.schedule.is_empty()
     }
 
-    /// Adds a collective, behind those in flight.
+    /// Adds a collective after those in flight.
     pub fn submit(&mut self, submission: Submission) {
         self.schedule.push(submission);
     }
@@ -95,11 +95,10 @@ impl DataPath {
         self.greeting = Some(Greeting::new(now, &self.engine.config().identity, secret));
     }
 
-    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
-    /// CE mark of ECN.
+    /// Processes a datagram from the aggregator's address; `congested` if it carried ECN's CE mark.
     ///
     /// # Errors
-    /// As [`Engine::receive`], and [`Failure::Maximum`].
+    /// The errors of [`Engine::receive`], and [`Failure::Maximum`].
     pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
         if self.greeting.take_if(|greeting| greeting.is_answer(datagram)).is_some() {
             return Ok(());
@@ -119,7 +118,7 @@ impl DataPath {
         Ok(())
     }
 
-    /// Whom it has waited for without a result for `time` or longer, and in which call, with its
+    /// The ranks that it has waited for without a result for `time` or longer; the call, and its
     /// number.
     pub fn waiting_for(&self, time: Duration, now: u64) -> Option<(Waiting, u64, &Call)> {
         let waiting = self
@@ -136,7 +135,7 @@ impl DataPath {
     /// to the same ranks (rule 12.12). How many packets.
     ///
     /// # Errors
-    /// As [`Engine::on_timer`], or the wire's.
+    /// The errors of [`Engine::on_timer`], or of the wire.
     pub fn turn<W: Wire>(
         &mut self,
         now: u64,
@@ -172,7 +171,7 @@ impl DataPath {
         Ok(packets)
     }
 
-    /// Has a packet join the superpacket, if that is of the same `op`.
+    /// Adds a packet to the superpacket; sends that first if it has another `op`.
     fn put<W: Wire>(
         &self,
         transmission: &Transmission,
@@ -186,11 +185,11 @@ impl DataPath {
         wire.put(&transmission.header, |packet| self.fill(transmission, packet))
     }
 
-    /// The next contribution to send now, if any: what is due again, then new chunks, each bundle
-    /// once there is room for all of it.
+    /// The next contribution to send now, if any: resends first, then new chunks, each bundle once
+    /// there is room for all of it.
     fn next(&mut self, now: u64) -> Option<Transmission> {
         let due = self.engine.next_resend(now).or_else(|| self.next_new(now));
-        // Of what may wait, some may go at once.
+        // Chunks that may wait were numbered meanwhile; some may go at once.
         due.or_else(|| self.engine.next_resend(now))
     }
 
@@ -205,8 +204,7 @@ impl DataPath {
         write_tag(&self.engine.config().identity.keys.own, &header, packet);
     }
 
-    /// When [`Self::turn`] is to be called, if nothing comes before; `None` while nothing is
-    /// outstanding.
+    /// When to call [`Self::turn`] if nothing arrives before; `None` while nothing is outstanding.
     pub fn deadline(&self) -> Option<u64> {
         let greeting = self.greeting.as_ref().filter(|_| !self.is_idle()).map(Greeting::due);
         [self.engine.deadline(), greeting].into_iter().flatten().min()
@@ -218,12 +216,12 @@ impl DataPath {
         self.schedule.in_flight(last)
     }
 
-    /// Whether collectives are done and not given back yet.
+    /// Whether there are finished collectives that are not given back yet.
     pub fn has_done(&self) -> bool {
         self.schedule.has_done()
     }
 
-    /// Statistics of the collectives that are done and not given back yet.
+    /// Statistics of the finished collectives that are not given back yet.
     pub fn done(&self) -> impl Iterator<Item = &CallStats> {
         self.schedule.done()
     }
@@ -250,7 +248,7 @@ impl DataPath {
             self.engine.defer(now, chunk);
         };
         if !self.bundles.goes_on(&chunk) {
-            // There is room for it some time: a bundle takes up half of the window at most.
+            // The room will come: a bundle takes up at most half of the window.
             let (room, window) = if chunk.empty {
                 (self.engine.room_for_empty(), self.engine.config().slots.into())
             } else {
@@ -266,8 +264,8 @@ impl DataPath {
     }
 }
 
-/// Whether a packet leaves behind those of its turn without lanes: in an all-gather these should be
-/// there before the lanes of other ranks, which then complete the round.
+/// Whether a packet leaves after the packets without lanes of its turn: in an all-gather these
+/// should arrive before other ranks' lanes, which then complete the round.
 fn goes_behind(header: &Header) -> bool {
     let has_lanes = header.flags & flags::EMPTY == 0;
     has_lanes && matches!(Audience::of(header.op), Audience::AllBut(_))

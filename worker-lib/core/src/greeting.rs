@@ -1,5 +1,5 @@
-//! Says HELLO again while calls go on: a combiner that was started anew does not know where the
-//! rank lives (rule 27.19).
+//! Says HELLO again while calls go on: a restarted combiner does not know where the rank lives
+//! (rule 27.19).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros};
 use crate::engine::Identity;
 use crate::packet::has_right_tag;
 
-/// Pauses between HELLOs that nobody answers: doubled from the first up to the last.
+/// Pauses between unanswered HELLOs: doubled from the first up to the last.
 const FIRST_PAUSE: u64 = Duration::from_millis(10).as_nanos() as u64;
 const LAST_PAUSE: u64 = Duration::from_millis(500).as_nanos() as u64;
 
@@ -20,7 +20,7 @@ const LAST_PAUSE: u64 = Duration::from_millis(500).as_nanos() as u64;
 pub struct Greeting {
     hello: Header,
     key: Key,
-    /// When the next one is due.
+    /// When the next HELLO is due.
     due: u64,
     pause: u64,
 }
@@ -51,12 +51,12 @@ impl Greeting {
         Some(self.hello)
     }
 
-    /// When the next is due.
+    /// When the next HELLO is due.
     pub const fn due(&self) -> u64 {
         self.due
     }
 
-    /// Whether this is the answer.
+    /// Whether a datagram is the answer to a HELLO.
     pub fn is_answer(&self, datagram: &[u8]) -> bool {
         Header::ref_from_prefix(datagram).is_ok_and(|(answer, _)| {
             Header { flags: self.hello.flags, ..*answer } == self.hello

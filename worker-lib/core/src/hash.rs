@@ -1,4 +1,4 @@
-//! A hash that all ranks compute alike.
+//! A hash with the same value on all ranks.
 
 /// Hash of a run of words: two rounds of a multiply-xorshift mixer (Steele, Lea and Flood's
 /// SplitMix64 finaliser) over each. Each step can be undone, so a change that is confined to one

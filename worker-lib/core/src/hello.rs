@@ -17,7 +17,7 @@ const TRIES: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(200),
 ];
-/// Waits at the smallest size: whether the path is open at all.
+/// Waits for empty HELLOs, which show whether the path is open at all.
 const PATIENT_TRIES: [Duration; 6] = [
     Duration::from_millis(20),
     Duration::from_millis(50),
@@ -26,39 +26,39 @@ const PATIENT_TRIES: [Duration; 6] = [
     Duration::from_millis(600),
     Duration::from_millis(1000),
 ];
-/// Wait for one HELLO more at the size that was found, which only measures.
+/// Wait for one more HELLO at the size that was found, to measure the round trip.
 const SAMPLE_TRIES: [Duration; 1] = [Duration::from_millis(20)];
-/// HELLOs that come back before the path counts as measured: the first one also waits for
-/// neighbours to be looked up, and any may wait for a busy processor, which makes the path look
-/// longer than it is, and the window grow beyond what its queues hold.
+/// HELLOs that must come back before the path counts as measured. The first also waits for the
+/// neighbour lookup, and any may wait for a busy processor. That makes the path look longer than it
+/// is, and the window grow beyond what its queues hold.
 const SAMPLES: u32 = 5;
 
-/// Waits for HELLOs that come by the job's group. A fabric that blocks it delays the start by all
-/// of them.
+/// Waits for HELLOs that come by the job's group. A network that blocks the group delays the start
+/// by their sum.
 const GROUP_TRIES: [Duration; 4] = [
     Duration::from_millis(20),
     Duration::from_millis(40),
     Duration::from_millis(80),
     Duration::from_millis(160),
 ];
-/// HELLOs of a try, of the size that was found: more than one, so that they travel as a superpacket
-/// where data does. Some routers pass multicast, but no superpackets.
+/// Number of HELLOs of a try, of the size that was found: more than one, so that they travel as a
+/// superpacket if data does. Some routers forward multicast, but no superpackets.
 const GROUP_BURST: u32 = 2;
 
-/// What HELLO found out.
+/// The properties of the path that HELLOs have found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenPath {
     /// Lanes of the largest packet that passes both ways.
     pub lanes: u16,
-    /// Whether larger ones do not, though the interface and the aggregator take them.
+    /// Whether larger packets do not pass, though the interface and the aggregator accept them.
     pub is_narrow: bool,
     /// The shortest round trip of a HELLO.
     pub rtt: Duration,
-    /// Whether HELLOs came by the job's group; `None` if that was not asked.
+    /// Whether HELLOs came by the job's group; `None` if the group was not tested.
     pub hears_group: Option<bool>,
 }
 
-/// Why there is no data path.
+/// Why the path does not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathFailure {
     /// Not even an empty HELLO came back.
@@ -67,7 +67,7 @@ pub enum PathFailure {
     TooSmall,
 }
 
-/// What to do next.
+/// The next step of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloStep {
     /// Send this HELLO, which [`Hello::fill`] writes.
@@ -76,30 +76,30 @@ pub enum HelloStep {
     Wait(u64),
     /// The path is open.
     Open(OpenPath),
-    /// It is not.
+    /// The path does not work.
     Failed(PathFailure),
 }
 
 /// Says HELLO to the aggregator at the largest size that the interface and the aggregator take,
-/// then at smaller ones until one comes back, and some more at the size that was found, for the
-/// round trip's sake. Each carries its number as its round, which the aggregator does not look at.
+/// then at smaller ones until one comes back, and some more at the size that was found, to measure
+/// the round trip. Each carries its number in the field `round`, which the aggregator ignores.
 /// Times are monotonic, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Hello {
     identity: Identity,
     secret: u32,
-    /// Packets of so many blocks pass; `None` before one has.
+    /// Packets of this many blocks pass; `None` before one has passed.
     passing: Option<usize>,
-    /// Packets of so many blocks do not.
+    /// Packets of this many blocks do not pass.
     failing: usize,
-    /// The largest that interface and aggregator take, in blocks.
+    /// Blocks of the largest packet that interface and aggregator accept.
     largest: usize,
-    /// Blocks of the HELLO that is tried.
+    /// Blocks of the HELLO that is being tried.
     blocks: usize,
     tries: std::slice::Iter<'static, Duration>,
-    /// Until when the answer to the last HELLO is waited for.
+    /// Deadline for the answer to the last HELLO.
     until: Option<u64>,
-    /// When each HELLO was sent, by its number.
+    /// Time at which each HELLO was sent, by its number.
     sent: Vec<u64>,
     /// HELLOs that came back.
     answers: u32,
@@ -108,16 +108,16 @@ pub struct Hello {
     group: Option<GroupTest>,
 }
 
-/// Whether the job's group reaches the rank.
+/// The test whether the job's group reaches the rank.
 #[derive(Clone, Debug)]
 struct GroupTest {
     tries: std::slice::Iter<'static, Duration>,
     /// Number of the first HELLO, once one was sent; the others follow.
     first: u32,
-    /// HELLOs of this try that are still to be sent, and how long to wait then.
+    /// HELLOs of this try that are still to be sent, and the wait after them.
     left: u32,
     wait: Duration,
-    /// HELLOs that came back, by their place.
+    /// HELLOs that came back, as a bitmap by their place.
     heard: u32,
 }
 
@@ -127,7 +127,7 @@ impl GroupTest {
         Self { tries, first: 0, left: 0, wait: Duration::ZERO, heard: 0 }
     }
 
-    /// Whether all HELLOs of a try came back.
+    /// Whether all HELLOs of one try came back.
     fn hears(&self) -> bool {
         let burst = (1 << GROUP_BURST) - 1;
         (0..GROUP_TRIES.len() as u32)
@@ -136,13 +136,13 @@ impl GroupTest {
 }
 
 impl Hello {
-    /// How long an answer to an empty HELLO is waited for, over all tries.
+    /// The total wait for answers to empty HELLOs, over all tries.
     pub fn longest_wait() -> Duration {
         PATIENT_TRIES.iter().sum()
     }
 
-    /// A rank's first words: `largest_packet` is what the interface takes in bytes, `max_lanes`
-    /// what the aggregator does.
+    /// The HELLOs of a rank: `largest_packet` is the interface's limit in bytes, `max_lanes` the
+    /// aggregator's limit.
     pub fn new(identity: Identity, secret: u32, largest_packet: usize, max_lanes: u16) -> Self {
         let of_interface = largest_packet.saturating_sub(HEADER_LEN + identity.tag_len()) / 4;
         let largest = of_interface.min(usize::from(max_lanes)).min(MAX_LANES) / LANES_PER_BLOCK;
@@ -163,13 +163,13 @@ impl Hello {
         }
     }
 
-    /// Also finds out whether the job's group reaches the rank.
+    /// Also tests whether the job's group reaches the rank.
     pub fn ask_group(mut self) -> Self {
         self.group = Some(GroupTest::new());
         self
     }
 
-    /// What to do now. After [`HelloStep::Send`], ask again.
+    /// The next step. After [`HelloStep::Send`], call this again.
     pub fn step(&mut self, now: u64) -> HelloStep {
         loop {
             let found = self.found();
@@ -206,7 +206,7 @@ impl Hello {
         }
     }
 
-    /// The next HELLO whose answer is to come by the job's group, if one is left to be sent.
+    /// The next HELLO whose answer should come by the job's group, if one is left to be sent.
     fn next_to_group(&mut self, now: u64) -> Option<Header> {
         let number = self.sent.len() as u32;
         let group = self.group.as_mut().filter(|group| !group.hears())?;
@@ -226,7 +226,7 @@ impl Hello {
         Some(Header { flags: header.flags | flags::GROUP, ..header })
     }
 
-    /// Takes in the answer to a HELLO that came by the job's group.
+    /// Processes the answer to a HELLO that came by the job's group.
     fn hear_group(&mut self, answer: &Header) {
         let expected =
             Header { flags: answer.flags, aux: U32::ZERO, ..self.header(answer.round.get()) };
@@ -260,7 +260,7 @@ impl Hello {
         let number = answer.round.get();
         let Some(sent_at) = self.sent.get(number as usize) else { return };
         let expected = self.header(number);
-        // The same HELLO, but that its flags may tell of congestion.
+        // The answer is the HELLO itself, except that its flags may report congestion.
         if (Header { flags: expected.flags, ..*answer }) == expected {
             self.rtt = self.rtt.min(now.saturating_sub(*sent_at));
             self.answers += 1;
@@ -272,7 +272,7 @@ impl Hello {
     /// The system refuses to send a packet of this size, or nothing of this size has come back.
     pub fn does_not_pass(&mut self) {
         if self.blocks == 0 {
-            // Nothing is smaller.
+            // There is no smaller size.
             self.tries = [].iter();
             return;
         }

@@ -1,19 +1,19 @@
-//! The calls of a rank that it may have to report: those in flight, and those that no packet has
-//! told the others of.
+//! The calls of a rank that it may have to report: calls in flight, and calls without packets, of
+//! which other ranks know nothing.
 
 use std::collections::VecDeque;
 
 use crate::call::Call;
 
-/// Most calls without packets that are kept. The aggregator takes no longer reports.
+/// Most calls without packets that are kept: the aggregator accepts no longer reports.
 const MAX_WITHOUT_PACKETS: usize = 1000;
 
 /// The calls so far.
 #[derive(Debug, Default)]
 pub struct Issued {
-    /// Number of the next one.
+    /// Number of the next call.
     next: u64,
-    /// Those that are to be reported, in their order.
+    /// The calls to be reported, in order.
     open: VecDeque<(u64, Call)>,
 }
 
@@ -29,9 +29,9 @@ impl Issued {
 
     /// Rule 14.6: a call is done.
     ///
-    /// One without elements is done without a packet, so other ranks may have made another call in
-    /// its place. It stays open until a later one with elements is done: the aggregator adds that
-    /// up only where all have made the same calls before.
+    /// A call without elements is done without a packet, so other ranks may have made another call
+    /// in its place. It stays open until a later call with elements is done: the aggregator
+    /// completes that only if all ranks have made the same calls before.
     pub fn finish(&mut self, number: u64) {
         let sends = |call: &Call| call.count > 0;
         let is_silent = self.open.iter().any(|(other, call)| *other == number && !sends(call));
@@ -43,7 +43,7 @@ impl Issued {
         }
     }
 
-    /// What there is to report, up to call `last`.
+    /// The calls to be reported, up to call `last`.
     pub fn open(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
         self.open
             .iter()

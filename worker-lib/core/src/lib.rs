@@ -1,9 +1,9 @@
-//! A worker without its I/O: what a rank sends, and what it makes of what it gets.
+//! A worker without its I/O: decides what a rank sends, and interprets what it receives.
 //!
 //! Nothing here opens a socket, starts a thread, reads a clock or touches a file. Bytes and the
 //! time come in as arguments, decisions go out. So the library `switchml-worker`, the simulator,
 //! the model checker and the fuzz targets drive the same code. Clippy checks that: the crate's
-//! `clippy.toml` lists what of the standard library it must not use.
+//! `clippy.toml` lists the parts of the standard library that it must not use.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -11,8 +11,8 @@
 //! | [`hello`] | how large a packet the path carries |
 //! | [`call`], [`buffer`] | what a call is; its elements |
 //! | [`shards`] | which part of a call each of several data threads runs |
-//! | [`data_path`] | a rank's data path, made of the next five: the turn of the loop that drives it |
-//! | [`wire`] | what the packets of a turn leave by |
+//! | [`data_path`] | a rank's data path, made of the next five rows: one turn of its loop |
+//! | [`wire`] | the interface through which a turn's packets leave |
 //! | `phases` | a call's exponents, speculative data, data and witnesses |
 //! | `collective`, `schedule` | one call's phases in order; several calls in flight |
 //! | [`engine`] | which chunk goes when, in which slot and round |

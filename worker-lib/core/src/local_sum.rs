@@ -1,18 +1,20 @@
 //! Local sums (rule 12.11): ranks of one host add up in memory that they share, and send one packet
 //! for all.
 //!
-//! To the root that packet is a combiner's: a partial sum (section 27 of `docs/protocol.md`). As in
-//! a combiner all state is soft. What is sent again goes to the root as it is, so nobody waits for
-//! memory, or for a rank that died there: at worst a chunk costs its ranks a packet each.
+//! To the root that packet looks like a combiner's: a partial sum (section 27 of
+//! `docs/protocol.md`). As in a combiner, all state is soft. Resends go to the root unchanged, so
+//! no rank waits for the shared memory, or for a rank that died: at worst, each rank of a chunk
+//! sends its own packet.
 //!
 //! Each slot has a [`Cell`], one word that the ranks change by compare-and-swap, and a packet of
-//! each rank, which that rank writes and another may read:
+//! each rank, which this rank writes and another may read:
 //!
-//! 1. [`Cell::claim`], then the rank writes its packet: until step 2 nobody reads it.
-//! 2. [`Cell::arrive`]: whoever is last is told the ranks whose packets leave.
-//! 3. It adds them up ([`add_up`]), and says so by [`Cell::left`]: until then nobody writes them.
+//! 1. [`Cell::claim`], then the rank writes its packet: nobody reads it until step 2.
+//! 2. [`Cell::arrive`]: the last rank is told the ranks whose packets leave.
+//! 3. The last rank adds them up ([`add_up`]), and then calls [`Cell::left`]: nobody writes them
+//!    until then.
 //!
-//! A rank that sends again, or without lanes, calls [`Cell::pass`] instead of all that.
+//! A rank that sends a chunk again, or without lanes, calls [`Cell::pass`] instead of these steps.
 
 use switchml_protocol::RANKS_PER_GROUP;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
@@ -21,34 +23,34 @@ use zerocopy::FromBytes;
 
 use crate::numerics::lane_sum;
 
-/// Most ranks that share a cell: a bit for each fits twice into its word, beside the round.
+/// Most ranks that share a cell: the cell's word has two bits for each, beside the round.
 pub const MOST_RANKS: usize = 24;
-/// Bits of the round. Ranks that use a slot at a time are at most one round apart.
+/// Bits of the round. Ranks that use a slot at the same time are at most one round apart.
 const ROUND_BITS: u32 = 15;
 const ROUND_MASK: u32 = (1 << ROUND_BITS) - 1;
 
-/// What a slot's ranks have done in its newest round. Sets of ranks are bitmaps of their places in
+/// The progress of a slot's ranks in its newest round. Sets of ranks are bitmaps of their places in
 /// the host's team.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// Modulo 2^15.
+    /// The round modulo 2^15.
     round: u32,
-    /// Whether a rank is adding up some that are held.
+    /// Whether a rank is adding up held packets.
     is_leaving: bool,
-    /// Those whose packets wait here.
+    /// Ranks whose packets wait here.
     held: u32,
-    /// Those that have gone to the root.
+    /// Ranks whose packets have gone to the root.
     passed: u32,
 }
 
-/// What becomes of a rank's contribution.
+/// The outcome for a rank's contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The cell from now on.
+    /// The new cell.
     pub cell: Cell,
-    /// The ranks whose packets the caller adds up and sends, ahead of its own if that goes.
+    /// The ranks whose packets the caller adds up and sends, before its own if that goes.
     pub leaves: u32,
-    /// Whether its own goes to the root as it is.
+    /// Whether the caller's own packet goes to the root unchanged.
     pub goes: bool,
 }
 
@@ -61,7 +63,7 @@ enum Age {
 }
 
 impl Cell {
-    /// The cell that a word stands for; 0 is one never used.
+    /// The cell encoded in a word; 0 is a cell never used.
     pub const fn from_word(word: u64) -> Self {
         let set = (1 << MOST_RANKS) - 1;
         Self {
@@ -72,15 +74,15 @@ impl Cell {
         }
     }
 
-    /// The word that stands for it.
+    /// The cell encoded as a word.
     pub const fn word(self) -> u64 {
         let sets = self.held as u64 | (self.passed as u64) << MOST_RANKS;
         let round = (self.round as u64) << 1 | self.is_leaving as u64;
         sets | round << (2 * MOST_RANKS)
     }
 
-    /// The cell once rank `me`, a set of one, may write its packet of `round`; `None` if somebody
-    /// may be reading that, or it has been here: it goes by [`Self::pass`].
+    /// The cell after rank `me`, a set of one, may write its packet of `round`. `None` if another
+    /// rank may be reading that packet, or if the rank was here before: it must use [`Self::pass`].
     pub fn claim(self, me: u32, round: u32) -> Option<Self> {
         match self.age(round) {
             Age::Same if (self.held | self.passed) & me == 0 => Some(self),
@@ -105,9 +107,8 @@ impl Cell {
         Step { cell: Self { held, is_leaving: true, ..self }, leaves: held, goes: false }
     }
 
-    /// The packet of rank `me` of `all` goes to the root as it is. What was held of others goes as
-    /// well if this one was held, because it may be what others wait for, or if nobody else is to
-    /// come.
+    /// The packet of rank `me` of `all` goes to the root unchanged. Held packets of other ranks go,
+    /// too, if this one was held, because others may wait for them, or if no other rank is missing.
     pub fn pass(self, me: u32, all: u32, round: u32) -> Step {
         let cell = match self.age(round) {
             Age::Older => self,
@@ -121,14 +122,15 @@ impl Cell {
 
     fn pass_here(self, me: u32, all: u32) -> Step {
         let was_held = self.held & me != 0;
-        // Not its own: that goes by itself, and a rank's values count once.
+        // The rank's own held packet does not go: it goes by itself, and its values must count
+        // once.
         let (held, passed) = (self.held & !me, self.passed | me);
         let leaves = if was_held || held | passed == all { held } else { 0 };
         let cell = Self { held, passed, is_leaving: leaves != 0, ..self };
         Step { cell, leaves, goes: true }
     }
 
-    /// The packets of these ranks are read.
+    /// The packets of these ranks have been read.
     pub fn left(self, ranks: u32) -> Self {
         let (held, passed) = (self.held & !ranks, self.passed | ranks);
         Self { held, passed, is_leaving: false, ..self }
@@ -147,8 +149,8 @@ impl Cell {
     }
 }
 
-/// Whether a packet with a header like `theirs` can be added to one with a header like `ours`: of
-/// the same round of the same call, from the same group of ranks.
+/// Whether a packet with the header `theirs` can be added to one with the header `ours`: it must be
+/// of the same round of the same call, from the same group of ranks.
 pub fn is_like(ours: &Header, theirs: &Header) -> bool {
     let key = |header: &Header| {
         let Header { job, epoch, slot, round, op, lanes, fingerprint, .. } = *header;
@@ -158,8 +160,8 @@ pub fn is_like(ours: &Header, theirs: &Header) -> bool {
     key(ours) == key(theirs) && theirs.kind == Kind::Contribution as u8
 }
 
-/// Makes `sum`, as long as the contribution `first` that it holds, the partial sum of that and
-/// `others`, which are like it (rules 2.9, 3.1 and 3.5). Ranks are of one group, each once.
+/// Turns `sum`, which holds a contribution, into the partial sum of this contribution and `others`,
+/// which have the same form (rules 2.9, 3.1 and 3.5). All ranks are of one group, each once.
 pub fn add_up<'a>(sum: &mut [u8], others: impl Iterator<Item = &'a [u8]>) {
     let Some((head, values)) = sum.split_at_mut_checked(HEADER_LEN) else { return };
     let Ok(header) = Header::mut_from_bytes(head) else { return };
@@ -191,14 +193,14 @@ const fn bit(rank: u16, first: u16) -> u32 {
     1_u32.wrapping_shl(rank.wrapping_sub(first) as u32)
 }
 
-/// Combines each lane of `values` with that of `lanes`.
+/// Combines each lane of `values` with the same lane of `lanes`.
 fn combine(values: &mut [u8], lanes: &[u8], op: impl Fn(u32, u32) -> u32) {
     for (value, lane) in values.as_chunks_mut::<4>().0.iter_mut().zip(lanes.as_chunks::<4>().0) {
         *value = op(u32::from_be_bytes(*value), u32::from_be_bytes(*lane)).to_be_bytes();
     }
 }
 
-/// Of signed numbers.
+/// The maximum of two signed numbers.
 fn max(a: u32, b: u32) -> u32 {
     (a as i32).max(b as i32) as u32
 }

@@ -1,11 +1,11 @@
-//! How long packets are, and their tags.
+//! Lengths of packets, and their tags.
 
 use switchml_protocol::auth::{Key, TAG_LEN};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use zerocopy::IntoBytes;
 
-/// Most bytes in one UDP datagram, and so in a superpacket: IPv4's length field is 16 bits. Over
-/// IPv6 it would be 20 more.
+/// Most bytes in one UDP datagram, and so in a superpacket: IPv4's length field has 16 bits. IPv6
+/// would allow 20 bytes more.
 pub const LARGEST_DATAGRAM: usize = 65_535 - ip_udp_len(false);
 
 /// IP and UDP headers.
@@ -38,8 +38,8 @@ pub fn write_tag(key: &Key, header: &Header, packet: &mut [u8]) {
     }
 }
 
-/// Whether the packet with this header has the tag that it should have: that of the key, or none
-/// without a key. What follows the tag does not count.
+/// Whether the packet with this header has the right tag: the tag by this key, or none without a
+/// key. Bytes behind the tag are ignored.
 pub fn has_right_tag(key: &Key, header: &Header, packet: &[u8]) -> bool {
     if key.is_none() {
         return header.tag_len() == 0;

@@ -15,13 +15,13 @@ use crate::stats::CallStats;
 /// 17.7).
 pub(crate) struct Schedule {
     terms: Terms,
-    /// Collectives before the first in `collectives`.
+    /// Number of collectives before the first in `collectives`.
     first: u64,
-    /// `None` for those that are done.
+    /// The collectives; `None` for finished ones.
     collectives: VecDeque<Option<Collective>>,
-    /// Place in `collectives` of the one whose chunks get their numbers.
+    /// Place in `collectives` of the collective whose chunks are being numbered.
     sending: usize,
-    /// Of collectives that are done, to be given back.
+    /// Buffers and statistics of finished collectives, to be given back.
     done: Vec<(Box<dyn Buffer>, CallStats)>,
     predictor: Predictor,
 }
@@ -49,15 +49,15 @@ impl Schedule {
         self.collectives.push_back(Some(Collective::new(place, self.terms, submission)));
     }
 
-    /// Whether the collective of this number, which was added, is done.
+    /// Whether the collective with this number, which was added, is done.
     pub fn is_done(&self, number: u64) -> bool {
         !self.collectives.iter().flatten().any(|collective| collective.number() == number)
     }
 
-    /// The next new chunk, if it can be told already.
+    /// The next new chunk, if it is known already.
     pub fn next(&mut self) -> Option<Chunk> {
         while let Some(place) = self.collectives.get_mut(self.sending) {
-            // One that is done has had all its chunks numbered.
+            // A finished collective has had all its chunks numbered.
             if let Some(collective) = place {
                 let chunk = collective.next(&self.predictor);
                 if chunk.is_some() || !collective.is_numbered() {
@@ -75,12 +75,12 @@ impl Schedule {
     pub fn encode(&self, chunk: &Chunk, payload: &mut [u8]) -> u32 {
         match self.place(chunk).and_then(|place| self.collectives.get(place)) {
             Some(Some(collective)) => collective.encode(chunk.part, payload),
-            // Not reached: a chunk without a result belongs to a collective that is not done.
+            // Not reached: a chunk without a result belongs to an unfinished collective.
             _ => 0,
         }
     }
 
-    /// Whether the maximum that came for a chunk, unchecked, may be it.
+    /// Whether the unchecked maximum that came for a chunk may be right.
     pub fn accept(&mut self, chunk: &Chunk, maximum: &[u8]) -> bool {
         let place = self.place(chunk).and_then(|place| self.collectives.get_mut(place));
         place
@@ -88,10 +88,10 @@ impl Schedule {
             .is_some_and(|collective| collective.accept(chunk.part, maximum))
     }
 
-    /// Takes in the result of a chunk.
+    /// Decodes the result of a chunk.
     ///
     /// # Errors
-    /// When a maximum that was accepted is none.
+    /// When an accepted maximum turns out to be wrong.
     pub fn decode(
         &mut self,
         now: u64,
@@ -104,7 +104,7 @@ impl Schedule {
         })
     }
 
-    /// Takes in that a chunk is complete whose lanes this rank does not need.
+    /// Notes that a chunk is complete whose lanes this rank does not need.
     pub fn pass(&mut self, now: u64, completed: &Completed, missing: &Ranks) {
         let _ = self.complete(now, completed, missing, |collective, part, _| {
             collective.pass(part);
@@ -132,8 +132,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The collectives that are not done, up to that of chunks of collective `last`, with their
-    /// numbers in the session.
+    /// The unfinished collectives up to collective `last`, with their numbers in the session.
     pub fn in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
         let placed = (self.first..=last).zip(&self.collectives);
         placed.filter_map(|(_, place)| {
@@ -141,7 +140,7 @@ impl Schedule {
         })
     }
 
-    /// Whether collectives are done and not given back yet.
+    /// Whether there are finished collectives that are not given back yet.
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
@@ -169,7 +168,7 @@ impl Schedule {
     }
 }
 
-/// The buffer of a collective that is done, and what it took.
+/// The buffer and statistics of a collective, if it is done.
 fn take_if_done(place: &mut Option<Collective>) -> Option<(Box<dyn Buffer>, CallStats)> {
     place.take_if(|collective| collective.is_done()).map(Collective::finish)
 }

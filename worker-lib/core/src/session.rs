@@ -10,16 +10,15 @@
 //!    Ended                          NamingUnready ──▶ Leaving       no answer
 //! ```
 //!
-//! From each state an abort leads to Ended, and so do a refusal and nonsense. A broken connection
-//! does until the job has started. After that the session resumes: it connects again, and goes on
-//! in the state that it is in. Over a data plane that outlives its daemon it tries for as long as
-//! nobody answers; otherwise once, because the daemon may only have taken the rank for dead, and
-//! then says so.
+//! An abort leads from each state to Ended, and so do a refusal and nonsense. A broken connection
+//! does until the job has started. After that, the session resumes: it connects again, and goes on
+//! in the same state. With a data plane that outlives its daemon, it tries as long as nobody
+//! answers; otherwise once, because the daemon may only have taken the rank for dead, and then says
+//! so.
 //!
-//! The machine decides what is done and when. Whoever drives it owns the clock, the connection and
-//! the data path: it carries out [`Session::next_action`] until there is none, then waits for an
-//! event, or until [`Session::deadline`]. Sections 22 and 23 of `docs/protocol.md` are
-//! the specification.
+//! The machine makes the decisions. Its driver owns the clock, the connection and the data path: it
+//! carries out [`Session::next_action`] until there is none, then waits for an event, or until
+//! [`Session::deadline`]. Sections 22 and 23 of `docs/protocol.md` are the specification.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -35,28 +34,28 @@ mod tests;
 
 pub use events::{Action, Answer, Ending, Event, Goodbye, MadeCall, News, Request};
 
-/// Longest wait for a connection to one address. Whoever drives the session keeps to it.
+/// Longest wait for a connection to one address. The driver of the session keeps to it.
 pub const CONNECT: Duration = Duration::from_secs(5);
-/// Longest wait for the answer to a request that the aggregator answers at once; to Join and Ready,
-/// which queue where many jobs begin together, the join timeout if that is longer.
+/// Longest wait for the answer to a request that the aggregator answers at once. Join and Ready,
+/// which queue when many jobs begin together, wait for the join timeout if that is longer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Longest wait for a goodbye to be heard.
+/// Longest wait for the answer to a goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// Rule 23.7: longest attempt to find an aggregator again whose data plane has most likely ended
 /// with it.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// Pauses between attempts to find the aggregator again: doubled from the first up to the last, so
-/// that an aggregator that was restarted hears of all its ranks within a second or two.
+/// Pauses between attempts to reconnect: doubled from the first up to the last, so that all ranks
+/// reconnect to a restarted aggregator within a second or two.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// The data plane may tell of an abort, or of different calls, before the control plane tells why.
-/// How long to wait for the reason; the aggregator gathers for up to half a second what all ranks
-/// called.
+/// How long to wait for the reason of an abort or of different calls, which the data plane may
+/// report before the control plane does. The aggregator gathers the ranks' calls for up to half a
+/// second.
 const REASON: Duration = Duration::from_millis(1500);
-/// A timer that is so late says that this rank itself stood still: it was stopped, or suspended.
-/// Where it only waited for a processor, another second does no harm.
+/// If a timer is this late, this rank itself was frozen: stopped or suspended. If it only waited
+/// for a processor, another second does no harm.
 const LATE: Duration = Duration::from_millis(10);
-/// How long it then takes, at most, to hear what came meanwhile.
+/// Longest time to process what arrived while the rank was frozen.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// See the [module's documentation](self). Times are monotonic, in nanoseconds.
@@ -65,48 +64,48 @@ pub struct Session {
     join_timeout: Duration,
     state: State,
     link: Link,
-    /// Since the connection broke, until the job is heard of again.
+    /// The resumption, from the break of the connection until the aggregator answers about the job.
     resumption: Option<Resumption>,
     /// Whether the data plane outlives the aggregator's daemon.
     is_durable: bool,
-    /// The request that has no answer yet, and until when that is waited for.
+    /// The request without an answer yet, and the deadline for that.
     request: Option<(Request, u64)>,
-    /// To be sent when it has one.
+    /// Requests to be sent after that one's answer.
     queue: VecDeque<Request>,
     actions: VecDeque<Action>,
     departed: Ranks,
-    /// Whether the data path gets no results by multicast: whoever is the aggregator is to know.
+    /// Whether the data path gets no results by multicast, which every aggregator must be told.
     hears_no_group: bool,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    /// It waits for the other ranks.
+    /// The session waits for the other ranks to join.
     Joining { until: u64, missing: Missing },
-    /// It opens its data path.
+    /// The session opens its data path.
     Opening,
-    /// Its data path carries chunks of so many lanes. It waits for the other ranks' paths.
+    /// The data path carries chunks of `lanes` lanes. The session waits for the other ranks' paths.
     Ready { until: u64, lanes: u16 },
-    /// That took too long. It asks which ranks are not ready.
+    /// The wait for other ranks' paths took too long. The session asks which ranks are not ready.
     NamingUnready { lanes: u16 },
     /// The job has started.
     Running,
-    /// The data path has failed for a reason that the aggregator knows more of: that is on its way.
-    /// An abort by itself says neither why nor who.
+    /// The data path has failed for a reason that the aggregator can explain; the explanation is on
+    /// its way. An abort by itself does not name the reason or the ranks.
     AskingWhy { until: u64, is_abort: bool },
-    /// The data path has failed, and nobody knows more. The rank is about to leave.
+    /// The data path has failed, and nobody can explain it. The rank is about to leave.
     Failed,
-    /// It says goodbye.
+    /// The session says goodbye.
     Leaving { until: u64, goodbye: Goodbye, ending: Ending },
-    /// It is over.
+    /// The session is over.
     Ended,
 }
 
-/// The ranks that have not joined, as the aggregator tells whenever there are others.
+/// The ranks that have not joined, as the aggregator reports them at each change.
 #[derive(Clone, Debug, Default)]
 struct Missing {
     now: Vec<u16>,
-    /// Those that were missing whenever it told.
+    /// The ranks that were missing in all reports.
     always: Option<Vec<u16>>,
 }
 
@@ -132,24 +131,24 @@ impl Missing {
 /// The connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// It is being made.
+    /// The connection is being made.
     Connecting,
-    /// It is there; the stream of news is not open yet.
+    /// The connection exists; the stream of events is not open yet.
     Connected,
     /// The stream is open.
     Open,
-    /// It is gone. The next attempt is at this time.
+    /// The connection is gone. The next attempt is at this time.
     Pausing { until: u64 },
 }
 
-/// How a session finds its aggregator again.
+/// How a session reconnects to its aggregator.
 #[derive(Clone, Debug)]
 struct Resumption {
     /// How the connection broke.
     lost: String,
     /// The next pause between two attempts.
     pause: Duration,
-    /// When the only attempt ends; `None` where there may be several.
+    /// When the only attempt ends; `None` if there may be several.
     until: Option<u64>,
 }
 
@@ -171,7 +170,7 @@ impl Session {
         }
     }
 
-    /// What to do next.
+    /// The next action for the driver.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -184,7 +183,7 @@ impl Session {
         }
     }
 
-    /// When [`Session::on_timer`] has something to do.
+    /// When to call [`Session::on_timer`].
     pub fn deadline(&self) -> Option<u64> {
         let state = match self.state {
             State::Joining { until, .. }
@@ -201,12 +200,12 @@ impl Session {
         [state, request, pause, self.attempt_end()].into_iter().flatten().min()
     }
 
-    /// The ranks that have left in good order.
+    /// The ranks that have left normally.
     pub fn departed(&self) -> Ranks {
         self.departed
     }
 
-    /// Whether the aggregator would tell of a rank that died: while the connection lives.
+    /// Whether the aggregator would report a rank that died: while the connection works.
     pub fn is_watched(&self) -> bool {
         self.link == Link::Open
     }
@@ -268,7 +267,7 @@ impl Session {
                 self.request(now, Request::Unready);
             }
             State::AskingWhy { until, is_abort } if is_over(*until) => {
-                // Where nobody can be asked, that is all that this rank knows.
+                // Without a connection, the loss is all that this rank knows.
                 match self.resumption.take_if(|_| *is_abort) {
                     Some(Resumption { lost, .. }) => self.end(Ending::Lost(lost)),
                     None => self.be_failed(),
@@ -282,7 +281,7 @@ impl Session {
         }
     }
 
-    /// Rule 23.8: nothing is over for a rank that stood still before it has heard what came
+    /// Rule 23.8: no deadline passes for a rank that was frozen before it has processed what came
     /// meanwhile.
     fn catch_up(&mut self, now: u64) {
         let state = match &mut self.state {
@@ -302,7 +301,7 @@ impl Session {
     /// The stream says something: `Aborted` and `Left` in any state (rule 22.7).
     fn hear(&mut self, now: u64, news: News) {
         match (news, &mut self.state) {
-            // It does not matter any more.
+            // The event does not matter any more.
             (_, State::Leaving { .. }) => {}
             (News::Waiting(ranks), State::Joining { missing, .. }) => missing.hear(ranks),
             (News::Waiting(_), _) => {}
@@ -338,7 +337,7 @@ impl Session {
             (News::CallsWanted, State::Running | State::AskingWhy { .. } | State::Failed) => {
                 self.request(now, Request::ReportCalls { last: u64::MAX, named: None });
             }
-            // It has made none yet.
+            // The rank has made no calls yet.
             (News::CallsWanted, _) => {}
             (News::Nonsense(what), _) => self.end(Ending::Nonsense(what)),
         }
@@ -356,7 +355,7 @@ impl Session {
 
     /// The data path has failed. Some failures the aggregator can explain (rule 14.7).
     fn ask_why(&mut self, now: u64, failure: Failure, call: Option<u64>) {
-        // Of several the first counts: the others are its consequences.
+        // The first failure counts: the others are its consequences.
         if !matches!(self.state, State::Running) {
             return;
         }
@@ -374,7 +373,7 @@ impl Session {
         self.state = State::AskingWhy { until: after(now, REASON), is_abort };
     }
 
-    /// The aggregator is to know of a group that is not heard, also one that was restarted.
+    /// Tells the aggregator, also a restarted one, that multicast does not reach this rank.
     fn report_no_multicast(&mut self, now: u64) {
         if self.hears_no_group && self.has_started() {
             self.request(now, Request::ReportNoMulticast);
@@ -389,7 +388,7 @@ impl Session {
     fn leave(&mut self, now: u64, goodbye: Goodbye, ending: Ending) {
         match self.state {
             State::Leaving { .. } | State::Ended => return,
-            // There is no job yet: the end of the connection says it all.
+            // There is no job yet: the end of the connection is enough.
             State::Joining { .. } => return self.end(ending),
             _ => {}
         }
@@ -411,7 +410,7 @@ impl Session {
         self.actions.push_back(Action::Connect);
     }
 
-    /// The connection is there: the request for which it was made can go.
+    /// The connection works: sends the request for which it was made.
     fn open_stream(&mut self, now: u64) {
         if self.link != Link::Connecting {
             return;
@@ -453,7 +452,7 @@ impl Session {
         }
     }
 
-    /// When the only attempt to find the aggregator again is over, while there is one.
+    /// The end of the only attempt to reconnect, while there is one.
     fn attempt_end(&self) -> Option<u64> {
         let is_leaving = matches!(self.state, State::Leaving { .. });
         let attempt = self.resumption.as_ref().filter(|_| self.link != Link::Open && !is_leaving);
@@ -467,8 +466,7 @@ impl Session {
         }
     }
 
-    /// Sends a request when those before it have their answers. Without a connection there is
-    /// nobody to ask.
+    /// Sends a request after earlier ones have their answers. Without a connection, it is dropped.
     fn request(&mut self, now: u64, request: Request) {
         match (self.link, &self.request) {
             (Link::Open, None) => self.send(now, request),
@@ -482,7 +480,7 @@ impl Session {
         self.actions.push_back(Action::Send(request));
     }
 
-    /// How long to wait for the answer.
+    /// How long to wait for the answer to a request.
     fn patience(&self, request: &Request) -> Duration {
         match request {
             Request::Join | Request::Ready { .. } => ANSWER.max(self.join_timeout),
@@ -493,7 +491,7 @@ impl Session {
     fn take_answer(&mut self, now: u64, answer: Answer) {
         let Some((request, _)) = self.request.take() else { return };
         match (request, answer) {
-            // A goodbye that nobody hears is no worse than the connection's end that follows.
+            // If a goodbye gets no answer, the connection's end that follows is as good.
             (Request::Leave(_), _) => {
                 if let State::Leaving { ending, .. } = &self.state {
                     let ending = ending.clone();
@@ -506,8 +504,8 @@ impl Session {
             }
             (Request::Join | Request::Resume, Answer::Lost(why)) => self.lose(now, why),
             (Request::Resume, Answer::Unknown(why)) => self.end(Ending::Forgotten(why)),
-            // A report that nobody hears is no worse than the data plane's word alone, or than the
-            // rank's own line.
+            // If a report gets no answer, the data plane's reason alone is used, or the rank's own
+            // message.
             (Request::ReportCalls { .. } | Request::ReportNoMulticast, _) | (_, Answer::Done) => {}
             // The start that was heard meanwhile says more.
             (Request::Ready { .. } | Request::Unready, _) if self.has_started() => {}

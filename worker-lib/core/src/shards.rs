@@ -1,16 +1,16 @@
-//! Which part of a call each data thread runs: a contiguous one, cut where its bundles are.
+//! The part of a call that each data thread runs: a contiguous part, cut between bundles.
 //!
-//! A communicator of several data threads has a shard of the job for each, with slots and a socket
-//! of its own. All ranks must cut alike, so the cut follows from what all know: the call, the lanes
-//! of a full chunk, and the number of shards. Parts begin with a chunk, so every element is in the
-//! chunk that it would be in without shards, and gets the same exponent and the same bits.
+//! A communicator of several data threads has a shard of the job for each, with separate slots and
+//! a separate socket. All ranks must cut in the same way, so the cut depends only on the call, the
+//! lanes of a full chunk, and the number of shards. Parts begin with a chunk, so every element is
+//! in the same chunk as without shards, and gets the same exponent and the same bits.
 
 use crate::bundles::HALVES;
 use crate::numerics::Codec;
 use crate::packet::{LARGEST_DATAGRAM, packet_len};
 
-/// Full bundles of a part, at least: with fewer, waking a thread for it costs more than that saves.
-/// So no part is a small float sum, whose chunks go ahead of their exponents.
+/// Least full bundles of a part: with fewer, waking a thread for it costs more than it saves. So no
+/// part is a small float sum, whose chunks go ahead of their exponents.
 const LEAST_BUNDLES: usize = 4;
 
 /// Rules 16.2 and 16.3: lengths in bytes of the parts of a call of `bytes` bytes, in order, one for

@@ -1,35 +1,34 @@
-//! Adaptive spinning: whether to wait for packets by looking again and again, or asleep.
+//! Adaptive spinning: decides whether to wait for packets by polling, or asleep.
 //!
-//! Being woken up costs microseconds, tens of them on an idle core: as much as a small call takes.
-//! Looking again costs nothing while nobody else wants the core, and ruins everything when somebody
-//! does: another rank, whose packets this one may be waiting for, or the training itself. So a wait
-//! offers the core to others after every look. Was there someone to take it, this and the next
-//! waits go to sleep soon; was there nobody, a wait looks again for as long as a few round trips
-//! take. Which of the two it is, is found out by what the core was used for meanwhile: nothing has
-//! to be known of ranks, cores and containers, and it follows when they change.
+//! A wakeup costs microseconds, tens of them on an idle core: as much as a small call takes.
+//! Polling costs nothing while nobody else wants the core, and is harmful when another does:
+//! another rank, whose packets this one may be waiting for, or the training itself. So a wait
+//! offers the core to others after every look. If another took it, this wait and the next ones go
+//! to sleep soon; if nobody did, a wait polls for a few round trips. So the decision needs no
+//! knowledge of ranks, cores and containers, and adapts when they change.
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Longest time of looking in vain, in ns: some round trips, or twice what sleeping and waking up
-/// cost at worst.
+/// Longest time of polling without a result, in ns: some round trips, or twice the worst cost of
+/// sleeping and waking up.
 const LOOKING: u64 = 100_000;
-/// Looks of a wait on a core that others want, too: they may be what is waited for.
+/// Looks of a wait on a core that others want, too: this wait may be for them.
 const LOOKS_WHEN_CROWDED: u32 = 3;
-/// Waits after which a core that others wanted counts as free again, if they did not any more.
+/// After this many waits in which nobody wanted the core, it counts as free again.
 const CALM: u32 = 16;
-/// One wait in so many on a crowded core goes to sleep at once: the kernel looks for an idle core
-/// for those that wake up, and leaves two that offer each other the same one together for long.
+/// One wait in this many on a crowded core goes to sleep at once: the kernel finds an idle core for
+/// threads that wake up, but leaves two that offer each other the same core together for long.
 const MOVING: u64 = 64;
 
-/// What waits for packets did.
+/// Statistics of waits for packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitStats {
-    /// Waits: times that nothing was there.
+    /// Number of waits: times that no packet was there.
     pub waits: u64,
     /// Looks again, each after the core was offered to others.
     pub looks: u64,
-    /// Offers that somebody took: the core is not this rank's alone.
+    /// Offers that another thread took: the core is not this rank's alone.
     pub taken: u64,
     /// Waits that went to sleep.
     pub sleeps: u64,
@@ -58,9 +57,9 @@ impl fmt::Display for WaitStats {
 /// See the [module's documentation](self).
 #[derive(Default)]
 pub struct Spin {
-    /// The wait that goes on, and is not asleep.
+    /// The current wait, if there is one that is not asleep.
     wait: Option<Wait>,
-    /// For so many waits the core still counts as one that others want.
+    /// Number of waits for which the core still counts as wanted by others.
     crowded: u32,
     stats: WaitStats,
 }
@@ -68,21 +67,21 @@ pub struct Spin {
 struct Wait {
     begin: u64,
     looks: u32,
-    /// Whether somebody took the core meanwhile.
+    /// Whether another thread took the core meanwhile.
     taken: bool,
 }
 
 impl Spin {
-    /// Something has come, or the thread has slept: the wait, if there was one, is over.
+    /// A packet has come, or the thread has slept: ends the wait, if there was one.
     pub fn end(&mut self) {
         if self.wait.take().is_some_and(|wait| !wait.taken) {
             self.crowded = self.crowded.saturating_sub(1);
         }
     }
 
-    /// Nothing is there at `now`, in ns. If it is worth looking again, lets others have the core
-    /// first; if not, false: sleep. `offer` lets others have the core, and tells whether there were
-    /// any.
+    /// Nothing was there at `now`, in ns. If it is worth looking again, first offers the core to
+    /// others; if not, returns false: the caller should sleep. `offer` offers the core, and tells
+    /// whether another took it.
     pub fn look_again(&mut self, now: u64, offer: impl FnOnce() -> bool) -> bool {
         let Self { wait, crowded, stats } = self;
         let wait = wait.get_or_insert_with(|| {
@@ -108,7 +107,7 @@ impl Spin {
         true
     }
 
-    /// What waits did so far.
+    /// Statistics of the waits so far.
     pub fn stats(&self) -> WaitStats {
         self.stats
     }
@@ -118,7 +117,8 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// Waits once, for something that never comes, with looks `step` ns apart; how often it looked.
+    /// Waits once, for a packet that never comes, with looks `step` ns apart. Returns the number of
+    /// looks.
     fn wait(spin: &mut Spin, step: u64, taken: impl Fn(u64) -> bool) -> u64 {
         let mut looks = 0;
         while spin.look_again(looks * step, || taken(looks)) {
@@ -162,7 +162,7 @@ mod tests {
         let mut spin = Spin::default();
         assert!(spin.look_again(0, || false));
         spin.end();
-        // Nothing was waited for in between.
+        // No wait in between.
         spin.end();
         assert!(spin.look_again(LOOKING, || false));
         assert!(!spin.look_again(2 * LOOKING, || false));

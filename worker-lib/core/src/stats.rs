@@ -1,4 +1,4 @@
-//! What calls took: their chunks, resends, round trips, and the ranks that they waited for.
+//! Statistics of calls: their chunks, resends, round trips, and the ranks that they waited for.
 
 use std::borrow::Cow;
 use std::ops::AddAssign;
@@ -11,28 +11,28 @@ use switchml_protocol::times::{SHIFT, SUM, Times, bucket};
 
 use crate::engine::History;
 
-/// What one call took on this rank, or several calls together.
+/// Statistics of one call on this rank, or of several calls together.
 ///
-/// Every chunk is counted in the call that it belongs to, also where calls overlap.
+/// Every chunk is counted in the call that it belongs to, also if calls overlap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallStats {
-    /// Calls that this tells of.
+    /// Number of calls.
     pub calls: u64,
     /// Bytes of this rank's elements.
     pub bytes: u64,
-    /// From a call's first packet to its last result, of the data thread that took longest; of
-    /// several calls the sum.
+    /// Time from a call's first packet to its last result, for the data thread that took longest;
+    /// for several calls the sum.
     pub duration: Duration,
     /// Chunks sent, each counted once.
     pub chunks: u64,
     /// Data chunks of float sums that were not sent, because they are zero on all ranks, or not
     /// finite on one.
     pub skipped: u64,
-    /// Bytes of this rank's elements in these.
+    /// Bytes of this rank's elements in these chunks.
     pub skipped_bytes: u64,
     /// Chunks sent without their lanes at first, which are zeros.
     pub empty: u64,
-    /// Of these, those whose lanes the aggregator asked for.
+    /// Chunks of these whose lanes the aggregator asked for.
     pub rooms: u64,
     /// Chunks sent again because no answer came in time.
     pub resent_by_timer: u64,
@@ -45,37 +45,37 @@ pub struct CallStats {
     /// Data chunks of small float sums that were sent before the ranks had agreed on their
     /// exponents.
     pub speculative: u64,
-    /// Of these, those whose results did not count: they were scaled wrongly, or did not have to be
+    /// Chunks of these whose results did not count: they were scaled wrongly, or did not have to be
     /// sent.
     pub misspeculated: u64,
-    /// Times of chunks.
+    /// Times from chunks' first transmission to their result.
     pub round_trips: RoundTrips,
-    /// From the call's first packet to each chunk's result: how the call came along, and how long
-    /// its tail was.
+    /// Times from the call's first packet to each chunk's result: the progress of the call, and the
+    /// length of its tail.
     pub finished: RoundTrips,
-    /// By rank; empty while no rank was late.
+    /// The late ranks, by rank; empty while no rank was late.
     stragglers: Vec<Straggler>,
 }
 
-/// How late a rank was, as far as another noticed: it asks after a chunk once that is overdue, and
-/// hears who is missing.
+/// How late a rank was, as far as this rank noticed: it asks for an overdue chunk, and is told who
+/// is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Straggler {
-    /// Chunks of which this rank's share was missing at the last PENDING.
+    /// Chunks that lacked this rank's share at the last PENDING.
     pub chunks: u64,
-    /// How long at least one such chunk was under way.
+    /// How long at least one such chunk was outstanding.
     pub waited: Duration,
 }
 
-/// Times from chunks' first transmission to their result. Loss and waiting for ranks are in them.
+/// Times from chunks' first transmission to their result. They include loss and waiting for ranks.
 ///
-/// Kept to 64 ns or 1 %, whichever is more, up to a minute.
+/// They are kept with a resolution of 64 ns or 1 %, the coarser of the two, up to a minute.
 #[derive(Clone, Debug, Default)]
 pub struct RoundTrips {
     histogram: Option<Histogram<u64>>,
-    /// What is not in the histogram yet: a time in ns, and how many chunks in a row had it. Chunks
-    /// of a superpacket go and come together, and a small call has so few of them that a histogram
-    /// would cost more than the rest of its statistics.
+    /// Times that are not in the histogram yet: a time in ns, and the number of chunks in a row
+    /// that had it. Chunks of a superpacket travel together, and a small call has so few of them
+    /// that a histogram would cost more than its other statistics.
     runs: Vec<(u64, u64)>,
 }
 
@@ -85,8 +85,8 @@ impl CallStats {
         (0..).zip(self.stragglers.iter().copied()).filter(|(_, straggler)| straggler.chunks > 0)
     }
 
-    /// Adds what another part of the same call took, which ran at the same time. Of times the
-    /// longest counts.
+    /// Adds the statistics of another part of the same call, which ran at the same time. The
+    /// longest duration counts.
     pub fn add_part(&mut self, part: &Self) {
         let (calls, duration) = (self.calls.max(part.calls), self.duration.max(part.duration));
         let waited: Vec<_> = self.stragglers.iter().map(|straggler| straggler.waited).collect();
@@ -138,7 +138,7 @@ impl RoundTrips {
     /// Most runs that are kept.
     const RUNS: usize = 64;
 
-    /// Chunks whose time was taken.
+    /// Number of chunks with a recorded time.
     pub fn count(&self) -> u64 {
         self.all().map_or(0, |histogram| histogram.len())
     }
@@ -148,12 +148,12 @@ impl RoundTrips {
         self.all().map(|histogram| Duration::from_nanos(histogram.value_at_quantile(share)))
     }
 
-    /// The longest; `None` if there were none.
+    /// The longest time; `None` if there were none.
     pub fn max(&self) -> Option<Duration> {
         self.all().map(|histogram| Duration::from_nanos(histogram.max()))
     }
 
-    /// Adds all of them to a coarser histogram, as aggregators keep it.
+    /// Adds all times to a coarser histogram, as aggregators keep it.
     pub fn add_to(&self, times: &mut Times) {
         let mut add = |nanoseconds: u64, chunks: u64| {
             let units = u32::try_from(nanoseconds >> SHIFT).unwrap_or(u32::MAX);
@@ -166,7 +166,7 @@ impl RoundTrips {
         }
     }
 
-    /// Takes in `count` chunks with this time in ns.
+    /// Records `count` chunks with this time in ns.
     fn record(&mut self, nanoseconds: u64, count: u64) {
         match self.runs.last_mut() {
             Some((time, chunks)) if *time == nanoseconds => *chunks += count,
@@ -182,7 +182,7 @@ impl RoundTrips {
         }
     }
 
-    /// All that was recorded, if there was anything.
+    /// All recorded times, if there are any.
     fn all(&self) -> Option<Cow<'_, Histogram<u64>>> {
         if self.runs.is_empty() {
             return self.histogram.as_ref().map(Cow::Borrowed);
@@ -204,29 +204,29 @@ impl AddAssign<&Self> for RoundTrips {
         other.runs.iter().for_each(|&(time, chunks)| self.record(time, chunks));
         let Some(other) = &other.histogram else { return };
         let sum = self.histogram.get_or_insert_with(histogram);
-        // Five times as fast as adding all buckets, for the few that a call has.
+        // This is five times as fast as adding all buckets, because a call has few.
         for bucket in other.iter_recorded() {
             sum.saturating_record_n(bucket.value_iterated_to(), bucket.count_at_value());
         }
     }
 }
 
-/// From 64 ns to a minute, to two digits: 24 KiB.
+/// A histogram from 64 ns to a minute, with two digits: 24 KiB.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(64, 60_000_000_000, 2).expect("the bounds are in order")
 }
 
-/// Takes down one call's statistics.
+/// Records one call's statistics.
 #[derive(Debug, Default)]
 pub struct Recorder {
     stats: CallStats,
     first_sent_at: Option<u64>,
-    /// By rank, the latest stretch of time in which a chunk waited for it.
+    /// By rank, the latest period in which a chunk waited for it.
     waits: Vec<(u64, u64)>,
 }
 
 impl Recorder {
-    /// Of a call with so many bytes of elements.
+    /// A recorder for a call with `bytes` bytes of elements.
     pub fn new(bytes: usize) -> Self {
         Self {
             stats: CallStats { calls: 1, bytes: bytes as u64, ..CallStats::default() },
@@ -253,7 +253,7 @@ impl Recorder {
         }
     }
 
-    /// A data chunk of so many bytes is not sent.
+    /// Records that a data chunk of `bytes` bytes is not sent.
     pub fn skipped(&mut self, bytes: usize) {
         self.stats.skipped += 1;
         self.stats.skipped_bytes += bytes as u64;
@@ -266,7 +266,7 @@ impl Recorder {
         self.stats.misspeculated += u64::from((sent & !right).count_ones());
     }
 
-    /// What the call took.
+    /// The statistics of the call.
     pub fn finish(self) -> CallStats {
         self.stats
     }
@@ -350,8 +350,8 @@ mod tests {
     fn few_times_and_many_count_alike() {
         let mut sum = CallStats::default();
         let mut count = 0;
-        // Runs of the same time, from few to more than are kept beside the histogram; each call is
-        // added to those before.
+        // Runs of the same time, from few to more than [`RoundTrips::RUNS`]; each call is added to
+        // the sum.
         for runs in [1, 2, RoundTrips::RUNS, RoundTrips::RUNS + 1, 3, 500] {
             let chunks: Vec<_> = (0..runs)
                 .flat_map(|run| vec![((run as u64 + 1) * US, sent_at(0)); run % 5 + 1])
@@ -371,14 +371,14 @@ mod tests {
                 "{runs} runs"
             );
         }
-        // Each call has one chunk of 1 us, all but the first two of 2 us.
+        // Each call has one chunk of 1 us, and all except the first two calls have chunks of 2 us.
         assert!(sum.round_trips.quantile(6.0 / count as f64).unwrap() < Duration::from_nanos(1100));
         assert!(sum.round_trips.quantile(8.0 / count as f64).unwrap() > Duration::from_nanos(1900));
     }
 
     #[test]
     fn times_in_powers_of_two_of_a_unit() {
-        // By hand, in ns, with the bucket: 0, 1 and 3 units of 1024 ns, and more than 4.3 s.
+        // Times in ns and their buckets, by hand: 0, 1 and 3 units of 1024 ns, and more than 4.3 s.
         let by_hand = [(1023, 0), (1024, 1), (2047, 1), (3 * 1024, 2), (5_000_000_000, 23)];
         let chunks: Vec<_> = by_hand.map(|(time, _)| (time, sent_at(0))).into();
         let mut expected = [0; 25];

@@ -1,4 +1,4 @@
-//! What a turn's packets leave by.
+//! The interface by which a turn's packets leave.
 
 use std::convert::Infallible;
 
@@ -12,26 +12,26 @@ pub trait Wire {
     /// Why a packet cannot be sent.
     type Error;
 
-    /// Has a packet with this header, which is [`len_of`] it long and which `fill` writes, join the
-    /// superpacket. One that has no room for it is sent first.
+    /// Adds a packet with this header to the superpacket; it has [`len_of`] its header bytes, which
+    /// `fill` writes. If the superpacket has no room for it, that is sent first.
     ///
     /// # Errors
     /// When a superpacket cannot be sent.
     fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> Result<(), Self::Error>;
 
-    /// Sends the superpacket; what is put later is in another one.
+    /// Sends the superpacket; later packets go into another one.
     ///
     /// # Errors
     /// When it cannot be sent.
     fn flush(&mut self) -> Result<(), Self::Error>;
 }
 
-/// Packets in their order, where nothing is made of superpackets.
+/// Collects packets in their order, without superpackets.
 impl Wire for Vec<Vec<u8>> {
     type Error = Infallible;
 
     fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> Result<(), Infallible> {
-        // Bytes that a packet is not to leave as they are.
+        // Bytes that a packet must overwrite.
         let mut packet = vec![0xEE; len_of(header)];
         fill(&mut packet);
         self.push(packet);
@@ -43,11 +43,11 @@ impl Wire for Vec<Vec<u8>> {
     }
 }
 
-/// Why a turn has ended before its end.
+/// Why a turn has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnError<E> {
     /// The data path has failed.
     DataPath(Failure),
-    /// The wire has.
+    /// The wire has failed.
     Wire(E),
 }

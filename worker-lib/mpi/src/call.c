@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* A request that never ends: to test it lets MPI send and receive what it has to, in all versions.
- * (MPICH's MPI_Iprobe looks at what has come, and no further.) */
+/* A request that never ends: testing it lets MPI make progress with its messages, in all versions.
+ * (MPICH's MPI_Iprobe only looks at messages that have arrived.) */
 static MPI_Request endless = MPI_REQUEST_NULL;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 

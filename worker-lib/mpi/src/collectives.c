@@ -28,7 +28,7 @@ int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type,
     return reduce(comm, job, receive, count, &reduction);
 }
 
-/* The network brings the sum to all ranks: those that do not want it need a place for it. */
+/* The network brings the sum to all ranks: ranks other than the root need memory for it. */
 static int reduce_to(int root, MPI_Comm comm, switchml_communicator *job, const void *send,
                      void *receive, int count, const struct reduction *reduction)
 {
@@ -61,7 +61,7 @@ int MPI_Reduce(const void *send, void *receive, int count, MPI_Datatype type, MP
     return reduce_to(root, comm, job, send, receive, count, &reduction);
 }
 
-/* Whether elements lie as they travel: one of MPI's own types, without gaps. */
+/* Whether elements are contiguous: one of MPI's own types, without gaps. */
 static bool is_plain(MPI_Datatype type, size_t size)
 {
     int integers, addresses, types, combiner = MPI_COMBINER_NAMED;
@@ -80,7 +80,7 @@ static int broadcast(int root, MPI_Comm comm, switchml_communicator *job, void *
     return status == SWITCHML_OK ? finish(comm, request) : error_of(comm, status);
 }
 
-/* Broadcasts through memory of our own, where elements lie as they travel. */
+/* Broadcasts through a buffer with packed elements. */
 static int broadcast_packed(int root, MPI_Comm comm, switchml_communicator *job, void *data,
                             int count, MPI_Datatype type, size_t bytes)
 {
@@ -100,7 +100,7 @@ static int broadcast_packed(int root, MPI_Comm comm, switchml_communicator *job,
     return error;
 }
 
-/* Ranks may describe the same elements by different types, so only their bytes decide here. */
+/* Ranks may describe the same elements by different types, so only the number of bytes counts. */
 int MPI_Bcast(void *data, int count, MPI_Datatype type, int root, MPI_Comm comm)
 {
     int size = 0;

@@ -6,17 +6,17 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Calls of fewer bytes are MPI's: they are as fast there or faster. So a communicator that makes
- * none but small calls is no job. */
+/* Calls of fewer bytes are left to MPI, which is as fast or faster. So a communicator that makes
+ * only small calls joins no job. */
 #define FROM_BYTES (64 * 1024)
 
-/* What a communicator is at the aggregator; its attribute. */
+/* The attribute of a communicator: its job at the aggregator. */
 struct group {
     switchml_communicator *job; /* NULL: could not join, or there is no aggregator */
     struct group *next;
 };
 
-/* What the ranks of a job must know, as rank 0 of the communicator says. */
+/* What rank 0 of the communicator tells the other ranks about the job. */
 struct place {
     char job[64];
     char aggregator[256];
@@ -26,7 +26,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *groups; /* of communicators that have not been freed */
 static int attribute = MPI_KEYVAL_INVALID;
 
-/* Leaves a job; its ranks make no calls any more. */
+/* Leaves a job, whose ranks make no further calls. */
 static void leave(struct group *group)
 {
     if (group->job != NULL && switchml_close(group->job) == SWITCHML_FAILED)
@@ -34,7 +34,7 @@ static void leave(struct group *group)
     group->job = NULL;
 }
 
-/* The communicator is freed. */
+/* Called when a communicator is freed. */
 static int forget(MPI_Comm comm, int keyval, void *value, void *extra)
 {
     (void)comm, (void)keyval, (void)extra;
@@ -60,7 +60,7 @@ void groups_close(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* A name that no other job has. */
+/* Makes up a unique job name. */
 static void name_job(char *name, size_t size)
 {
     unsigned long long number = 0;
@@ -69,7 +69,7 @@ static void name_job(char *name, size_t size)
     snprintf(name, size, "mpi-%016llx", number);
 }
 
-/* Connects all ranks of the communicator; whether that went well on all of them. */
+/* Connects all ranks of the communicator. Returns whether all of them are connected. */
 static bool connect_all(MPI_Comm comm, switchml_communicator **job)
 {
     static bool was_said;
@@ -91,8 +91,8 @@ static bool connect_all(MPI_Comm comm, switchml_communicator **job)
         was_said = true;
         return false;
     }
-    /* From here on no rank needs MPI until it has connected: no message of ours is what another
-     * rank of the communicator still waits for. */
+    /* After this no rank needs MPI until it has connected: no rank of the communicator waits for
+     * a message of this library's. */
     PMPI_Barrier(comm);
     switchml_settings settings = { 0 };
     settings.aggregator = place.aggregator;
@@ -100,7 +100,7 @@ static bool connect_all(MPI_Comm comm, switchml_communicator **job)
     settings.rank = (uint32_t)rank;
     settings.world_size = (uint32_t)ranks;
     bool is_well = switchml_connect(&settings, job) == SWITCHML_OK;
-    /* The first rank that could not says why, for all. */
+    /* The first rank that could not connect prints the reason, for all. */
     int failed = is_well ? ranks : rank, first = ranks;
     PMPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, comm);
     bool all_well = first == ranks;
@@ -132,7 +132,7 @@ static struct group *join(MPI_Comm comm)
     return group;
 }
 
-/* What the communicator is, if it is anything yet. */
+/* The communicator's attribute; NULL if it has none yet. */
 static struct group *known(MPI_Comm comm)
 {
     struct group *group = NULL;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /*
- * A call in flight is a generalized request of MPI's. Nobody but this library completes it, so
- * every function that waits for requests, or tests them, first completes those whose calls are
+ * A call in flight is a generalized request of MPI's. Only this library completes it, so every
+ * function that waits for requests, or tests them, first completes the requests of calls that are
  * over.
  */
 
@@ -38,7 +38,7 @@ static int release(void *state)
     return MPI_SUCCESS;
 }
 
-/* A call that others take part in cannot be taken back. */
+/* Calls cannot be cancelled, since other ranks take part in them. */
 static int cancel(void *state, int is_complete)
 {
     (void)state, (void)is_complete;
@@ -60,7 +60,7 @@ int request_of(MPI_Comm comm, switchml_request *request, MPI_Request *mpi_reques
     return error;
 }
 
-/* Completes what is over; whether anything is not. */
+/* Completes the calls that are over. Returns whether any are left. */
 static bool complete(void)
 {
     pthread_mutex_lock(&lock);
@@ -80,7 +80,7 @@ static bool complete(void)
     return is_any_left;
 }
 
-/* Waits for a moment; for one of our calls if the program waits for one. */
+/* Waits for a moment; for a call of this library's if the program waits for one. */
 static void pause_for(int count, const MPI_Request *requests)
 {
     pthread_mutex_lock(&lock);
@@ -102,7 +102,7 @@ int MPI_Iallreduce(const void *send, void *receive, int count, MPI_Datatype type
 {
     struct reduction reduction;
     switchml_communicator *job = NULL;
-    /* What must not block cannot join. */
+    /* This call must not block, so it cannot join a job. */
     if (count > 0 && reduction_of(type, op, &reduction))
         job = group_for(comm, count * reduction.size, false);
     if (job == NULL)
@@ -145,7 +145,7 @@ int MPI_Request_get_status(MPI_Request request, int *flag, MPI_Status *status)
     return PMPI_Request_get_status(request, flag, status);
 }
 
-/* While calls are in flight, waiting is testing again and again. */
+/* While calls are in flight, these functions wait by testing repeatedly. */
 
 int MPI_Wait(MPI_Request *request, MPI_Status *status)
 {

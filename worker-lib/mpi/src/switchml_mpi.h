@@ -1,14 +1,14 @@
 /*
- * MPI's collectives through an in-network aggregator, for programs that know nothing of it: this
- * library stands between a program and its MPI by the profiling interface (names with PMPI_).
+ * MPI's collectives through an in-network aggregator, for unchanged programs: this library
+ * intercepts a program's calls of MPI by the profiling interface (names with PMPI_).
  *
- * docs/mpi.md says what it does. In here:
+ * docs/mpi.md describes it. The files:
  *
- *   group.c        which communicators are jobs at an aggregator, joining, leaving
+ *   group.c        jobs of communicators at an aggregator: joining, leaving
  *   types.c        MPI's types and operators in this project's terms
- *   call.c         calls in flight, and waiting for them while MPI goes on
- *   collectives.c  what blocks: Allreduce, Reduce, Bcast
- *   requests.c     Iallreduce, and all that waits for requests
+ *   call.c         calls in flight, and waiting for them while MPI makes progress
+ *   collectives.c  blocking calls: Allreduce, Reduce, Bcast
+ *   requests.c     Iallreduce, and all functions that wait for requests
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -21,14 +21,14 @@
 #include <stddef.h>
 #include <switchml.h>
 
-/* How long to wait for a call at a stretch: MPI's own messages wait as long, in the worst case. */
+/* Seconds to wait for a call at a time: the longest delay for MPI's own messages. */
 #define STRETCH 0.001
 
 /* ---- group.c ---- */
 
-/* The job that a communicator is, for a call of so many bytes; NULL if MPI makes the call itself.
- * Ranks that are in the same call all get the same answer. Only a call that may block, and that all
- * ranks make, may join. */
+/* The communicator's job for a call of `bytes` bytes; NULL if MPI makes the call itself. Ranks that
+ * are in the same call all get the same answer. Only a call that may block, and that all ranks
+ * make, may join. */
 switchml_communicator *group_for(MPI_Comm comm, size_t bytes, bool may_join);
 
 /* Leaves all jobs. */
@@ -36,28 +36,28 @@ void groups_close(void);
 
 /* ---- types.c ---- */
 
-/* What an all-reduce is in this project's terms. */
+/* An all-reduce in this project's terms. */
 struct reduction {
     switchml_dtype dtype;
     switchml_op op;
     size_t size; /* bytes of an element */
 };
 
-/* Whether the network offers a reduction; if so, which. All ranks get the same answer, because all
- * give the same predefined type and operator. */
+/* Whether the network offers a reduction; if so, fills it in. All ranks get the same answer,
+ * because all give the same predefined type and operator. */
 bool reduction_of(MPI_Datatype type, MPI_Op op, struct reduction *reduction);
 
 /* ---- call.c ---- */
 
-/* Waits for a call, and serves MPI meanwhile: other ranks may only come to this call once they have
- * got a message that is still on its way from here. MPI's error code. */
+/* Waits for a call, and lets MPI make progress meanwhile: other ranks may make this call only once
+ * they have a message that is in flight from here. Returns MPI's error code. */
 int finish(MPI_Comm comm, switchml_request *request);
 
-/* MPI is about to end. */
+/* Called before MPI ends. */
 void calls_end(void);
 
-/* MPI's error code for what the library said last on this thread, which goes to the standard error
- * and the communicator's error handler, unless all is well. */
+/* MPI's error code for the library's last error on this thread, which is printed to standard error
+ * and passed to the communicator's error handler; MPI_SUCCESS if there is no error. */
 int error_of(MPI_Comm comm, switchml_status status);
 
 /* ---- requests.c ---- */

@@ -1,7 +1,7 @@
 #include "switchml_mpi.h"
 
-/* MPI_MAX and MPI_MIN of unsigned and of 64-bit numbers are left to MPI, like every type and
- * operator that is not here. */
+/* MPI_MAX and MPI_MIN of unsigned and of 64-bit numbers are left to MPI, like all types and
+ * operators that are not here. */
 static bool dtype_of(MPI_Datatype type, bool is_sum, struct reduction *reduction)
 {
     if (type == MPI_FLOAT) {
@@ -19,7 +19,7 @@ static bool dtype_of(MPI_Datatype type, bool is_sum, struct reduction *reduction
         reduction->size = 4;
         return true;
     }
-    /* A sum that wraps around is the same with a sign and without. */
+    /* A sum that wraps around has the same bits for signed and unsigned numbers. */
     if (type == MPI_UNSIGNED || type == MPI_UINT32_T) {
         reduction->dtype = SWITCHML_I32;
         reduction->size = 4;

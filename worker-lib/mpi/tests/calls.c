@@ -1,6 +1,6 @@
 /*
- * A program of plain MPI, which knows nothing of this project: collectives whose results are known
- * by arithmetic. It says what is wrong, and ends with a failure.
+ * A program of plain MPI, without anything of this project: collectives whose results are known by
+ * arithmetic. It prints what is wrong, and then exits with a failure.
  */
 #include <mpi.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ static void expect(int is_right, const char *what)
         fprintf(stderr, "rank %d: %s is wrong\n", rank, what);
 }
 
-/* Element i of a rank: sums of them are exact in f32. */
+/* Element i of a rank: sums of such elements are exact in f32. */
 static double element(int of, int i)
 {
     return (double)((i * 40503LL + of * 9973) % 65521 - 32760) / 32768;
@@ -30,7 +30,7 @@ static int32_t integer(int of, int i)
     return (int32_t)((uint32_t)i * 2654435761u + (uint32_t)of * 40503u);
 }
 
-/* Sums of every type: in place and not, of one element and of many. */
+/* Sums of every type: in place and out of place, of one element and of many. */
 static void sums(int count)
 {
     float *f = malloc(count * sizeof *f), *f_sum = malloc(count * sizeof *f_sum);
@@ -114,7 +114,7 @@ static void to_one(void)
     }
 }
 
-/* The root sends every second number of an array, the others take them one after the other. */
+/* The root sends every second number of an array; the other ranks receive them contiguously. */
 static void broadcasts(void)
 {
     static int spread[2 * COUNT], dense[COUNT];
@@ -140,7 +140,7 @@ static void broadcasts(void)
     expect(odd[COUNT] == (rank == 0 ? (COUNT - 1) % 101 : 0), "what is behind a broadcast");
 }
 
-/* Communicators of their own, at the same time. */
+/* Each half of the ranks has its own communicator, at the same time. */
 static void halves(void)
 {
     static float tensor[COUNT];
@@ -159,7 +159,7 @@ static void halves(void)
     MPI_Comm_free(&alone);
 }
 
-/* Several in flight, among messages around the ring; waited for in every way. */
+/* Several calls in flight, among messages around the ring; waited for in every way. */
 static void in_flight(void)
 {
     enum { CALLS = 4 };
@@ -217,8 +217,8 @@ static void in_flight(void)
     }
 }
 
-/* Rank 1 comes to the sum only when it has got a message, which rank 0 may have to send while it
- * waits in that sum. */
+/* Rank 1 makes the sum only when it has a message, which rank 0 may have to send while it waits in
+ * that sum. */
 static void message_on_its_way(void)
 {
     enum { LARGE = 4 * 1024 * 1024 };
@@ -237,7 +237,7 @@ static void message_on_its_way(void)
            "a sum behind a message");
 }
 
-/* Numbers whose sum depends on how it is rounded: the same bits on every rank. */
+/* Numbers whose sum depends on rounding: the results must be the same bits on every rank. */
 static void same_bits(void)
 {
     static float tensor[COUNT], first[COUNT];
@@ -271,9 +271,9 @@ int main(int argc, char **argv)
     message_on_its_way();
     same_bits();
 #ifdef MPICH_VERSION
-    /* MPICH 4.0 over UCX's TCP hangs in MPI_Finalize if a rank that comes late to it has answered
-     * the flush of another before it began its own: the other has then gone on to wait for the
-     * launcher, and answers nothing. While they sleep, ranks answer nothing. */
+    /* MPICH 4.0 over UCX's TCP hangs in MPI_Finalize if a late rank has answered the flush of
+     * another rank before it began its own: the other rank then waits for the launcher, and does
+     * not answer. Ranks that sleep do not answer, so no rank answers before its own flush. */
     sleep(1);
 #endif
     MPI_Finalize();

@@ -1,4 +1,4 @@
-//! NCCL's interface for plugins, as it lies in memory: ncclNet, ncclCollNet, and what both have.
+//! NCCL's interface for plugins, as laid out in memory: ncclNet, ncclCollNet, and what both share.
 
 pub mod coll_net;
 pub mod net;
@@ -23,7 +23,7 @@ pub const REMOTE_ERROR: Code = 6;
 
 /// Memory of the host (`NCCL_PTR_HOST`), as a kind of memory and as a set of them.
 pub const HOST_MEMORY: c_int = 1;
-/// How many bytes a handle has.
+/// Bytes of a handle.
 pub const HANDLE_BYTES: usize = 128;
 
 /// NCCL's logger: level, subsystems, file, line, a format of printf's and its values.

@@ -33,10 +33,11 @@ pub static PLUGIN: CollNet = CollNet {
     close_listen,
 };
 
-/// What NCCL gets as a port: there is none, because all ranks meet at the aggregator. Null would
-/// be one that was not opened.
+/// The port that NCCL gets: there is none, because all ranks meet at the aggregator, but null would
+/// mean that it was not opened.
 static NO_PORT: u8 = 0;
-/// What NCCL gets for registered memory. For null it would not say when it takes the memory back.
+/// The registration that NCCL gets for memory. With null, NCCL would not tell when it takes the
+/// memory back.
 static REGISTERED: u8 = 0;
 
 unsafe extern "C" fn init(logger: Option<Logger>) -> Code {

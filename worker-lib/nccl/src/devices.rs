@@ -6,12 +6,12 @@ use crate::log::{Failure, set_logger};
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-/// How many connections or groups a device may have: as many as NCCL's own sockets allow.
+/// Most connections or groups that a device may have: as many as NCCL's own sockets allow.
 pub const MAX_CONNECTIONS: c_int = 65_536;
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
 
-/// Finds them; later calls change nothing.
+/// Finds the devices; later calls change nothing.
 pub fn init(logger: Option<Logger>) -> Result<(), Failure> {
     if let Some(logger) = logger {
         set_logger(logger);
@@ -32,13 +32,13 @@ pub fn init(logger: Option<Logger>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How many there are.
+/// The number of devices.
 pub fn count() -> c_int {
     let devices = DEVICES.get().map_or(0, Vec::len);
     c_int::try_from(devices).unwrap_or(c_int::MAX)
 }
 
-/// One of them.
+/// A device by its number.
 pub fn device(number: c_int) -> Result<&'static Device, Failure> {
     let devices = DEVICES.get().map_or(&[][..], Vec::as_slice);
     usize::try_from(number).ok().and_then(|number| devices.get(number)).ok_or_else(|| {

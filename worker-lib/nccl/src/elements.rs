@@ -1,4 +1,4 @@
-//! What NCCL's types and operators are to the library, and the elements that it hands over.
+//! Translates NCCL's types and operators, and holds the elements that NCCL hands over.
 
 use crate::abi::INVALID_ARGUMENT;
 use crate::log::Failure;
@@ -6,10 +6,10 @@ use std::ffi::c_int;
 use switchml_worker::numerics::Codec;
 use switchml_worker::{DType, Reduction, Tensor};
 
-/// A number of elements at which a reduction travels as most of NCCL's do.
+/// A number of elements at which a reduction travels as most of NCCL's reductions do.
 const MANY: usize = 1 << 20;
 
-/// What a reduction of NCCL's is to the library; `None` if it has none.
+/// The library's reduction for one of NCCL's; `None` if there is none.
 ///
 /// NCCL divides averages itself, and calls them sums.
 pub fn reduction(dtype: c_int, op: c_int) -> Option<(DType, Reduction)> {
@@ -33,7 +33,7 @@ pub fn reduction(dtype: c_int, op: c_int) -> Option<(DType, Reduction)> {
     Codec::reduction(dtype, op, 2, MANY).is_ok().then_some((dtype, op))
 }
 
-/// Elements of NCCL's, which leaves them alone while a call is open.
+/// Elements that belong to NCCL, which does not touch them while a call is open.
 pub struct Elements {
     start: *mut u8,
     bytes: usize,
@@ -42,10 +42,10 @@ pub struct Elements {
 
 // SAFETY: NCCL lends the memory to the call, whichever thread works on it.
 unsafe impl Send for Elements {}
-// SAFETY: a shared reference gives no way to the elements.
+// SAFETY: a shared reference gives no access to the elements.
 unsafe impl Sync for Elements {}
 
-// SAFETY: `Elements::copied` has the caller's promise for all of it.
+// SAFETY: the caller of `Elements::copied` promises all of it.
 unsafe impl Tensor for Elements {
     fn dtype(&self) -> DType {
         self.dtype
@@ -57,16 +57,17 @@ unsafe impl Tensor for Elements {
 }
 
 impl Elements {
-    /// In bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// The `count` elements at `to`, with the values of those at `from`, which may be the same.
+    /// The `count` elements at `to`, with the values of the elements at `from`, which may be the
+    /// same address.
     ///
     /// # Safety
-    /// Both are so many initialised elements of `dtype`. Nobody else touches those at `to` until
-    /// the call is over.
+    /// Both are `count` initialised elements of `dtype`. Nobody else touches the elements at `to`
+    /// until the call is over.
     pub unsafe fn copied(
         from: *const u8,
         to: *mut u8,
@@ -96,7 +97,7 @@ impl Elements {
 mod tests {
     use super::reduction;
 
-    /// By NCCL's numbers: 12 types from i8 on; sum, product, maximum, minimum.
+    /// Rows are NCCL's 12 types from i8 on; columns are sum, product, maximum and minimum.
     #[test]
     fn what_there_is() {
         let has = |dtype, op| u8::from(reduction(dtype, op).is_some());

@@ -1,4 +1,4 @@
-//! A group of ranks whose all-reduces go through the aggregator: a job of its own.
+//! A group of ranks whose all-reduces go through the aggregator, each group in its own job.
 
 use crate::abi::{HANDLE_BYTES, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR};
 use crate::elements::Elements;
@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use switchml_worker::{Communicator, Error, Handle, Reduction};
 
-/// NCCL lets all ranks of a group come within moments. Without one of them it goes on without
-/// CollNet.
+/// How long to wait for the other ranks of a group: NCCL starts all of them within moments. If one
+/// is missing, NCCL continues without CollNet.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 const MAGIC: [u8; 8] = *b"switchml";
 const SECRET_BYTES: usize = 16;
 
-/// Writes a handle that is like no other. That of rank 0 names the group's job.
+/// Writes a unique handle. The handle of rank 0 names the group's job.
 pub fn write_handle(bytes: &mut [u8; HANDLE_BYTES]) {
     let secret: [u8; SECRET_BYTES] = rand::random();
     bytes.fill(0);
@@ -38,21 +38,21 @@ fn job(handle: &[u8; HANDLE_BYTES]) -> Result<String, Failure> {
 
 /// This rank's place in a group.
 pub struct Group {
-    /// Gone once the memory of calls in flight was taken back.
+    /// `None` once the memory of calls in flight was taken back.
     communicator: Mutex<Option<Communicator>>,
     in_flight: Arc<AtomicUsize>,
 }
 
 /// A call in flight.
 pub struct Request {
-    /// Gone once the call has failed.
+    /// `None` once the call has failed.
     handle: Option<Handle<Elements>>,
     bytes: usize,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl Group {
-    /// Joins the group whose rank 0 has this handle, and waits until all its ranks have.
+    /// Joins the group whose rank 0 has this handle, and waits until all its ranks have joined.
     pub fn join(first: &[u8; HANDLE_BYTES], rank: u32, ranks: u32) -> Result<Self, Failure> {
         let builder = Communicator::builder().env().map_err(failure)?;
         let builder = builder.job(job(first)?).rank(rank).world_size(ranks);
@@ -75,7 +75,7 @@ impl Group {
         Ok(Request { handle: Some(handle), bytes, in_flight: Arc::clone(&self.in_flight) })
     }
 
-    /// Returns when no call uses NCCL's memory any more. Those in flight, which NCCL has given up,
+    /// Returns when no call uses NCCL's memory any more. Calls in flight, which NCCL has given up,
     /// fail on all ranks.
     pub fn take_back_memory(&self) {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
@@ -84,7 +84,7 @@ impl Group {
         let mut communicator = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(communicator) = communicator.take() {
             communicator.abort();
-            // Its threads are gone then, and with them what was lent to them.
+            // This ends the threads, which used the borrowed memory.
             drop(communicator);
         }
     }
@@ -96,7 +96,7 @@ impl Group {
 }
 
 impl Request {
-    /// How many bytes the call has summed up, once it is done.
+    /// The number of bytes that the call has summed, once it is done.
     pub fn test(&mut self) -> Result<Option<usize>, Failure> {
         let failed = || Failure::new(REMOTE_ERROR, "the call failed before");
         if !self.handle.as_mut().ok_or_else(failed)?.is_done() {

@@ -1,10 +1,10 @@
-//! Which interfaces of this host NCCL may use.
+//! The interfaces of this host that NCCL may use.
 
 use std::ffi::CString;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// What NCCL assumes of an interface that does not tell its speed, in Mb/s.
+/// NCCL's assumption for an interface that does not tell its speed, in Mb/s.
 const UNKNOWN_SPEED: i32 = 10_000;
 
 /// An interface, with the strings that NCCL gets pointers to.
@@ -12,13 +12,13 @@ pub struct Device {
     pub name: CString,
     pub pci_path: Option<CString>,
     pub address: IpAddr,
-    /// In Mb/s.
+    /// Speed in Mb/s.
     pub speed: i32,
 }
 
-/// The interfaces that are up, with an address, and that `filter`, the value of
-/// `NCCL_SOCKET_IFNAME`, takes. Without a filter loopback and Docker's bridges count only where
-/// there is nothing else.
+/// The interfaces that are up, have an address, and match `filter`, the value of
+/// `NCCL_SOCKET_IFNAME`. Without a filter, loopback and Docker's bridges count only if there are no
+/// others.
 pub fn usable(filter: Option<&str>) -> std::io::Result<Vec<Device>> {
     let mut found: Vec<(String, IpAddr)> = Vec::new();
     for interface in if_addrs::get_if_addrs()? {
@@ -40,7 +40,8 @@ pub fn usable(filter: Option<&str>) -> std::io::Result<Vec<Device>> {
     Ok(found.into_iter().filter_map(|(name, address)| device(&name, address)).collect())
 }
 
-/// Such an address needs the interface's number beside it, which differs from host to host.
+/// Whether an address is link-local: such an address needs the interface's number, which differs
+/// between hosts.
 fn link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

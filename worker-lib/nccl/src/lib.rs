@@ -6,7 +6,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`abi`] | NCCL's tables, as they lie in memory |
-//! | `net`, `coll_net` | the functions in them |
+//! | `net`, `coll_net` | the functions in these tables |
 //! | `interfaces`, `devices` | what NCCL takes for NICs |
 //! | `meeting`, `link` | how two ends find each other; messages between them |
 //! | `group`, `elements` | a job at the aggregator; what is added up |

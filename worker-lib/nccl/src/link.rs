@@ -10,20 +10,20 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const HEADER_BYTES: usize = 16;
-/// How many bytes one call moves at most, so that NCCL's thread gets on with its other links.
+/// Most bytes that one call moves, so that NCCL's thread can serve its other links.
 const TURN_BYTES: usize = 4 << 20;
 
-/// Memory of NCCL's, which it leaves alone while a request is open.
+/// Memory that belongs to NCCL, which does not touch it while a request is open.
 #[derive(Clone, Copy)]
 pub struct Buffer {
     pub data: *mut u8,
     pub bytes: usize,
 }
 
-// SAFETY: NCCL lends the memory to the request, whichever thread goes on with it.
+// SAFETY: NCCL lends the memory to the request, whichever thread continues it.
 unsafe impl Send for Buffer {}
 
-/// Which way messages go.
+/// The direction of messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     Out,
@@ -36,9 +36,10 @@ struct Message {
     buffer: Buffer,
     tag: i32,
     header: [u8; HEADER_BYTES],
-    /// How much has moved, header included.
+    /// Bytes moved, header included.
     moved: usize,
-    /// Without the header; of one that comes, the buffer's until the header is there.
+    /// Length without the header; for a message that comes in, the buffer's length until the header
+    /// has arrived.
     length: usize,
 }
 
@@ -54,7 +55,7 @@ pub struct Link {
     failed: Option<i32>,
 }
 
-/// What NCCL holds of a message.
+/// NCCL's handle of a message.
 pub struct Request {
     link: Arc<Mutex<Link>>,
     number: u64,
@@ -83,14 +84,14 @@ impl Link {
         Ok(Request { link: Arc::clone(link), number })
     }
 
-    /// A link that failed once has lost its place in the stream.
+    /// A link that failed once is out of step with the stream.
     fn check(&self) -> Result<(), Failure> {
         self.failed.map_or(Ok(()), |code| {
             Err(Failure::new(code, format!("the connection with {} failed before", self.peer)))
         })
     }
 
-    /// Ends the connection, though requests that failed may still hold the link.
+    /// Ends the connection, even if requests that failed may still hold the link.
     pub fn close(&mut self) {
         // A connection that the peer ended is closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -98,7 +99,7 @@ impl Link {
         self.failed.get_or_insert(INTERNAL_ERROR);
     }
 
-    /// Moves what can be moved without waiting.
+    /// Moves bytes as long as that does not block.
     fn go_on(&mut self) -> Result<(), Failure> {
         self.check()?;
         let moved = self.move_messages();
@@ -168,7 +169,7 @@ impl Message {
         match direction {
             // SAFETY: as above; NCCL does not change what it sends.
             Direction::Out => stream.write(unsafe { std::slice::from_raw_parts(data, bytes) }),
-            // SAFETY: as above; nobody else looks at it.
+            // SAFETY: as above; nobody else accesses it.
             Direction::In => stream.read(unsafe { std::slice::from_raw_parts_mut(data, bytes) }),
         }
     }
@@ -195,14 +196,14 @@ impl Message {
 }
 
 impl Request {
-    /// Goes on, and gives the message's length once it is done.
+    /// Continues the message, and returns its length once it is done.
     pub fn test(&self) -> Result<Option<usize>, Failure> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(length) = link.done.remove(&self.number) {
             return Ok(Some(length));
         }
         let moved = link.go_on();
-        // What is done counts, even if the connection ended after it.
+        // A message that is done counts, even if the connection ended after it.
         match link.done.remove(&self.number) {
             Some(length) => Ok(Some(length)),
             None => moved.map(|()| None),

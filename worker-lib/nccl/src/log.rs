@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 const WARN: c_int = 2;
 const INFO: c_int = 3;
-/// Every subsystem: a line is shown whichever of them the user asked for.
+/// Every subsystem: a line is shown for any subsystem that the user asked for.
 const ALL: c_ulong = c_ulong::MAX;
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();

@@ -1,5 +1,5 @@
-//! How two ends find each other: a port, a handle that tells of it, and a secret in it that keeps
-//! strangers out.
+//! How two ends find each other: a port, and a handle with its address and a secret that keeps
+//! other programs out.
 
 use crate::abi::{HANDLE_BYTES, INVALID_ARGUMENT, REMOTE_ERROR, SYSTEM_ERROR};
 use crate::log::Failure;
@@ -11,19 +11,19 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 const SECRET_BYTES: usize = 16;
-/// How many callers may be on their way to show the secret. Beyond that the oldest ones go: a rank
+/// Most callers that have yet to show the secret. Beyond that the oldest ones are dropped: a rank
 /// shows it at once.
 const CALLERS: usize = 64;
-/// After this long without a sign of life a peer is taken for dead.
+/// A peer counts as dead after this long without a sign of life.
 const SILENCE: Duration = Duration::from_secs(20);
 
 type Secret = [u8; SECRET_BYTES];
 
-/// Connections on their way, by secret. NCCL calls again with the handle alone; a pointer in there
-/// would be one that a peer can choose.
+/// Connections in progress, by secret. NCCL calls again with only the handle; a pointer in the
+/// handle could be chosen by a peer.
 static ON_THEIR_WAY: LazyLock<Mutex<HashMap<Secret, Socket>>> = LazyLock::new(Mutex::default);
 
-/// What a handle says.
+/// The contents of a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handle {
     address: SocketAddr,
@@ -31,7 +31,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Bytes 0..16 address, 16 whether it is of IPv4, 17..19 port, 19..35 secret.
+    /// Bytes 0..16 address, 16 whether it is IPv4, 17..19 port, 19..35 secret.
     pub fn write(&self, bytes: &mut [u8; HANDLE_BYTES]) {
         bytes.fill(0);
         let (octets, is_v4) = match self.address.ip() {
@@ -69,7 +69,7 @@ pub struct Port {
     callers: Vec<Caller>,
 }
 
-/// Who has not shown the whole secret yet.
+/// A caller that has not shown the whole secret yet.
 struct Caller {
     stream: TcpStream,
     shown: Vec<u8>,
@@ -90,7 +90,7 @@ impl Port {
         Ok((Self { listener, secret, callers: Vec::new() }, Handle { address, secret }))
     }
 
-    /// The connection of the one who knows the secret, once it is there.
+    /// The connection of the caller that knows the secret, once there is one.
     pub fn accept(&mut self) -> Result<Option<TcpStream>, Failure> {
         let failed = |error: io::Error| {
             Failure::new(SYSTEM_ERROR, format!("cannot take a connection: {error}"))
@@ -125,7 +125,7 @@ fn is_callers_fault(error: &io::Error) -> bool {
 }
 
 impl Caller {
-    /// Whether it is the expected one; `None` as long as that is open.
+    /// Whether the caller is the expected one; `None` until that is known.
     fn shows(&mut self, secret: &Secret) -> Option<bool> {
         let mut rest = [0; SECRET_BYTES];
         let rest = &mut rest[self.shown.len()..];
@@ -139,7 +139,7 @@ impl Caller {
     }
 }
 
-/// Goes on connecting to a handle; `None` until it is connected.
+/// Continues to connect to a handle; `None` until it is connected.
 pub fn connect(handle: &Handle) -> Result<Option<TcpStream>, Failure> {
     let failed = |error: io::Error| {
         let code = if error.kind() == ErrorKind::OutOfMemory { SYSTEM_ERROR } else { REMOTE_ERROR };
@@ -161,7 +161,7 @@ pub fn connect(handle: &Handle) -> Result<Option<TcpStream>, Failure> {
         return Ok(None);
     }
     let mut stream = TcpStream::from(socket);
-    // The first bytes of a connection always find room.
+    // A new connection always has room for its first bytes.
     stream.write_all(&handle.secret).map_err(failed)?;
     Ok(Some(stream))
 }

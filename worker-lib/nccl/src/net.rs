@@ -1,6 +1,7 @@
 //! The functions that NCCL calls for point-to-point messages.
 //!
-//! Pointers are NCCL's: those it got from here it gives back once, and those to results are valid.
+//! Pointers come from NCCL: it gives back each one that it got from here once, and pointers to
+//! results are valid.
 
 use crate::abi::net::{Net, Properties};
 use crate::abi::{Code, HANDLE_BYTES, HOST_MEMORY, INVALID_ARGUMENT, Logger};

@@ -1,7 +1,8 @@
-// Calls the plugin's collectives as NCCL does, in src/transport/coll_net.cc above all, but on
-// memory of the host's, and without a GPU. Types and tables are NCCL's, written down anew.
+// Calls the plugin's collectives like NCCL, mainly like src/transport/coll_net.cc, but on host
+// memory and without a GPU. Types and tables are NCCL's, declared again here.
 //
-// harness LIBRARY FOLDER RANK RANKS WHAT: ranks meet in the folder, as NCCL's do by its bootstrap.
+// harness LIBRARY FOLDER RANK RANKS WHAT: ranks meet in the folder, as NCCL's ranks do by its
+// bootstrap.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@ enum { SUCCESS = 0, INVALID_ARGUMENT = 4, REMOTE_ERROR = 6, LEVEL_INFO = 3 };
 enum { I32 = 2, U32 = 3, I64 = 4, U64 = 5, F16 = 6, F32 = 7, F64 = 8, BF16 = 9, TYPES = 12 };
 enum { SUM = 0, MAX = 2, MIN = 3, OPERATORS = 5 };
 enum { HOST = 1, CUDA = 2, HANDLE = 128 };
-// As NCCL's NCCL_STEPS, and the bytes of a step.
+// The number of steps, like NCCL_STEPS, and the bytes of a step.
 enum { STEPS = 8, STEP_BYTES = 256 << 10, REGION = 2 * STEPS * STEP_BYTES };
 
 typedef void (*Logger)(int level, unsigned long flags, const char *file, int line,
@@ -50,7 +51,7 @@ struct CollNet {
     int (*close_listen)(void *);
 };
 
-// Of ncclNet only what comes first: NCCL asks for it before it looks at collectives.
+// The start of ncclNet's table: NCCL asks for it before it looks at collectives.
 struct Net {
     const char *name;
     int (*init)(Logger);
@@ -80,7 +81,7 @@ static void logger(int level, unsigned long flags, const char *file, int line, c
     va_end(values);
 }
 
-// Bootstrap: what a rank says lies in a file, which is there as a whole or not at all.
+// Bootstrap: what a rank says is in a file, which is complete as soon as it exists.
 
 static void say(const char *what, int group, const void *bytes, size_t size) {
     char name[512], new[520];
@@ -99,7 +100,8 @@ static void hear(const char *what, int group, int from, void *bytes, size_t size
     CHECK(fread(bytes, 1, size, file) == size && fclose(file) == 0);
 }
 
-// A group of all ranks, and the memory of its steps: those that are sent, then those received.
+// A group of all ranks, and the memory of its steps: first the steps to send, then the received
+// ones.
 struct Group {
     int number;
     void *coll, *send_memory, *receive_memory;
@@ -115,7 +117,7 @@ static void *listen_for(int number, char handles[][HANDLE]) {
     return listener;
 }
 
-// Gives connect's code.
+// Joins a group. Returns connect's code.
 static int join(struct Group *group, int number) {
     char handles[64][HANDLE];
     void *pointers[64];
@@ -135,7 +137,7 @@ static int join(struct Group *group, int number) {
     CHECK(net->reg_mr(group->coll, group->region, REGION, CUDA, &none) == INVALID_ARGUMENT);
     CHECK(net->reg_mr(group->coll, group->region, REGION, HOST, &group->send_memory) == SUCCESS);
     CHECK(net->reg_mr(group->coll, group->region, REGION, HOST, &group->receive_memory) == SUCCESS);
-    // Otherwise NCCL would not deregister them before it frees the memory.
+    // Without these, NCCL would not deregister the memory before it frees it.
     CHECK(group->send_memory && group->receive_memory);
     return SUCCESS;
 }
@@ -152,7 +154,7 @@ static void leave(struct Group *group) {
     CHECK(net->close_coll(group->coll) == SUCCESS);
 }
 
-// A call: small whole numbers, of which every type has the exact sum; those of 32 bits wrap.
+// A call with small whole numbers, whose sum is exact in every type; 32-bit sums wrap.
 struct Call {
     int type, operator, count, in_place;
 };
@@ -196,7 +198,7 @@ static void put(int type, char *to, int k, int64_t number) {
     uint32_t bits, whole = number;
     memcpy(&bits, &single, 4);
     uint16_t upper = bits >> 16;
-    // Exponents of binary16 begin 112 later; whole numbers up to 2048 fit.
+    // The exponent of binary16 is smaller by 112; whole numbers up to 2048 fit.
     uint16_t half =
         number == 0 ? 0 : (bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - (112 << 10));
     if (type == F32) memcpy(to + 4 * k, &single, 4);
@@ -207,7 +209,7 @@ static void put(int type, char *to, int k, int64_t number) {
     if (type == F16) memcpy(to + 2 * k, &half, 2);
 }
 
-// The oldest step's request is done: is what it received right?
+// Checks the received data of the oldest step, whose request is done.
 static void verify(const struct Group *group, const struct Call *call, int size) {
     int bytes = bytes_of(call->type), slot = group->done % STEPS;
     const char *received = group->region + (call->in_place ? slot : STEPS + slot) * STEP_BYTES;
@@ -234,7 +236,7 @@ static int post(struct Group *group, const struct Call *call, void **request) {
                            group->send_memory, group->receive_memory, request);
 }
 
-// One turn of a proxy's thread: posts what there is room for, asks for the oldest.
+// One turn of a proxy's thread: posts a call if there is room, and tests the oldest one.
 static void progress(struct Group *group, int steps) {
     if (group->posted < steps && group->posted < group->done + STEPS) {
         const struct Call *call = &CALLS[group->posted % DIFFERENT];
@@ -266,7 +268,7 @@ static void reductions(void) {
     }
 }
 
-// Two communicators of NCCL's, whose calls are in no order among each other.
+// Two communicators of NCCL's, whose calls have no order between them.
 static void sums(void) {
     enum { TURNS = 10 * DIFFERENT };
     struct Group groups[2];
@@ -280,7 +282,7 @@ static void sums(void) {
     for (int g = 0; g < 2; g++) leave(&groups[g]);
 }
 
-// Asks until it fails; gives the code.
+// Tests a request until it fails. Returns the code.
 static int failure(void *request) {
     for (;;) {
         int done = 0, size, code = net->test(request, &done, &size);
@@ -289,7 +291,7 @@ static int failure(void *request) {
     }
 }
 
-// Makes some calls, and goes on when all ranks have their results.
+// Makes some calls, and waits until all ranks have their results.
 static void sum_up(struct Group *group) {
     char is = 1;
     CHECK(join(group, 0) == SUCCESS);
@@ -298,7 +300,8 @@ static void sum_up(struct Group *group) {
     for (int r = 0; r < ranks; r++) hear("summed", 0, r, &is, 1);
 }
 
-// Rank 0 is aborted with a call in flight, and frees its memory before the others make that call.
+// Rank 0 is aborted with a call in flight, and frees its memory before the other ranks make that
+// call.
 static void abandoned(void) {
     struct Group group;
     void *request;
@@ -319,7 +322,7 @@ static void abandoned(void) {
     leave(&group);
 }
 
-// Rank 1 ends without a word, while the others wait for it.
+// Rank 1 exits without leaving, while the others wait for it.
 static void gone(void) {
     struct Group group;
     void *request;
@@ -334,7 +337,7 @@ static void gone(void) {
     leave(&group);
 }
 
-// The last rank has a handle, but never comes.
+// The last rank has a handle, but never joins.
 static void missing(void) {
     struct Group group;
     if (rank == ranks - 1) {
@@ -351,12 +354,13 @@ int main(int count, char **arguments) {
     alarm(60);
     void *library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) fprintf(stderr, "%s\n", dlerror());
-    // It stays: threads may end after NCCL has closed it, and with them what it keeps for them.
+    // The library stays loaded: threads may end after NCCL has closed it, and their thread-local
+    // data with them.
     CHECK(library && dlclose(library) == 0);
     CHECK((library = dlopen(arguments[1], RTLD_NOW | RTLD_NOLOAD)));
     const struct Net *messages = dlsym(library, "ncclNetPlugin_v8");
     net = dlsym(library, "ncclCollNetPlugin_v7");
-    // NCCL would call version 8's all-gather, which is not there.
+    // With version 8, NCCL would call an all-gather that is not there.
     CHECK(messages && net && !dlsym(library, "ncclCollNetPlugin_v8"));
     int devices = 0;
     CHECK(messages->init(logger) == SUCCESS && messages->devices(&devices) == SUCCESS);

@@ -19,7 +19,7 @@ options = report.options(__doc__, epochs=4)
 dist.init_process_group(options.backend)
 
 train, test = text(1, 64 * 1024), text(2, 16 * 1024)
-# Of a character, of the first layer, and of the second.
+# Sizes of a character, of the first layer, and of the second layer.
 sizes = [64, 3072, 1536]
 
 

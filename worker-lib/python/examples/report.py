@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import switchml.torch
 
-# Of one step, so that it is that of a model that has begun to learn.
+# The gradients of one step are saved: a step at which the model has begun to learn.
 SAVED_STEP = 40
 
 

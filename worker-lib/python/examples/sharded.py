@@ -16,7 +16,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, LAYERS, STEPS = 1024, 8, 10
-# Of a call's whole tensor: 16 MiB.
+# Elements of a call's whole tensor: 16 MiB.
 ELEMENTS = 4 << 20
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -52,7 +52,7 @@ def training():
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
     if options.what in ("fsdp", "prefetch"):
-        # Not before torch 2.6.
+        # This module exists from torch 2.6 on.
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -62,7 +62,7 @@ def training():
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         # On CPUs, where there are no streams, all-gathers block unless this is set. Then the next
-        # layer's goes on beside the reduce-scatter of this one's gradients.
+        # layer's all-gather overlaps the reduce-scatter of this layer's gradients.
         model._set_unshard_async_op(options.what == "prefetch")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     else:

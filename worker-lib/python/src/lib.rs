@@ -1,5 +1,5 @@
-//! The worker library for Python: calls on memory that Python owns. `switchml/__init__.py` finds
-//! that memory, and is what people import.
+//! The worker library for Python: calls on memory that Python owns. `switchml/__init__.py`, which
+//! people import, finds that memory.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use pyo3::types::{IntoPyDict, PyDict};
 use switchml_worker::control::{ClientTls, Token};
 use switchml_worker::{CallStats, Communicator, DType, Error, Handle, Reduction, Tensor};
 
-/// How long a wait keeps Python from running handlers of signals, such as that of Ctrl-C.
+/// How long a wait keeps Python from running handlers of signals, such as Ctrl-C's.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Elements that a Python object holds.
@@ -24,15 +24,15 @@ struct Borrowed {
     address: usize,
     bytes: usize,
     dtype: DType,
-    /// Where what they lose goes, if that is wanted.
+    /// Address for what the elements lose, if the caller wants that.
     residual: Option<usize>,
-    /// Keeps all of that alive.
+    /// Keeps elements and residual alive.
     _owner: Py<PyAny>,
 }
 
-// SAFETY: whoever calls from Python vouches for the address, and leaves the elements alone until
-// the call is over: that is the contract of `all_reduce_start` and `broadcast_start` below. `owner`
-// keeps them where they are.
+// SAFETY: the caller in Python ensures that the address is right, and does not touch the elements
+// until the call is over: that is the contract of `all_reduce_start` and `broadcast_start` below.
+// `owner` keeps them in place.
 unsafe impl Tensor for Borrowed {
     fn dtype(&self) -> DType {
         self.dtype
@@ -269,7 +269,7 @@ impl PyCommunicator {
 
     /// Ends all calls in flight, and all later ones.
     fn abort(&self) {
-        // One that is closed has none.
+        // A communicator that is closed has no calls.
         if let Ok(Some(inner)) = self.open() {
             inner.abort();
         }
@@ -282,7 +282,7 @@ impl PyCommunicator {
         let inner = inner.write().unwrap_or_else(PoisonError::into_inner).take();
         let close = || match inner.map(Arc::try_unwrap) {
             Some(Ok(inner)) => inner.close(),
-            // Somebody is in a call: leaving follows it.
+            // A call is in progress: the communicator leaves after it.
             Some(Err(_)) | None => Ok(()),
         };
         py.detach(close).map_err(|error| raised(py, &error))
@@ -295,7 +295,7 @@ impl PyCommunicator {
         open.ok_or_else(|| raised(py, &Error::Closed))
     }
 
-    /// None once it is closed.
+    /// The communicator; `None` once it is closed.
     fn open(&self) -> Result<Option<Arc<Communicator>>, String> {
         let inner = self.inner.get()?;
         Ok(inner.read().unwrap_or_else(PoisonError::into_inner).clone())
@@ -306,13 +306,13 @@ impl Drop for PyCommunicator {
     fn drop(&mut self) {
         let Ok(inner) = self.inner.get() else { return };
         let inner = inner.write().unwrap_or_else(PoisonError::into_inner).take();
-        // It waits for calls in flight, and other threads of Python may have to go on for that.
+        // The drop waits for calls in flight, and other threads of Python may have to run for that.
         Python::attach(|py| py.detach(|| drop(inner)));
     }
 }
 
-/// Joins the job on a thread of its own, so that this one can give up. What was joined too late is
-/// left again.
+/// Joins the job on a separate thread, so that this one can give up. A job that was joined too late
+/// is left again.
 fn joined(
     py: Python<'_>,
     connect: impl FnOnce() -> Result<Communicator, Error> + Send + 'static,
@@ -320,7 +320,7 @@ fn joined(
 ) -> PyResult<Communicator> {
     let (answer, answers) = mpsc::channel();
     let thread = std::thread::Builder::new().name("switchml-join".to_owned());
-    // Nobody may want it any more.
+    // The send fails if this function has given up.
     thread.spawn(move || drop(answer.send(connect())))?;
     let answers = Mutex::new(answers);
     loop {
@@ -352,11 +352,11 @@ enum State {
     Over(Result<CallStats, Error>),
 }
 
-/// A handle, whatever tensor its call has.
+/// A handle of a call, whatever the type of its tensor.
 trait Flying: Send {
-    /// Whether the call is over, now or after that time.
+    /// Whether the call is over, now or within `time`.
     fn is_over_within(&mut self, time: Duration) -> bool;
-    /// What the call took, once it is over.
+    /// The call's statistics, once it is over.
     fn outcome(self: Box<Self>) -> Result<CallStats, Error>;
 }
 
@@ -389,7 +389,7 @@ impl PyHandle {
         let Ok(state) = self.state.get() else { return true };
         match state.try_lock() {
             Ok(mut state) => state.is_over_within(Duration::ZERO),
-            // Somebody waits.
+            // Another thread waits.
             Err(_) => false,
         }
     }
@@ -402,7 +402,7 @@ impl PyHandle {
 }
 
 impl State {
-    /// Whether the call is over, now or after that time.
+    /// Whether the call is over, now or within `time`.
     fn is_over_within(&mut self, time: Duration) -> bool {
         match self {
             Self::Flying(handle) => handle.is_over_within(time),

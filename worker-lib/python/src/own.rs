@@ -1,4 +1,4 @@
-//! What belongs to the process that made it: a fork of that has its memory, but none of its
+//! Values that belong to the process that made them: a fork of it has its memory, but none of its
 //! threads.
 
 use std::mem::ManuallyDrop;
@@ -15,11 +15,11 @@ impl<T> Own<T> {
         Self { value: ManuallyDrop::new(value), process: std::process::id() }
     }
 
-    /// The value, in its process. In a fork it may be locked for ever.
+    /// The value, in its own process. In a fork it may be locked forever.
     ///
     /// # Errors
     ///
-    /// In a fork: what to do.
+    /// In a fork, what to do instead.
     pub fn get(&self) -> Result<&T, String> {
         if self.is_here() {
             return Ok(&self.value);
@@ -38,7 +38,7 @@ impl<T> Own<T> {
 
 impl<T> Drop for Own<T> {
     fn drop(&mut self) {
-        // A fork has nobody whom this could wait for.
+        // A fork has no threads that this could wait for.
         if self.is_here() {
             // SAFETY: this is the only place that drops it, and nobody uses it any more.
             unsafe { ManuallyDrop::drop(&mut self.value) }

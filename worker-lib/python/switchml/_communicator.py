@@ -226,8 +226,8 @@ class Communicator:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Also after an exception, so that ranks that wait for this one hear that it left. Nobody
-        # waits for calls in flight then, and other ranks may never make them.
+        # This runs after an exception too, so that ranks that wait for this one hear that it left.
+        # Then nobody waits for calls in flight, and other ranks may never make them.
         if kind is not None:
             self.abort()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
-# By the format characters of Python's buffer protocol.
+# Types by the format characters of Python's buffer protocol.
 _FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32", "l": "i64", "q": "i64"}
 _TORCH = {
     "torch.float32": "f32",

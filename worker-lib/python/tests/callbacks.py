@@ -88,11 +88,12 @@ def chain(depth, start):
 
 assert chain(5, summed).wait() == 5 * ranks
 assert chain(3, gathered).wait() == 3 * ranks
-# In turn by the network and by Gloo.
+# Calls alternate between the network and Gloo.
 starts = iter([summed, gathered] * 3)
 assert chain(6, lambda: next(starts)()).wait() == 6 * ranks
 
-# A callback waits for a call that was made after its own, and for what that one's callback gives.
+# A callback waits for a call that was made after its own, and for the result of that call's
+# callback.
 first, second = summed(), dist.all_reduce(torch.ones(1), async_op=True)
 later = second.get_future().then(lambda done: 2 * done.value()[0])
 assert (
@@ -100,14 +101,14 @@ assert (
     == 3 * ranks + 1
 )
 
-# Calls of several groups, each in a callback of another's.
+# Calls of several groups, each in a callback of another group's call.
 groups = [dist.new_group(list(range(ranks))) for _ in range(3)]
 future = summed(groups[0])
 for group in (*groups[1:], None, groups[0]):
     future = future.then(lambda done, group=group: [done.value()[0] + summed(group).wait()[0]])
 assert future.wait()[0] == 5 * ranks
 
-# A call in a callback while another one is in flight. Here all ranks do that, but the library
+# A callback makes a call while another one is in flight. Here all ranks do that, but the library
 # cannot know. It warns once.
 heard = []
 logging.getLogger("switchml.torch").addFilter(lambda record: heard.append(record.getMessage()))
@@ -115,7 +116,7 @@ for turn in range(2):
     made = threading.Event()
 
     def inside(_):
-        # Torch calls it at once, on this thread, where the sum is there already.
+        # Torch runs the callback at once, on this thread, if the sum is there already.
         if threading.current_thread() is not threading.main_thread():
             made.wait()
         work = dist.all_reduce(torch.ones(1), async_op=True)
@@ -124,7 +125,7 @@ for turn in range(2):
         return work.wait()
 
     if rank != 0:
-        # So rank 0's sum is not there before its callback.
+        # The wait ensures that rank 0's sum is not there before its callback.
         store.wait([f"attached {turn}"])
     first = summed().then(inside)
     if rank == 0:
@@ -140,7 +141,7 @@ if rank == 0:
         and "a callback makes a call while one that was made elsewhere is in flight" in heard[0]
     ), heard
 
-# Many at once: each is called once.
+# Many callbacks at once: each is called once.
 called = []
 futures = [summed().then(lambda done, i=i: called.append(i) or done.value()[0]) for i in range(200)]
 assert torch.futures.wait_all(futures) == [ranks] * 200 and sorted(called) == list(range(200)), (
@@ -148,7 +149,7 @@ assert torch.futures.wait_all(futures) == [ranks] * 200 and sorted(called) == li
 )
 
 
-# What a callback raises is what comes of its future, and of no other.
+# An exception in a callback reaches its own future, and no other.
 def fails(done):
     raise ValueError("this callback fails")
 
@@ -163,7 +164,7 @@ else:
 assert fine.wait()[0] == ranks
 
 # A callback that runs until the interpreter ends, when it can make no calls any more: on rank 0,
-# whose sum is not there before its callback. Torch calls those that come later at once, here.
+# whose sum is not there before its callback. Torch runs later callbacks at once, on this thread.
 if rank == 0:
     ending = threading.Event()
     atexit.register(ending.set)
@@ -173,7 +174,7 @@ else:
     store.wait(["runs to the end"])
     summed().wait()
 
-# A call that fails: rank 1's has another shape.
+# A call that fails: rank 1's tensor has another shape.
 work = dist.all_reduce(torch.ones(7 if rank == 1 else 1000), async_op=True)
 heard = []
 work.get_future().add_done_callback(lambda done: heard.append(done))

@@ -75,12 +75,12 @@ for op, reduced in (
     check(f"{op}", tensor, reduced(torch.stack(of_all(signed)), 0))
 
 
-# Extrema of 64 bits, in any bits; many have their upper halves in common.
+# Extrema of 64 bits, of any bits; many share their upper halves.
 def wide(other):
     generator = torch.Generator().manual_seed(other)
     words = torch.randint(-(2**63), 2**63 - 1, (3000,), generator=generator)
     near = torch.randint(-5, 5, (3000,), generator=generator) * 2**32 + words % 7 - 3
-    # The last and the first number in turn, and their neighbours in the word.
+    # The largest and smallest numbers in turn, and numbers near the ends of a 32-bit word.
     ends = torch.tensor(
         [2**63 - 1, -(2**63), 2**63 - 1 - 2**31, 2**31, -(2**31), -1, 0, 2**32 - 1]
     ).roll(other)
@@ -135,7 +135,7 @@ def integers(dtype):
     """Elements of all ranks: sums of both signs, and near the ends of the type."""
     least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     if dtype == torch.int64:
-        # Its sums wrap, as in all of torch.
+        # Sums of int64 wrap, as in all of torch.
         least, most = -(most // ranks), most // ranks
     return of_all(lambda other: [other, max(-2 * other, least), 7, most, least, most - other])
 
@@ -147,9 +147,9 @@ for dtype in INTEGERS:
     tensor = torch.tensor(values[rank], dtype=dtype)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     check(f"average of {dtype}", tensor, averages)
-# A call each, behind as many without elements as tell its type.
+# Each average is one call, after as many calls without elements as tell its type.
 assert communicator_calls() - before == 5 + (1 + 2 + 3 + 4 + 5), "they were in the network"
-# By Gloo.
+# Averages that Gloo computes.
 for dtype in (*INTEGERS, torch.float32, torch.float64):
     values = integers(dtype) if dtype in INTEGERS else of_all(lambda other: [1.5 * other, -other])
     mean = average if dtype in INTEGERS else lambda each: sum(each) / ranks
@@ -163,7 +163,7 @@ for dtype in (*INTEGERS, torch.float32, torch.float64):
         dist.reduce_scatter_tensor(part, whole, op=dist.ReduceOp.AVG)
         check(f"reduce_scatter of averages of {dtype}", part, averages)
 
-# What is not in the network.
+# Reductions that the network does not have.
 tensor = torch.tensor([rank + 1])
 dist.all_reduce(tensor, op=dist.ReduceOp.PRODUCT)
 check("product", tensor, torch.tensor([rank + 1 for rank in range(ranks)]).prod().view(1))
@@ -175,7 +175,7 @@ for dtype, op in ((torch.uint8, dist.ReduceOp.SUM), (torch.float32, dist.ReduceO
         wanted = reduced(of_all(lambda other: other + 1))
         check(f"coalesced {op} of {dtype}", tensor, torch.full((count,), wanted, dtype=dtype))
 
-# A tensor that does not lie in one piece.
+# A tensor that is not contiguous.
 tensor = (torch.arange(12.0) + rank).view(3, 4).t()
 dist.all_reduce(tensor)
 check("transposed", tensor, sum(of_all(lambda other: (torch.arange(12.0) + other).view(3, 4).t())))
@@ -187,7 +187,7 @@ for dtype in (torch.bool, torch.uint8, torch.float16, torch.float32, torch.compl
         dist.broadcast(tensor, root)
         check(f"broadcast of {dtype} from {root}", tensor, value(root))
 
-# Several in flight; what they give comes by the future, too.
+# Several calls in flight; their results come through the future, too.
 tensors = [torch.full((5000,), float(i + rank)) for i in range(8)]
 works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
 doubled = [work.get_future().then(lambda future: future.value()[0] * 2) for work in works]
@@ -197,7 +197,7 @@ for i, (work, future) in enumerate(zip(works, doubled)):
     check("one of several", tensors[i], wanted)
     check("its future", future.wait(), 2 * wanted)
 
-# What goes to Gloo.
+# Calls that Gloo makes.
 parts = [torch.zeros(3) for _ in range(ranks)]
 dist.all_gather(parts, torch.full((3,), float(rank)))
 check("all_gather", torch.stack(parts)[:, 0], torch.arange(float(ranks)))
@@ -212,7 +212,7 @@ elif rank == 1:
     check("recv", tensor, torch.ones(3))
 dist.barrier()
 
-# A group of some ranks is a job of its own.
+# A group of some ranks has its own job.
 some = dist.new_group([0, 1])
 if rank < 2:
     tensor = torch.tensor([1.0 + rank])

@@ -34,7 +34,7 @@ for step in range(begin, STEPS):
     loss = training(elements).square().mean()
     optimizer.zero_grad()
     if rank == 1 and str(step) == sys.argv[2] and begin == 0:
-        # The others wait for it in their backward pass.
+        # The other ranks wait for this one in their backward pass.
         os.kill(os.getpid(), signal.SIGKILL)
     loss.backward()
     optimizer.step()

@@ -54,7 +54,7 @@ def in_torch():
     if rank != 1:
         until_it_has_ended()
         if group is not None:
-            # Rank 1 will never come there.
+            # Rank 1 never gets there.
             return
         try:
             call()

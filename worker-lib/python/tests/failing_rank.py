@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import switchml.torch
 
 wrong, hook = [*sys.argv[1:], None][:2]
-# What rank 1 gives instead. Bytes go to Gloo.
+# What rank 1 gives instead. Byte tensors go to Gloo.
 instead = {"type": torch.ones(7, dtype=torch.uint8), "long": torch.ones(250, dtype=torch.int64)}
 dist.init_process_group("switchml")
 rank = dist.get_rank()
@@ -60,7 +60,7 @@ if wrong == "killed":
     # Torch's own store may have been on the rank that is gone.
     os._exit(0)
 
-# The same processes, another job.
+# The same processes join another job.
 dist.destroy_process_group()
 dist.init_process_group("switchml")
 tensor = torch.ones(3)

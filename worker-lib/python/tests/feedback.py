@@ -87,8 +87,8 @@ def worst(difference):
     return difference.abs().max().item()
 
 
-# What is not in the sum of what was sent is in the last residuals, and no more: the roundings of
-# f32 in 60 steps of magnitudes below 8, by 2^-20 each. DDP makes other buckets after the first.
+# The last residuals hold exactly what the sum lacks, apart from roundings of f32 in 60 steps of
+# magnitudes below 8, by 2^-20 each. DDP makes other buckets after the first step.
 plain = wrapped(Known())
 state = ErrorFeedback(plain)
 buckets = set()
@@ -112,13 +112,13 @@ assert len(buckets) > 2 and sum(map(sum, buckets)) > 6500, f"the same buckets: {
 owed = worst(lost(state))
 assert 0 < owed < 0.5, owed
 
-# Without feedback errors pile up.
+# Without feedback, errors pile up.
 other = wrapped(Known())
 other.register_comm_hook(None, switchml.torch.fixed8_compress_hook)
 without = worst(sum(sent(other, range(STEPS))) - truth())
 assert without > 20 * roundings, f"{without}, and with feedback {with_feedback}"
 
-# f16 loses no more than it rounds by itself, once a step.
+# f16 loses no more than its own roundings, one per step.
 halves = wrapped(Known(torch.float16))
 state_of_halves = ErrorFeedback(halves.module)
 halves.register_comm_hook(state_of_halves, switchml.torch.fixed8_feedback_hook)

@@ -39,7 +39,7 @@ def child(handle):
     for call in (
         lambda: dist.all_reduce(torch.ones(1)),
         dist.barrier,
-        # By Gloo.
+        # These calls go to Gloo.
         lambda: dist.reduce(torch.ones(1), 0),
         lambda: dist.send(torch.ones(1), (rank + 1) % ranks),
     ):
@@ -65,7 +65,7 @@ handle = communicator.all_reduce_start(tensor)
 process = os.fork()
 if process == 0:
     child(handle)
-    # By way of atexit.
+    # This exit runs the functions of atexit.
     sys.exit()
 ended, _, _ = select.select([os.pidfd_open(process)], [], [], PATIENCE)
 assert ended, "the child does not end"

@@ -41,8 +41,8 @@ for root in everyone:
     dist.broadcast(tensor, root)
     assert (tensor == root).all(), root
 
-# Elements that a stream of the caller's still computes at the time of the call, and results that
-# are used at once.
+# At the time of the call, a stream of the caller still computes the elements; results are used at
+# once.
 stream = torch.cuda.Stream()
 with torch.cuda.stream(stream):
     for _ in range(5):
@@ -60,7 +60,7 @@ with torch.cuda.stream(stream):
             assert torch.equal(tensor, wanted), i
         assert torch.equal(future.wait(), 2 * wanted)
 
-# A tensor of the host between those of the GPU, in the order of the calls.
+# A tensor of the host between two of the GPU, in the order of the calls.
 if "cpu:gloo" not in sys.argv[1]:
     here, there = torch.ones(5), torch.ones(5, device="cuda")
     works = [dist.all_reduce(tensor, async_op=True) for tensor in (there, here, there)]

@@ -19,7 +19,7 @@ rank, ranks = dist.get_rank(), dist.get_world_size()
 def train(hook):
     """Losses by step, and how many packets the gradients took."""
     torch.manual_seed(1)
-    # Of the table's rows each step needs few: the gradients of the others are zero.
+    # Each step needs few rows of the table: the gradients of the others are zero.
     model = torch.nn.Sequential(
         torch.nn.EmbeddingBag(2000, 64),
         torch.nn.Linear(64, 300),
@@ -109,13 +109,13 @@ hooks = [
     default_hooks.fp16_compress_hook,
     default_hooks.bf16_compress_hook,
 ]
-# Which part of the packets they take.
+# The share of packets that these hooks need.
 fewer = {switchml.torch.fixed16_compress_hook: 0.6, switchml.torch.fixed8_compress_hook: 0.35}
 for hook in (*hooks, *fewer):
     losses, others = train(hook)
     print(hook.__name__, losses[0], losses[-1], others, flush=True)
     if hook is switchml.torch.fixed8_compress_hook:
-        # How far its gradients may be off is above; here is that it learns.
+        # The errors of its gradients are tested above; here is tested that it learns.
         assert losses[-1] < 0.7 * losses[0], losses
     else:
         assert max(abs(a - b) for a, b in zip(plain, losses)) < 0.005, (

@@ -39,7 +39,7 @@ try:
     work.wait()
 except dist.DistBackendError as error:
     print(json.dumps({"text": str(error), "ranks": error.ranks}), flush=True)
-    # The others may be gone already, and torch's own store with them.
+    # The other ranks may be gone already, and torch's own store with them.
     os._exit(0)
 print(json.dumps({"sums": sorted(set(tensor.tolist()))}), flush=True)
 dist.destroy_process_group()

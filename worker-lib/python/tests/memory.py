@@ -178,13 +178,13 @@ CALLS = {
     torch.int32: (*SUMS, *ANY, *ORDERED, AVERAGE),
     torch.int64: (*SUMS, *ANY, *ORDERED, AVERAGE),
     torch.uint8: (SUM, broadcast, reduce, AVERAGE),
-    # Gloo has no others of these.
+    # Gloo has no other calls for this type.
     torch.complex64: (broadcast, *GATHERS),
 }
-# Torch's own, before any backend is asked; and those of an older Gloo.
+# Refusals of torch itself, before it asks any backend, and of an older Gloo.
 REFUSALS = ("unresolved conjugated", "ProcessGroupGloo does not support")
 
-# Few elements, and as many as an all-gather in the network has.
+# Few elements, and enough for an all-gather in the network.
 for dtype, count in itertools.product(CALLS, (5, 16_384)):
     calls = [call for call in CALLS[dtype] if count == 5 or call in GATHERS]
     for layout in layouts(dtype):
@@ -206,7 +206,7 @@ for dtype, count in itertools.product(CALLS, (5, 16_384)):
                 f"{what} on rank {rank}: {found}, not {wanted}"
             )
 
-# Elements that share memory, on all ranks or on one alone.
+# Elements that share memory, on all ranks or on one rank.
 tensor = torch.tensor([rank + 1.0]).expand(7)
 dist.all_reduce(tensor)
 assert torch.equal(tensor, torch.full((7,), float(sum(range(1, ranks + 1))))), tensor
@@ -228,7 +228,7 @@ except dist.DistBackendError as error:
 else:
     assert rank != 0 and torch.equal(tensor, 1 + (ranks - 1) * torch.arange(3.0)), tensor
 
-# Wherever torch makes tensors by default.
+# The device on which torch makes tensors by default does not matter.
 torch.set_default_device("meta")
 tensors = [torch.ones(3, dtype=dtype, device="cpu") for dtype in (torch.bool, torch.int64)]
 dist.barrier()
@@ -239,7 +239,7 @@ assert tensors[0].all() and (tensors[1] == ranks).all(), tensors
 dist.barrier()
 dist.destroy_process_group()
 
-# In place, without a copy to resolve it in.
+# A communicator's own calls work in place, and make no copy that could resolve a negated view.
 with Communicator(job="memory") as communicator:
     try:
         communicator.all_reduce(negated(torch.ones(3)))

@@ -30,19 +30,19 @@ groups = [mesh.get_group("row"), mesh.get_group("column")]
 unused = [switchml.torch.statistics(group) for group in groups]
 for group, statistics in zip(groups, unused):
     assert statistics["calls"] == 0, statistics
-    # Gloo's, which needs no job.
+    # This call goes to Gloo, which needs no job.
     gathered = [torch.zeros(1) for _ in range(2)]
     dist.all_gather(gathered, torch.full((1,), float(rank)), group=group)
 print("made", flush=True)
 until("go")
 
-# Each rank begins with the group that its neighbour has second, so nobody may wait for the first
-# one before it calls the second. Ranks of "row" are 2 apart, those of "column" 1.
+# Each rank begins with its neighbour's second group, so no rank may wait for the first group before
+# it calls the second. Ranks of "row" are 2 apart, ranks of "column" 1.
 order = [0, 1] if rank in (0, 3) else [1, 0]
 tensors = [[torch.full((1000,), float(rank + call)) for call in range(2)] for _ in groups]
 works: list[dist.Work] = []
 for index in order:
-    # The second one is behind the first, which may not have joined yet.
+    # The second call queues behind the first, which may not have joined yet.
     for tensor in tensors[index]:
         works.append(dist.all_reduce(tensor, group=groups[index], async_op=True))
 for work in works:
@@ -58,6 +58,6 @@ for index, (group, apart) in enumerate(zip(groups, (2, 1))):
     assert statistics.keys() == unused[index].keys(), statistics
 print("summed", flush=True)
 until("end")
-# Else the store may be gone, on which others still wait.
+# Without this barrier the store may be gone while other ranks still need it.
 dist.barrier()
 dist.destroy_process_group()

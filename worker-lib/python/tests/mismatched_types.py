@@ -19,7 +19,7 @@ def broadcast(dtype, count):
 
 MAX, MIN, AVG, SUM = dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.AVG, dist.ReduceOp.SUM
 
-# What rank 0 calls, and what rank 1 calls instead.
+# The call of rank 0, and the other call of rank 1.
 CASES = {
     "64 bits and 32": (reduced(MAX, torch.int64, 8), reduced(MAX, torch.int32, 8)),
     "integers and floats": (reduced(MIN, torch.int64, 8), reduced(MIN, torch.float64, 8)),

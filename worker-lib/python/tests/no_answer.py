@@ -16,13 +16,13 @@ def of_gloo():
         try:
             names.append((task / "comm").read_text().strip())
         except OSError:
-            # It has just ended.
+            # The thread has just ended.
             pass
     return [name for name in names if "gloo" in name]
 
 
 logging.basicConfig(level=logging.WARNING)
-# What only that finds lives on after the group that it belongs to.
+# Without the garbage collector, an object in a reference cycle outlives its group.
 gc.disable()
 try:
     dist.init_process_group("switchml")

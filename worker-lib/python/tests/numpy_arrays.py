@@ -20,7 +20,7 @@ with Communicator() as communicator:
     array = np.full(5, rank, np.int32)
     communicator.broadcast(array, ranks - 1)
     assert (array == ranks - 1).all()
-    # Its part alone, in few bits, within what those of all ranks may be off.
+    # Only this rank's part is checked, in few bits, within the errors of all ranks.
     for precision, bound in (("exact", 0.0), (16, 2.0**-9), (8, 0.2)):
         values = np.arange(1000, dtype=np.float32) / 1000 + rank
         sums = np.arange(1000) / 1000 * ranks + sum(range(ranks))

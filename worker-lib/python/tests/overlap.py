@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
         self.layers = torch.nn.ModuleList(torch.nn.Linear(100, 100) for _ in range(4))
 
     def forward(self, tensor):
-        # In the backward pass the first layer comes last, behind the gate.
+        # In the backward pass the first layer comes last, after the gate.
         tensor = Gate.apply(self.layers[0](tensor))
         for layer in self.layers[1:]:
             tensor = layer(tensor)
@@ -89,7 +89,7 @@ def wait_for_a_bucket():
     assert one_is_done.wait(PATIENCE.total_seconds()), "no bucket is done while the pass goes on"
 
 
-# After the first pass DDP cuts buckets anew.
+# After the first pass DDP cuts new buckets.
 step()
 Gate.wait = wait_for_a_bucket
 step()

@@ -11,7 +11,7 @@ dist.init_process_group("switchml")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 everyone = range(ranks)
 
-# Of a part: too small for the network in an all-gather, and large enough.
+# Elements of a part: too small for an all-gather in the network, and large enough.
 SIZES = (1, 6, 40_000)
 
 
@@ -53,28 +53,28 @@ for dtype, size in itertools.product(TYPES, SIZES):
     dist.all_gather_into_tensor(whole, own)
     wanted = torch.cat([value(other, size, dtype) for other in everyone])
     equal(what, whole, wanted)
-    # From its place in the whole.
+    # The input is its own part of the whole.
     whole = torch.zeros(ranks * size, dtype=dtype)
     whole.chunk(ranks)[rank].copy_(own)
     dist.all_gather_into_tensor(whole, whole.chunk(ranks)[rank])
     equal(f"{what}, in place", whole, wanted)
-    # In a list, whose tensors are not in one piece.
+    # The outputs are a list of tensors that are not contiguous.
     parts = [torch.zeros(2, size, dtype=dtype).t()[:, 0] for _ in everyone]
     dist.all_gather(parts, own)
     equal(f"{what}, in a list", torch.cat(parts), wanted)
 
-# A matrix, of which each rank has some rows.
+# A matrix of which each rank has some rows.
 rows = torch.zeros(ranks * 100, 333)
 dist.all_gather_into_tensor(rows, torch.full((100, 333), float(rank)))
 equal("rows", rows[:, 7], torch.arange(float(ranks)).repeat_interleave(100))
 
-# On one rank at an odd address.
+# On one rank the whole is at an odd address.
 whole = torch.zeros(ranks * 40_000 + 1, dtype=torch.uint8)[int(rank == 0) :][: ranks * 40_000]
 dist.all_gather_into_tensor(whole, value(rank, 40_000, torch.uint8))
 wanted = torch.cat([value(other, 40_000, torch.uint8) for other in everyone])
 equal("at an odd address", whole, wanted)
 
-# Lists of parts, and both at once; what they give comes by the future, too.
+# Lists of parts, and both calls at once; their results come through the future, too.
 SIZE = 50_000
 given = [torch.full((SIZE,), float(rank + other)) for other in everyone]
 part, whole = torch.zeros(SIZE), torch.zeros(ranks * SIZE)

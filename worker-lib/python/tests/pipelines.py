@@ -8,7 +8,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 dist.init_process_group("switchml")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 
-# A pipeline of layers that each multiply by rank + 2. Its gradients are those of the product.
+# A pipeline of layers that each multiply by rank + 2. Its gradients are the gradients of the
+# product.
 factors = torch.prod(torch.arange(2.0, ranks + 2))
 for schedule in (ScheduleGPipe, Schedule1F1B):
     layer = nn.Linear(1, 1, bias=False)

@@ -71,13 +71,13 @@ def late():
 ((_, seconds),), _ = profiled(late)
 assert rank != 0 or seconds >= LATE, seconds
 
-# In a backward pass, whose calls nobody waits for by name; and a call that goes to Gloo.
+# Calls in a backward pass, which nobody waits for by name; and a call that goes to Gloo.
 events, _ = profiled(lambda: model(torch.ones(1, 3)).sum().backward())
 assert names(events) == ["all_reduce"], events
 events, trace = profiled(lambda: dist.reduce(torch.ones(3), 0))
 assert names(events) == ["agree"], events
 assert any(event["name"] == "gloo:reduce" for event in trace["traceEvents"]), "Gloo tells its own"
-# Nothing is left of it.
+# The profiler leaves nothing behind.
 dist.all_reduce(torch.ones(3))
 dist.barrier()
 dist.destroy_process_group()

@@ -217,7 +217,7 @@ def recv():
         is_({1, 2}, sources)
     else:
         dist.send(of(rank), 0)
-    # Or what the next function sends would be taken, too.
+    # Without this barrier, the sends of the next function would be received, too.
     dist.barrier()
 
 
@@ -309,8 +309,8 @@ def split_group():
 def get_backend_impl():
     backend = dist.get_backend_impl(device=cpu)
     is_(("switchml", rank, ranks), (backend.name(), backend.rank(), backend.size()))
-    # C++ looks for a backend's attributes in the class, and finds itself there if they are missing.
-    # None of them may recurse for ever.
+    # C++ looks for a backend's attributes in the class, and recurses if they are missing. None of
+    # them may recurse forever.
     ends = {"abort", "shutdown"}
     for name in (name for name in dir(Backend) if not name.startswith("__") and name not in ends):
         for argument in ((), (cpu,), (MINUTE,)):
@@ -321,7 +321,7 @@ def get_backend_impl():
             except RecursionError:
                 raise
             except Exception:
-                # Something that is not offered, or another number of arguments.
+                # The method is not offered, or takes other arguments.
                 pass
     is_("switchml", backend.options.backend)
 
@@ -330,7 +330,7 @@ def get_pg_count():
     before = dist.get_pg_count()
     group = dist.new_group()
     is_(before + 1, dist.get_pg_count())
-    # Other ranks may still be connecting their Gloo to this one's.
+    # Other ranks may still be connecting their Gloo to this rank's.
     dist.barrier()
     dist.destroy_process_group(group)
 
@@ -372,7 +372,7 @@ def rendezvous():
     is_((b"value", [rank, ranks]), (store.get("key"), place))
 
 
-# In the order in which they are called.
+# Functions in the order in which they are called.
 WORKS = {
     "init_process_group": init_process_group,
     "is_initialized": lambda: is_(True, dist.is_initialized()),
@@ -452,11 +452,11 @@ REFUSED = {
 }
 
 if torch.__version__ < "2.15":
-    # It splits groups of GPUs alone.
+    # The function only splits groups of GPUs.
     SPLIT = "No device associated with the default pg, not safe to split any process groups"
     REFUSED["split_group"] = (WORKS.pop("split_group"), SPLIT)
 
-# What older torch asks only its own backends for, and what its Gloo lacks.
+# Functions that older torch offers only for its own backends, or that its Gloo lacks.
 OLDER = {
     "monitored_barrier": ("2.14", "monitored_barrier is only implemented for GLOO backend."),
     "all_to_all": ("2.14", "Backend gloo does not support alltoall"),
@@ -465,7 +465,8 @@ for name, (version, wanted) in OLDER.items():
     if torch.__version__ < version:
         REFUSED[name] = (WORKS.pop(name), wanted)
 
-# Has nothing to do with a backend: what else is in this build of torch, and its debugger.
+# Functions that have nothing to do with a backend: what else this build of torch has, and its
+# debugger.
 ELSEWHERE = {
     "is_mpi_available",
     "is_nccl_available",
@@ -474,10 +475,10 @@ ELSEWHERE = {
     "supports_complex",
     "breakpoint",
 }
-# Tried with others, and cannot be called twice.
+# A function that is tested with others, and cannot be called twice.
 ELSEWHERE |= {"register_rendezvous_handler"}
 
-# What the oldest of the tested versions lack, and the first of them that has it.
+# Functions that the oldest tested versions lack, and the first tested version that has them.
 FIRST = {
     "get_default_backend_for_device": "2.9",
     "split_group": "2.9",
@@ -519,7 +520,7 @@ for name, call in WORKS.items():
         call()
     except Exception as error:
         failed.append(f"{name}: {error!r}")
-    # All that can be refused is refused once there is a group.
+    # All refusals are tested once there is a group.
     if name == "init_device_mesh":
         for refused, (call, wanted) in REFUSED.items():
             try:

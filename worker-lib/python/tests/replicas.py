@@ -24,13 +24,13 @@ from switchml.torchft import ProcessGroupSwitchml
 
 place, begin, killed_after = sys.argv[1:]
 replica = int(os.environ["RANK"])
-# All three give 3 on average, 0 and 2 alone 3.5.
+# The average of all three is 3, of 0 and 2 alone 3.5.
 given = (1.0, 2.0, 6.0)[replica]
 
 if replica == 0:
-    # Kept to the end.
+    # The name keeps the server running to the end.
     lighthouse = LighthouseServer(bind=place, min_replicas=2, join_timeout_ms=2000)
-# Where replicas meet, and the ranks of each, if it had several.
+# The store where replicas meet, and the ranks of each replica, if it had several.
 host = socket.gethostname()
 store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
 manager = Manager(
@@ -45,15 +45,15 @@ manager = Manager(
     store_port=store.port,
     lighthouse_addr=f"http://{place}",
     replica_id=f"replica-{replica}",
-    # Who first takes over the others' state gives zeros.
+    # Otherwise the replica that first takes over the others' state would give zeros.
     init_sync=False,
 )
-# From now on the lighthouse knows it.
+# From here on the lighthouse knows this replica.
 print("ready", flush=True)
 while not Path(begin).exists():
     time.sleep(0.01)
 
-# How many replicas there were, without repetitions. Their last step is the same.
+# The numbers of replicas, without repetitions. The last step is the same on all.
 phases: list[int] = []
 end = [3] if replica == 1 and killed_after == "never" else [3, 2, 3]
 steps = 0

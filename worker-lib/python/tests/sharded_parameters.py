@@ -13,14 +13,14 @@ dist.init_process_group("switchml")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 mean = (ranks + 1) / 2
 
-# Each rank has a part of the weights, which all_gather and reduce_scatter make whole.
+# Each rank has a part of the weights; all_gather and reduce_scatter combine them.
 sharded = nn.Linear(8, 8, bias=False)
 fully_shard(sharded, mesh=init_device_mesh("cpu", (ranks,)))
 # The gradient of each weight is rank + 1.
 sharded(torch.full((1, 8), rank + 1.0)).sum().backward()
 assert torch.equal(sharded.weight.grad.full_tensor(), torch.full((8, 8), mean))
 
-# A checkpoint of those parts, read again.
+# Saves and loads a checkpoint of these parts.
 saved = sharded.weight.full_tensor().clone()
 checkpoint.save({"layer": sharded.state_dict()}, checkpoint_id=os.environ["FOLDER"])
 with torch.no_grad():

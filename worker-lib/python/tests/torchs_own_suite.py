@@ -39,7 +39,7 @@ common_distributed.skip_if_lt_x_gpu = with_gpus
 common_distributed.skip_if_no_gpu = with_gpus(RANKS)
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
-# How long ranks wait for each other outside of what is tested: 10 s are few on a busy machine.
+# How long ranks wait for each other outside the tested calls: 10 s are too few on a busy machine.
 distributed_test.Barrier.sync.__func__.__defaults__ = (None, 300)
 
 BASES = (distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase)
@@ -63,7 +63,7 @@ def be_gloo():
     get_backend = dist.get_backend
     dist.get_backend = lambda *group: get_backend(*group).replace("switchml", "gloo")
     events = distributed_test.get_profiling_event
-    # Gloo tells of the calls that it makes for us.
+    # Gloo reports events for the calls that it makes for this backend.
     distributed_test.get_profiling_event = lambda name, *rest: (
         events(name.replace("gloo:", "switchml:"), *rest) or events(name, *rest)
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import switchml.torch
 
 script = Path(__file__).parent / sys.argv[1]
-# As if Python had been told to run it.
+# Runs the script as if Python had been started with it.
 sys.argv = [str(script), *sys.argv[2:]]
 sys.path[0] = str(script.parent)
 runpy.run_path(str(script), run_name="__main__")

@@ -1,4 +1,4 @@
-//! Where the aggregator is, and how it is reached.
+//! The aggregator's address, and how to reach it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,14 +10,15 @@ use switchml_protocol::CONTROL_PORT;
 
 use super::Error;
 
-/// Where an aggregator is, and what it is known by. Text is its address, without TLS.
+/// Where an aggregator is, and how it is verified. Conversion from text gives an address without
+/// TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Its address, see [`resolve`].
+    /// The aggregator's address, see [`resolve`].
     pub address: String,
-    /// For connections by TLS.
+    /// Settings of TLS.
     pub tls: ClientTls,
-    /// What lets ranks join, where the aggregator asks for it.
+    /// The token that lets ranks join, where the aggregator asks for one.
     pub token: Option<Token>,
 }
 
@@ -51,8 +52,8 @@ impl<T: AsRef<str> + ?Sized> From<&T> for Access {
 }
 
 /// Socket addresses of an aggregator's control plane, given as `host`, `host:port`, an IP address,
-/// or one with a port (IPv6 in brackets). The port is [`CONTROL_PORT`] unless given. Asks the
-/// system's resolver, and blocks as long as that does.
+/// or an IP address with a port (IPv6 in brackets). The port is [`CONTROL_PORT`] unless given. Asks
+/// the system's resolver, and blocks as long as the resolver does.
 ///
 /// # Errors
 ///

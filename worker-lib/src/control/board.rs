@@ -1,4 +1,4 @@
-//! What the control thread has heard, for the others to read and wait for.
+//! The news of the control thread, for the other threads to read and wait for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use switchml_protocol::times::{BUCKETS, SUM, Times};
 
 use super::{Assigned, Error};
 
-/// Told once that the session has ended.
+/// Called once when the session has ended.
 pub(super) type OnEnd = Box<dyn FnOnce(Error) + Send>;
 
-/// Asked for the calls in flight, by number, up to one.
+/// Returns the calls in flight up to a call, by number.
 pub(super) type CallsInFlight = Arc<dyn Fn(u64) -> Vec<(u64, String)> + Send + Sync>;
 
-/// Asked for the round trips since it was last asked.
+/// Returns the round trips since the last call.
 pub(super) type TakeRoundTrips = Arc<dyn Fn() -> Times + Send + Sync>;
 
 #[derive(Default)]
@@ -35,22 +35,22 @@ pub(super) struct Heard {
 pub(super) struct Board {
     heard: Mutex<Heard>,
     changed: Condvar,
-    /// Whether ranks have left in good order.
+    /// Whether ranks have left normally.
     have_departed: AtomicBool,
-    /// How often the data path was asked to say HELLO again.
+    /// How often the control plane asked the data path to say HELLO again.
     pub hellos: AtomicU64,
-    /// The connection is broken, and may come back.
+    /// Whether the connection is broken, and may come back.
     pub unwatched: AtomicBool,
 }
 
 impl Board {
-    /// Notes something, and wakes whoever waits for it.
+    /// Notes a change, and wakes the threads that wait for it.
     pub fn note(&self, change: impl FnOnce(&mut Heard)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
 
-    /// Notes the end of the session. The first reason counts: what follows are its consequences.
+    /// Notes the end of the session. The first reason counts: later ones are its consequences.
     pub fn end(&self, why: Error) {
         let mut heard = self.lock();
         if heard.ended.is_some() {
@@ -65,7 +65,7 @@ impl Board {
         }
     }
 
-    /// The ranks that have left in good order.
+    /// The ranks that have left normally.
     pub fn departed(&self) -> Ranks {
         // Asked in each turn of the data path.
         if self.have_departed.load(Ordering::Acquire) { self.lock().departed } else { Ranks::NONE }
@@ -94,17 +94,17 @@ impl Board {
         }
     }
 
-    /// Has [`Self::take_round_trips`] ask `take`.
+    /// Sets `take` as the source of [`Self::take_round_trips`].
     pub fn on_round_trips_wanted(&self, take: TakeRoundTrips) {
         self.lock().round_trips = Some(take);
     }
 
-    /// Waits until `pick` finds what it looks for. The session sees to it that this, or its end,
-    /// comes in time.
+    /// Waits until `pick` returns something. The session ensures that this, or the end of the
+    /// session, comes in time.
     ///
     /// # Errors
     ///
-    /// Why the session ended, when it ends first.
+    /// The reason why the session ended, if it ends first.
     pub fn wait<T>(&self, pick: impl Fn(&Heard) -> Option<T>) -> Result<T, Error> {
         let mut heard = self.lock();
         loop {
@@ -118,8 +118,8 @@ impl Board {
         }
     }
 
-    /// The round trips that the aggregator is to know of, which are then told; `None` if there are
-    /// none.
+    /// The round trips to be reported to the aggregator, which then count as reported; `None` if
+    /// there are none.
     pub fn take_round_trips(&self) -> Option<control::Times> {
         let take = self.lock().round_trips.clone()?;
         let times = take();
@@ -129,7 +129,7 @@ impl Board {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Heard> {
-        // Every change is a single assignment: there is no half-made one to fear after a panic.
+        // Every change is a single assignment, so a panic leaves nothing half changed.
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

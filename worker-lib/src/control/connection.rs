@@ -1,4 +1,4 @@
-//! A connection to the aggregator, and what may come of a request.
+//! A connection to the aggregator, and the failures of a request.
 
 use std::{error::Error as _, future::Future, net::SocketAddr, time::Duration};
 
@@ -15,7 +15,7 @@ const PROBE: Duration = Duration::from_secs(5);
 /// this thread.
 const PROBE_ANSWER: Duration = Duration::from_secs(10);
 
-/// A runtime for the calling thread alone.
+/// A runtime that uses only the calling thread.
 pub(super) fn runtime() -> Result<Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -41,7 +41,7 @@ pub(super) async fn connect(
         });
         match (connection.await, address.to_string()) {
             (Ok(connection), address) => return Ok((address, connection)),
-            // Somebody is there.
+            // An aggregator answers there, so the other addresses need not be tried.
             (Err(ConnectError::Tls(why)), address) => return Err(Error::Tls { address, why }),
             (Err(ConnectError::Unreachable(why)), address) => failed.push((address, why)),
         }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn all_addresses_that_were_tried_are_in_the_one_line() {
-        // Nobody listens at port 1, and no socket gets it by chance.
+        // No program listens at port 1, and no socket gets it by chance.
         let addresses = [(Ipv4Addr::LOCALHOST, 1).into(), (Ipv6Addr::LOCALHOST, 1).into()];
         let error = runtime()
             .unwrap()

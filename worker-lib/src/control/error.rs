@@ -1,4 +1,4 @@
-//! What can go wrong between a rank and the control plane.
+//! Errors between a rank and the control plane.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use switchml_control::rank_list;
 use switchml_control::tls::TlsError;
 use switchml_worker_core::session::MadeCall;
 
-/// Why a rank has no session, or has it no longer. Each is one line that says what to do.
+/// Why a rank has no session, or has lost it. Each is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The aggregator's address is no address.
@@ -15,9 +15,9 @@ pub enum Error {
         "aggregator address {given:?}: {why}; give host, host:port, an IP address or [IPv6]:port"
     )]
     Address {
-        /// What was given.
+        /// The given value.
         given: String,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         why: String,
     },
     /// The aggregator's name has no address.
@@ -26,36 +26,36 @@ pub enum Error {
          switchml-aggregator runs"
     )]
     UnknownHost {
-        /// What was given.
+        /// The given host.
         host: String,
-        /// What the system's resolver said.
+        /// The error of the system's resolver.
         why: String,
     },
-    /// Nobody answers there.
+    /// No aggregator answers at the address.
     #[error(
         "no aggregator answers at {address} ({why}); start switchml-aggregator there, or give the \
          address where it runs"
     )]
     Unreachable {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// Somebody answers there, but not by TLS as they should.
+    /// A server answers there, but not by TLS as it should.
     #[error("no TLS connection to the aggregator at {address}: {why}")]
     Tls {
         /// The aggregator.
         address: String,
-        /// What is wrong.
+        /// The error of TLS.
         why: TlsError,
     },
-    /// The job token's file is of no use.
+    /// The job token's file cannot be used.
     #[error("job token {}: {why}; give a file that this user may read", file.display())]
     TokenFile {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// The aggregator does not take the rank. Its own words.
@@ -63,10 +63,10 @@ pub enum Error {
     Refused {
         /// The aggregator.
         address: String,
-        /// Its reason.
+        /// The aggregator's reason.
         why: String,
     },
-    /// The other ranks did not come.
+    /// The other ranks did not join.
     #[error(
         "job {job:?} did not start within the timeout of {} s: {} of {world_size} {} missing; \
          start {} with the same job name and world size",
@@ -80,7 +80,7 @@ pub enum Error {
         job: String,
         /// Number of ranks of the job.
         world_size: u16,
-        /// How long was waited.
+        /// How long this rank has waited.
         waited: Duration,
         /// The ranks that did not come.
         ranks: Vec<u16>,
@@ -94,7 +94,7 @@ pub enum Error {
     NotReady {
         /// The job's name.
         job: String,
-        /// How long was waited.
+        /// How long this rank has waited.
         waited: Duration,
         /// The ranks that are not ready.
         ranks: Vec<u16>,
@@ -102,7 +102,7 @@ pub enum Error {
     /// The job is over, for all ranks.
     #[error("the job was aborted: {reason}")]
     Aborted {
-        /// What happened, and to whom.
+        /// What happened, and to which rank.
         reason: String,
         /// The ranks at fault.
         ranks: Vec<u16>,
@@ -110,10 +110,10 @@ pub enum Error {
     /// Ranks made different calls, which is the end of the job for all of them.
     #[error("{reason}")]
     Mismatch {
-        /// All of it in one line.
+        /// All calls in one line.
         reason: String,
         /// Each call once, with the ranks that made it. Ranks that were in no call at that moment
-        /// are not in it.
+        /// are missing.
         calls: Vec<MadeCall>,
     },
     /// The connection to the aggregator broke.
@@ -121,10 +121,10 @@ pub enum Error {
     Lost {
         /// The aggregator.
         address: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// The aggregator went away, and what is there now does not know the job.
+    /// The aggregator went away, and the aggregator that is there now does not know the job.
     #[error(
         "the aggregator at {address} is another one now, or has lost its state, and the job with \
          it: {why}"
@@ -132,7 +132,7 @@ pub enum Error {
     Forgotten {
         /// The aggregator.
         address: String,
-        /// Its words.
+        /// The aggregator's message.
         why: String,
     },
     /// The aggregator's answer makes no sense: its version is another.
@@ -146,14 +146,14 @@ pub enum Error {
     /// The system has no thread or socket left.
     #[error("cannot start the control thread: {why}")]
     System {
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
 }
 
 impl Error {
-    /// The ranks at fault, as far as they are known. When calls differ, all but those who made the
-    /// most common one.
+    /// The ranks at fault, as far as they are known. When calls differ: all ranks except those that
+    /// made the most common call.
     pub(crate) fn ranks(&self) -> Vec<u16> {
         match self {
             Self::Missing { ranks, .. }

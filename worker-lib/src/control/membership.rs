@@ -87,7 +87,7 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// [`Error::NotReady`] with the ranks that did not tell in time; [`Error::Refused`],
+    /// [`Error::NotReady`] with the ranks that were not ready in time; [`Error::Refused`],
     /// [`Error::Aborted`] or [`Error::Lost`].
     pub fn ready(&self, lanes: u16, needs_copies: bool) -> Result<u16, Error> {
         // A control thread that has ended has said why on the board.
@@ -95,17 +95,17 @@ impl Membership {
         self.board.wait(|heard| heard.started)
     }
 
-    /// Tells that the data path has failed, for a MISMATCH with the number of the call that was
-    /// refused if it is known, and waits for what the aggregator has to say on it: why the session
-    /// has ended, if that is a better reason than the failure itself.
+    /// Reports that the data path has failed; for a MISMATCH, with the number of the refused call
+    /// if it is known. Returns the aggregator's reason for the end of the session, if it is better
+    /// than the failure itself.
     pub(crate) fn explain(&self, failure: Failure, call: Option<u64>) -> Option<Error> {
         let _ = self.events.send(Event::Failed { failure, call });
         self.board.wait(|heard| heard.has_no_reason.then_some(())).err()
     }
 
-    /// Calls `calls`, from the control thread, when the aggregator is to know which calls of this
-    /// rank are in flight, with their numbers from 1, because a call of this rank or another was
-    /// refused. Its argument is the last call that matters, by its number from 0.
+    /// Sets `calls`, which the control thread calls when the aggregator asks for this rank's calls
+    /// in flight, with their numbers from 1, because a call of this rank or another was refused.
+    /// The argument of `calls` is the last call that matters, by its number from 0.
     pub fn on_calls_wanted(
         &self,
         calls: impl Fn(u64) -> Vec<(u64, String)> + Send + Sync + 'static,
@@ -113,8 +113,8 @@ impl Membership {
         self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
     }
 
-    /// Calls `take`, from the control thread, every 10 s and when the rank leaves, for the
-    /// round trips since the call before: the aggregator is to know of them.
+    /// Sets `take`, which the control thread calls every 10 s and when the rank leaves. It returns
+    /// the round trips since the last call, for the aggregator.
     pub fn on_round_trips_wanted(&self, take: impl Fn() -> Times + Send + Sync + 'static) {
         self.board.on_round_trips_wanted(Arc::new(take));
     }
@@ -124,23 +124,23 @@ impl Membership {
         let _ = self.events.send(Event::HearsNoGroup);
     }
 
-    /// The ranks that have left in good order.
+    /// The ranks that have left normally.
     pub fn departed(&self) -> Ranks {
         self.board.departed()
     }
 
-    /// How often the data path was asked to say HELLO again.
+    /// How often the control plane asked the data path to say HELLO again.
     pub fn hellos(&self) -> u64 {
         self.board.hellos.load(Ordering::Relaxed)
     }
 
-    /// Whether the aggregator would tell of a rank that died: while the connection lives.
+    /// Whether the aggregator would report a rank that died, that is, whether the connection lives.
     pub fn is_watched(&self) -> bool {
         !self.board.unwatched.load(Ordering::Relaxed)
     }
 
-    /// Calls `callback` once, from the control thread, when the session ends without this rank's
-    /// doing: [`Error::Aborted`], or [`Error::Lost`] when the connection breaks, or
+    /// Calls `callback` once, from the control thread, when the session ends through no action of
+    /// this rank: [`Error::Aborted`], or [`Error::Lost`] when the connection breaks, or
     /// [`Error::Forgotten`] where it could be made again. Calls it at once if that has happened.
     /// Replaces an earlier callback.
     pub fn on_end(&self, callback: impl FnOnce(Error) + Send + 'static) {

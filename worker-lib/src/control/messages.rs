@@ -1,4 +1,4 @@
-//! What the control plane's messages mean to a session.
+//! Converts the control plane's messages for a session.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
@@ -20,25 +20,25 @@ pub struct Assigned {
     pub epoch: u32,
     /// Number of slots S: the header's slot is 0..S-1.
     pub slots: u16,
-    /// Where contributions go, and where every answer comes from.
+    /// The address that contributions go to and every answer comes from.
     pub data_address: SocketAddr,
     /// Multicast group of a RESULT for all; `None` when each rank gets a copy of its own.
     pub group: Option<SocketAddrV4>,
     /// The `aux` of this rank's HELLO.
     pub hello_secret: u32,
-    /// What packets of the job have tags by.
+    /// The keys of the tags of the job's packets.
     pub keys: Keys,
     /// Proves to the control plane that a request is this rank's.
     pub control_secret: u64,
-    /// Most lanes in a packet that the data plane takes.
+    /// Most lanes that the data plane takes in a packet.
     pub max_lanes: u16,
-    /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when
-    /// the connection breaks, which is then made again.
+    /// Whether the data plane outlives the aggregator's daemon: a job that has started continues
+    /// when the connection breaks, and the rank connects again.
     pub durable: bool,
-    /// What the data plane can do.
+    /// The data plane's capabilities.
     pub capabilities: Capabilities,
-    /// Job number and group of each shard after the first, which has those above. All have as many
-    /// slots.
+    /// Job number and group of each shard after the first; the first has the ones above. All shards
+    /// have the same number of slots.
     pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
 }
 
@@ -97,7 +97,7 @@ fn wrong(field: &str, value: impl Debug) -> String {
     format!("a wrong {field}: {value:?}")
 }
 
-/// What an event of the stream says, except [`Assigned`], of which a session wants less.
+/// The news in an event of the stream, except for [`Assigned`], of which a session needs less.
 pub(super) fn news(event: JoinEvent) -> News {
     match event.event {
         Some(Event::Waiting(waiting)) => News::Waiting(ranks(&waiting.missing_ranks)),
@@ -123,14 +123,15 @@ pub(super) fn news(event: JoinEvent) -> News {
     }
 }
 
-/// The ranks of a job, by its number, that are not ready. Jobs that wait have no number, and say 0.
+/// The ranks that are not ready, of the job with this number. Waiting jobs have no number, and
+/// report 0.
 pub(super) fn unready(jobs: Vec<control::JobStatus>, job: u32) -> Vec<u16> {
     let ours = jobs.into_iter().filter(|entry| entry.shards.contains(&job));
     let unready = ours.flat_map(|entry| entry.members).filter(|member| !member.ready);
     ranks(&unready.map(|member| member.rank).collect::<Vec<_>>())
 }
 
-/// What a request that was not done came to.
+/// The answer for a request that failed.
 pub(super) fn refusal(status: &Status) -> Answer {
     match (failure_of(status), status.code()) {
         (Some(why), _) => Answer::Lost(why),

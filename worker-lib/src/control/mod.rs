@@ -1,4 +1,4 @@
-//! The control plane's client: how a rank joins a job, and hears that it is over. Values never
+//! The control plane's client: how a rank joins a job, and hears that it is over. Values do not
 //! travel here.
 //!
 //! gRPC on a small thread of its own; every call of this module blocks. Sections 22

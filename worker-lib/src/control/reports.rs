@@ -7,27 +7,27 @@ use switchml_control::{ReportRoundTripsRequest, aggregator_client::AggregatorCli
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
-/// From one report to the next: shorter than what Prometheus usually waits between two looks.
+/// The time between two reports: shorter than the usual scrape interval of Prometheus.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// When the next report is due, and whether one has no answer yet.
+/// The time of the next report, and the report that has no answer yet.
 pub(super) struct Reports {
     at: Instant,
     under_way: Option<JoinHandle<()>>,
 }
 
 impl Reports {
-    /// Reports from now on.
+    /// Starts the reports at `now`.
     pub fn new(now: Instant) -> Self {
         Self { at: now + INTERVAL, under_way: None }
     }
 
-    /// When to ask [`Self::take_turn`].
+    /// The time to call [`Self::take_turn`].
     pub fn due(&self) -> Instant {
         self.at
     }
 
-    /// Whether it is time for a report; one at a time is under way.
+    /// Whether it is time for a report; only one at a time is in flight.
     pub fn take_turn(&mut self, now: Instant) -> bool {
         let is_due = now >= self.at;
         if is_due {
@@ -36,7 +36,7 @@ impl Reports {
         is_due && self.under_way.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Sends a report. One that gets lost is not sent again: times would count twice.
+    /// Sends a report. A lost report is not sent again: its times could count twice.
     pub fn send(&mut self, channel: Channel, report: ReportRoundTripsRequest) {
         self.under_way = Some(tokio::spawn(async move {
             let _ = AggregatorClient::new(channel).report_round_trips(report).await;

@@ -9,7 +9,7 @@ use switchml_control::{
 
 use super::{Access, Assigned, Error, connection, resolve};
 
-/// What an aggregator says of itself.
+/// An aggregator's own status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AggregatorStatus {
     /// Address that answered, with port.
@@ -53,11 +53,11 @@ pub fn status(aggregator: impl Into<Access>, timeout: Duration) -> Result<Aggreg
     })
 }
 
-/// What the aggregator sees of the way to the rank that was assigned this.
+/// The aggregator's view of the path to the rank that has these assignments.
 ///
 /// # Errors
 ///
-/// As [`status`].
+/// The errors of [`status`].
 pub fn examine(
     aggregator: impl Into<Access>,
     assigned: &Assigned,
@@ -81,7 +81,7 @@ pub struct RankWithoutMulticast {
     pub job: String,
     /// The rank.
     pub rank: u32,
-    /// Where it is.
+    /// The rank's address.
     pub address: String,
 }
 
@@ -89,7 +89,7 @@ pub struct RankWithoutMulticast {
 ///
 /// # Errors
 ///
-/// As [`status`].
+/// The errors of [`status`].
 pub fn ranks_without_multicast(
     aggregator: impl Into<Access>,
     timeout: Duration,

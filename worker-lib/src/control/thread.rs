@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{late_ranks::LONG, warning::warn};
 
-/// What it takes to join a job.
+/// What a rank needs to join a job.
 pub(super) struct Joining {
     pub access: Access,
     pub addresses: Vec<SocketAddr>,
@@ -40,7 +40,7 @@ pub(super) struct Joining {
 }
 
 impl Joining {
-    /// Runs until the session is over. What the rank's other threads have to say comes by `events`.
+    /// Runs until the session is over. `events` are the events from the rank's other threads.
     pub fn run(self, runtime: &Runtime, mut events: UnboundedReceiver<Event>) {
         let session = Session::new(0, self.timeout);
         let address = self.addresses.first().map(SocketAddr::to_string).unwrap_or_default();
@@ -63,25 +63,25 @@ impl Joining {
 
 struct ControlThread {
     joining: Joining,
-    /// Its time starts when the rank began to join.
+    /// The session. Its time starts when the rank began to join.
     session: Session,
-    /// The address that answered last, or did not.
+    /// The address that was tried last.
     address: String,
     connection: Option<Connection>,
-    /// Why there is no connection, if that is for TLS.
+    /// The TLS error, if there is no connection because of it.
     tls_fault: Option<TlsError>,
     assigned: Option<Assigned>,
-    /// A connection that is being made, or a request that has no answer yet.
+    /// The connection attempt or request in flight.
     under_way: Option<UnderWay>,
     stream: Option<Streaming<JoinEvent>>,
     reports: Reports,
-    /// When it says which ranks have not joined, unless it has.
+    /// When to warn of ranks that have not joined; `None` once it has.
     warns_at: Option<Instant>,
 }
 
 type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// What came of what was under way.
+/// The outcome of a connection attempt or a request.
 enum Outcome {
     Connected(String, Connection),
     Unreachable(Error),
@@ -89,7 +89,7 @@ enum Outcome {
     Answered(Answer),
 }
 
-/// What ends a wait.
+/// The input that ends a wait.
 enum Input {
     Told(Option<Event>),
     Outcome(Outcome),
@@ -120,7 +120,8 @@ impl ControlThread {
                 () = time(Some(self.reports.due())) => Input::Time,
             };
             let event = match input {
-                // Nobody is there any more: the end of the connection tells the aggregator.
+                // The rank's other threads are gone: the aggregator notices the end of the
+                // connection.
                 Input::Told(None) => return,
                 Input::Told(event) => event,
                 Input::Outcome(outcome) => Some(self.take_outcome(outcome)),
@@ -137,7 +138,7 @@ impl ControlThread {
         }
     }
 
-    /// Once, if it is time: a line for who wonders why nothing happens.
+    /// Prints a line once, when it is time, for users who wonder why nothing happens.
     fn say_who_is_missing(&mut self) {
         if self.warns_at.take_if(|at| *at <= Instant::now()).is_none() {
             return;
@@ -150,7 +151,7 @@ impl ControlThread {
         }
     }
 
-    /// Sends a report if it is time for one, and the connection is there.
+    /// Sends a report if it is time for one and there is a connection.
     fn report(&mut self) {
         if !self.reports.take_turn(Instant::now()) {
             return;
@@ -192,7 +193,7 @@ impl ControlThread {
         }
     }
 
-    /// A request's way to its answer. Only a session without a connection has nobody to ask.
+    /// Sends a request; the future returns its answer. `None` if the session has no connection.
     fn send(&self, request: Request) -> Option<UnderWay> {
         let mut client = AggregatorClient::new(self.connection.as_ref()?.channel.clone());
         // Nothing but Join is sent before.
@@ -330,7 +331,7 @@ impl ControlThread {
 impl Drop for ControlThread {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Those who wait would do so for ever.
+            // Threads that wait would wait forever.
             self.joining.board.end(Error::System { why: "it panicked".to_owned() });
         }
     }
@@ -350,7 +351,7 @@ fn opened(answer: Result<Response<Streaming<JoinEvent>>, Status>) -> Outcome {
     }
 }
 
-/// What comes of what is under way; nothing while nothing is.
+/// Waits for the outcome of what is in flight; forever if nothing is.
 async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
     match under_way {
         Some(under_way) => under_way.await,
@@ -358,7 +359,7 @@ async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
     }
 }
 
-/// What a stream says next; nothing while there is none.
+/// Waits for the next event of a stream; forever if there is none.
 async fn next_of(stream: &mut Option<Streaming<JoinEvent>>) -> Result<Option<JoinEvent>, Status> {
     match stream {
         Some(stream) => stream.message().await,
@@ -366,7 +367,7 @@ async fn next_of(stream: &mut Option<Streaming<JoinEvent>>) -> Result<Option<Joi
     }
 }
 
-/// Until that time, if there is one.
+/// Waits until `deadline`; forever if there is none.
 async fn time(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

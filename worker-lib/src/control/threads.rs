@@ -1,17 +1,17 @@
-//! How many data threads this host has use for.
+//! The number of data threads that this host can use.
 
 use std::{fs, net::SocketAddr, thread};
 
 use crate::interface::Interface;
 
-/// What a data thread moves each way, in bits per second, with margin: `docs/benchmarks.md`.
+/// Bits per second that a data thread moves in each direction, with margin: `docs/benchmarks.md`.
 const PER_THREAD: f64 = 12.5e9;
-/// Tells this host from others, the same in all its namespaces and containers.
+/// Identifies this host; equal in all its namespaces and containers.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The data threads that the ranks of this host have use for together, and the host's name among
-/// hosts: enough to fill the link towards the aggregator where its speed is known, and no more than
-/// processors.
+/// The number of data threads that the ranks of this host can use together, and the host's
+/// identity: enough threads to fill the link towards the aggregator if its speed is known, and no
+/// more than processors.
 pub(super) fn of_this_host(aggregator: &[SocketAddr]) -> (u32, String) {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let speed = aggregator
@@ -20,7 +20,7 @@ pub(super) fn of_this_host(aggregator: &[SocketAddr]) -> (u32, String) {
         .and_then(|interface| interface.speed);
     match fs::read_to_string(BOOT_ID) {
         Ok(host) => (wanted(processors, speed), host.trim().to_owned()),
-        // Nobody knows who shares the processors.
+        // Without an identity, it is unknown which ranks share the processors.
         Err(_) => (1, String::new()),
     }
 }

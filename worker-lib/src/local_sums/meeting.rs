@@ -27,20 +27,21 @@ use rustix::process::geteuid;
 
 use super::segment::{Extent, Segment};
 
-/// Of what is in the memory. Ranks of other layouts do not meet.
+/// Version of the memory's layout. Ranks with different layouts do not meet.
 const LAYOUT: u32 = 1;
 /// How long a rank waits for the memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which ranks meet: those of one session, shared memory and place in the network.
+/// What ranks must have in common to meet: the session, the shared memory and the place in the
+/// network.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Topic {
     pub aggregator: SocketAddr,
-    /// Where the ranks' packets come from.
+    /// The source address of the ranks' packets.
     pub local: IpAddr,
     pub job: u16,
     pub epoch: u32,
-    /// Group of ranks, as of a partial sum.
+    /// The group of ranks: partial sums do not cross groups.
     pub group: u16,
     pub extent: Extent,
 }
@@ -53,17 +54,19 @@ impl Topic {
     }
 }
 
-/// A rank at a meeting. The one that opened it stays there until this is dropped.
+/// A rank at a meeting. The rank that opened the meeting hands out the memory until this is
+/// dropped.
 pub(super) struct Meeting {
     pub segment: Arc<Segment>,
     host: Option<Host>,
 }
 
 impl Meeting {
-    /// Comes to the ranks of a topic, or waits for them.
+    /// Meets the ranks of a topic, or opens the meeting if this rank is the first.
     ///
     /// # Errors
-    /// When there is no shared memory, or who has it is another user, or is not there any more.
+    /// When there is no shared memory, or when the rank that has it belongs to another user or is
+    /// gone.
     pub fn enter(topic: &Topic) -> io::Result<Self> {
         let (name, begin) = (topic.name()?, Instant::now());
         loop {
@@ -77,7 +80,7 @@ impl Meeting {
                     let segment = Segment::of_other(receive(&stream)?, topic.extent)?;
                     return Ok(Self { segment: Arc::new(segment), host: None });
                 }
-                // Whoever has the name does not listen yet, or not any more.
+                // The rank that has the name does not listen yet, or not any more.
                 Err(error)
                     if error.kind() == ErrorKind::ConnectionRefused
                         && begin.elapsed() < PATIENCE =>
@@ -95,7 +98,7 @@ impl Meeting {
         Ok(Self { segment, host: Some(host) })
     }
 
-    /// The memory of those who have met. Nobody else comes.
+    /// The memory of the ranks that have met. No further ranks can join.
     pub fn end(self) -> Arc<Segment> {
         drop(self.host);
         self.segment
@@ -114,9 +117,9 @@ impl Host {
         let theirs = Arc::clone(&listener);
         let thread = std::thread::Builder::new().name("switchml-host".to_owned());
         let thread = thread.spawn(move || {
-            // Until the listener is shut down.
+            // The loop ends when the listener is shut down.
             while let Ok((stream, _)) = theirs.accept() {
-                // Who gets nothing says so.
+                // A rank that gets nothing reports the error itself.
                 let _ = send(&stream, &segment);
             }
         })?;
@@ -134,8 +137,8 @@ impl Drop for Host {
     }
 }
 
-/// Whether the other end is this user's. It may be in a container: its process has no number here,
-/// so the kernel says 0, for which rustix's type has no room.
+/// Whether the other end belongs to this user. It may be in a container: then its process has no
+/// number here, and the kernel gives 0, which rustix's type cannot hold.
 fn is_own(stream: &UnixStream) -> io::Result<bool> {
     Ok(getsockopt(stream, PeerCredentials)?.uid() == geteuid().as_raw())
 }
@@ -194,7 +197,8 @@ mod tests {
         );
     }
 
-    /// As in containers that share the network. Seen from there, this process has the number 0.
+    /// Ranks are in different PID namespaces in containers that share the network. Seen from there,
+    /// this process has the number 0.
     #[test]
     fn ranks_of_other_pid_namespaces_meet() {
         const OTHER: &str = "SWITCHML_TEST_MEETING_OF";

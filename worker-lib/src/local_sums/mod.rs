@@ -1,4 +1,4 @@
-//! Adds up with the other ranks of this host, in memory that they share, before anything is sent.
+//! Adds up the packets of this host's ranks, in memory that they share, before they are sent.
 
 #![allow(unsafe_code)]
 
@@ -22,19 +22,19 @@ use crate::transport::Transport;
 use meeting::Topic;
 use segment::{Extent, Place, Segment};
 
-/// A rank among those of its host that have come so far.
+/// A rank at the meeting of its host's ranks.
 pub(crate) struct Meeting {
     meeting: meeting::Meeting,
     place: usize,
 }
 
 impl Meeting {
-    /// Comes to the ranks of this host and session, and of the same group: a partial sum has no
-    /// others. To be called before the rank is ready. `None` over loopback, where there is no link
-    /// to save.
+    /// Meets the ranks of this host that belong to the same session and group, since a partial sum
+    /// stays within a group. Must be called before the rank is ready. `None` over loopback, where
+    /// there is no link to save.
     ///
     /// # Errors
-    /// When there is no memory to share with those that are there.
+    /// When the ranks that are there have no memory to share.
     pub fn enter(assigned: &Assigned, rank: u16) -> io::Result<Option<Self>> {
         let &Assigned { job, epoch, data_address: aggregator, .. } = assigned;
         let local = local_address(aggregator)?;
@@ -52,7 +52,7 @@ impl Meeting {
         Ok(Some(Self { meeting, place }))
     }
 
-    /// Those that have come, once all are ready; `None` if there are no others.
+    /// The ranks that have met, once all ranks are ready; `None` if there are no others.
     pub fn end(self) -> Option<Team> {
         let Self { meeting, place } = self;
         let segment = meeting.end();
@@ -61,7 +61,7 @@ impl Meeting {
     }
 }
 
-/// Where packets to `aggregator` come from.
+/// The source address of packets to `aggregator`.
 fn local_address(aggregator: SocketAddr) -> io::Result<IpAddr> {
     let socket = UdpSocket::bind(unspecified(aggregator))?;
     // Sends nothing: it only looks up the route.
@@ -72,14 +72,14 @@ fn local_address(aggregator: SocketAddr) -> io::Result<IpAddr> {
 /// The ranks of this host that share memory.
 pub(crate) struct Team {
     segment: Arc<Segment>,
-    /// In the order of their places.
+    /// The ranks in the order of their places.
     ranks: Vec<u16>,
-    /// That of this rank.
+    /// The place of this rank.
     place: usize,
 }
 
 impl Team {
-    /// Which these are, this one included, in their order.
+    /// The ranks of the team, including this one, in ascending order.
     pub fn ranks(&self) -> Vec<u16> {
         let mut ranks = self.ranks.clone();
         ranks.sort_unstable();
@@ -87,21 +87,21 @@ impl Team {
     }
 }
 
-/// What a driver adds up by.
+/// The local sums of a driver.
 pub(crate) struct LocalSums {
     segment: Arc<Segment>,
     shard: usize,
     place: usize,
     /// All places that are taken, as a set.
     all: u32,
-    /// Of packets that are written, and have not arrived yet.
+    /// Headers of packets that are written, and have not arrived yet.
     written: Vec<Header>,
     /// Bytes of a full packet.
     packet_len: usize,
 }
 
 impl LocalSums {
-    /// Those of a shard whose full packets have so many bytes.
+    /// The local sums of a shard whose full packets have `packet_len` bytes.
     pub fn new(team: &Team, shard: usize, packet_len: usize) -> Self {
         let &Team { ref segment, ref ranks, place } = team;
         let (segment, all) = (Arc::clone(segment), (1 << ranks.len()) - 1);
@@ -112,7 +112,7 @@ impl LocalSums {
     /// cannot, it joins the batch as it is (rule 12.11).
     ///
     /// # Errors
-    /// As [`Transport::packet`].
+    /// The errors of [`Transport::packet`].
     pub fn put(
         &mut self,
         transport: &mut impl Transport,
@@ -126,7 +126,8 @@ impl LocalSums {
                 self.segment.packet_mut(self.at(self.place, header), header.lanes.get())
             });
             self.written.push(*header);
-            // As many as travel together arrive together: others add up whole superpackets.
+            // Packets that travel together arrive together, so that other ranks add up whole
+            // superpackets.
             if self.written.len() >= transport.batch(self.packet_len) {
                 self.arrive(transport)?;
             }
@@ -138,11 +139,11 @@ impl LocalSums {
         Ok(())
     }
 
-    /// Lets the others have what was written since the last time. What is complete by it joins the
-    /// batch.
+    /// Shows the other ranks the packets written since the last time. Sums that are complete then
+    /// join the batch.
     ///
     /// # Errors
-    /// As [`Transport::packet`].
+    /// The errors of [`Transport::packet`].
     pub fn arrive(&mut self, transport: &mut impl Transport) -> io::Result<()> {
         let mut written = std::mem::take(&mut self.written);
         for header in written.drain(..) {
@@ -164,7 +165,7 @@ impl LocalSums {
         cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim).is_ok()
     }
 
-    /// Takes a step, which is told this rank and all, as sets, and the round.
+    /// Updates a cell. `step` gets this rank and all ranks, as sets, and the round.
     fn update(&self, header: &Header, step: impl Fn(Cell, u32, u32, u32) -> Step) -> Step {
         let (me, all, round) = (self.me(), self.all, header.round.get());
         let word = self.segment.cell(self.shard, header.slot.get());
@@ -179,8 +180,9 @@ impl LocalSums {
         }
     }
 
-    /// Has the partial sum of these ranks, if there are any, join the batch. False if they have not
-    /// made the call of this header: they send again, and the aggregator tells who called what.
+    /// Adds the partial sum of the packets at places `leaves`, if there are any, to the batch.
+    /// False if they belong to another call than this header: their ranks send again, and the
+    /// aggregator tells which rank called what.
     fn send_held(
         &self,
         transport: &mut impl Transport,
@@ -192,7 +194,7 @@ impl LocalSums {
         }
         let lanes = header.lanes.get();
         let places = (0..u32::BITS).filter(|place| leaves >> place & 1 == 1);
-        // SAFETY: the cell has given these to this rank to read, until `left`.
+        // SAFETY: the cell has given these packets to this rank to read, until `left`.
         let packet = |place| unsafe { self.segment.packet(self.at(place as usize, header), lanes) };
         let mut packets = places.map(packet);
         let is_right = |packet: &[u8]| {
@@ -207,16 +209,16 @@ impl LocalSums {
         }
         let left = |word| Some(Cell::from_word(word).left(leaves).word());
         let cell = self.segment.cell(self.shard, header.slot.get());
-        // Never refuses.
+        // The update never fails.
         let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, left);
         Ok(are_right)
     }
 
-    /// Has this rank's own packet, which is written, join the batch.
+    /// Adds this rank's own packet, which is written, to the batch.
     fn send_own(&self, transport: &mut impl Transport, header: &Header) -> io::Result<()> {
         let lanes = header.lanes.get();
         let packet = transport.packet(packet_len(lanes.into()))?;
-        // SAFETY: nobody but this rank writes it.
+        // SAFETY: no other rank writes it.
         packet.copy_from_slice(unsafe { self.segment.packet(self.at(self.place, header), lanes) });
         Ok(())
     }

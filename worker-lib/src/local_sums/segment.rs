@@ -15,17 +15,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use switchml_worker_core::local_sum::MOST_RANKS;
 use switchml_worker_core::packet::packet_len;
 
-/// Where cells begin. What is before them fits: see [`Front`].
+/// Offset of the cells. [`Front`] fits before it.
 const CELLS: usize = 4096;
 /// Packets begin at multiples of this, a cache line, so that no two ranks write the same one.
 const ALIGNMENT: usize = 64;
 
-/// What a segment begins with.
+/// The start of a segment.
 #[repr(C)]
 struct Front {
-    /// Ranks that have come.
+    /// The number of ranks that have come.
     ranks: AtomicU32,
-    /// Their numbers, and one more, in the order in which they came.
+    /// Rank + 1 of each, in the order in which they came.
     numbers: [AtomicU32; MOST_RANKS],
 }
 
@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<Front>() <= CELLS);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Extent {
     pub shards: usize,
-    /// Of each shard.
+    /// Slots of each shard.
     pub slots: usize,
     /// Most lanes of a packet.
     pub lanes: usize,
@@ -50,22 +50,23 @@ impl Extent {
         (CELLS + self.shards * self.slots * size_of::<AtomicU64>()).next_multiple_of(CELLS)
     }
 
-    /// In bytes. Only what is used takes up memory: the packets of each rank are side by side.
+    /// The length in bytes. Only pages in use take up memory: the packets of each rank are
+    /// contiguous.
     fn len(&self) -> usize {
         self.packets() + self.shards * MOST_RANKS * self.slots * self.stride()
     }
 }
 
-/// Where a packet is.
+/// The place of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub shard: usize,
-    /// Whose it is: when that rank came.
+    /// The index of the packet's rank, in the order in which ranks came.
     pub rank: usize,
     pub slot: u16,
 }
 
-/// Memory of a host's ranks. It has no name, and is gone with the last of them, however they end.
+/// Memory of a host's ranks. It has no name, and is gone with the last rank, however it ends.
 pub(super) struct Segment {
     file: OwnedFd,
     start: NonNull<u8>,
@@ -73,7 +74,7 @@ pub(super) struct Segment {
 }
 
 // SAFETY: the memory is mapped as long as the value lives, and is reached by atomics, or under the
-// terms of `packet` and `packet_mut`, which know no threads.
+// terms of `packet` and `packet_mut`, which do not depend on threads.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -88,7 +89,7 @@ impl Segment {
         Self::map(file, extent)
     }
 
-    /// That of another rank, which keeps its size.
+    /// The memory of another rank, which cannot shrink.
     pub fn of_other(file: OwnedFd, extent: Extent) -> io::Result<Self> {
         let file = File::from(file);
         let is_whole = file.metadata()?.len() == extent.len() as u64;
@@ -100,14 +101,15 @@ impl Segment {
 
     fn map(file: OwnedFd, extent: Extent) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever the kernel likes, of a file as long, which never shrinks.
+        // SAFETY: a new mapping at an address that the kernel chooses, of a file of this length,
+        // which never shrinks.
         let start =
             unsafe { mmap(ptr::null_mut(), extent.len(), access, MapFlags::SHARED, &file, 0)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { file, start, extent })
     }
 
-    /// What another rank maps it by.
+    /// The file by which another rank maps the segment.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -120,7 +122,8 @@ impl Segment {
         Some(place)
     }
 
-    /// The ranks that have places, in the order of these; `None` if one has died as it came.
+    /// The ranks that have places, in the order of their places; `None` if one has died while it
+    /// came.
     pub fn ranks(&self) -> Option<Vec<u16>> {
         let Front { ranks, numbers } = self.front();
         let numbers = numbers.iter().take(ranks.load(Ordering::Acquire) as usize);
@@ -146,7 +149,7 @@ impl Segment {
         unsafe { self.start.add(CELLS).cast::<AtomicU64>().add(index).as_ref() }
     }
 
-    /// A packet of `lanes` lanes, to be read.
+    /// A packet of `lanes` lanes, for reading.
     ///
     /// # Panics
     /// When there is no such place.
@@ -156,11 +159,11 @@ impl Segment {
     /// slot's cell.
     pub unsafe fn packet(&self, place: Place, lanes: u16) -> &[u8] {
         let (start, len) = self.locate(place, lanes);
-        // SAFETY: within the mapping; that nobody writes it is the caller's promise.
+        // SAFETY: the packet is within the mapping; the caller promises that nobody writes it.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
-    /// A packet of `lanes` lanes, to be written.
+    /// A packet of `lanes` lanes, for writing.
     ///
     /// # Panics
     /// When there is no such place.
@@ -171,7 +174,7 @@ impl Segment {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn packet_mut(&self, place: Place, lanes: u16) -> &mut [u8] {
         let (start, len) = self.locate(place, lanes);
-        // SAFETY: within the mapping; that nobody else uses it is the caller's promise.
+        // SAFETY: the packet is within the mapping; the caller promises that nobody else uses it.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 
@@ -180,14 +183,14 @@ impl Segment {
         let (stride, len) = (self.extent.stride(), packet_len(lanes.into()));
         assert!(shard < shards && rank < MOST_RANKS && slot < slots && len <= stride);
         let index = (shard * MOST_RANKS + rank) * slots + slot;
-        // SAFETY: all places together are what the mapping has behind `packets`.
+        // SAFETY: the mapping has room for all places behind `packets`.
         (unsafe { self.start.add(self.extent.packets() + index * stride) }, len)
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: nobody has a reference into it any more. Nothing is to be done if it fails.
+        // SAFETY: nobody has a reference into it any more. A failure cannot be handled here.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.extent.len()) };
     }
 }

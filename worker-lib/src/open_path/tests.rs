@@ -1,4 +1,4 @@
-//! HELLO over paths that pass only so much.
+//! HELLO over paths that pass only packets up to some size.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,14 +14,14 @@ const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4, keys:
 const SECRET: u32 = 0x5EC2E7;
 const AGGREGATOR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 48864);
 
-/// A path that brings a packet back if it is no longer than `limit`.
+/// A path that echoes a packet if it is no longer than `limit`.
 struct Path {
     /// Largest packet that the interface takes.
     interface: usize,
-    /// Largest packet that passes, in bytes. Longer ones are lost, or refused by the system.
+    /// Largest packet that passes, in bytes. Longer packets are lost, or refused by the system.
     limit: usize,
     refuses: bool,
-    /// Lost before any passes.
+    /// Packets lost before any passes.
     lost: usize,
     sent: usize,
     change: fn(&mut Header),
@@ -104,7 +104,7 @@ fn the_interface_or_the_aggregator_sets_the_size() {
     // MTU 1500: 1472 bytes of UDP payload, 32 of them header, 360 lanes, 11 blocks.
     assert_eq!(lanes(&mut Path::new(1472, 1472), 768), 352);
     assert_eq!(lanes(&mut Path::new(1472, 1472), 256), 256);
-    // MTU 9000: 2235 lanes, of which a packet takes 768.
+    // An MTU of 9000 has room for 2235 lanes, of which a packet takes 768.
     assert_eq!(lanes(&mut Path::new(8972, 8972), 768), 768);
     assert_eq!(lanes(&mut Path::new(8972, 8972), u16::MAX), 768);
 }

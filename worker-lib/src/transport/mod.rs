@@ -13,7 +13,7 @@ pub(crate) use udp::Udp;
 /// Packets go out in batches: as few system calls and trips through the kernel as the system can
 /// do. They are lost, doubled and reordered as they will.
 pub(crate) trait Transport: Send {
-    /// Where the aggregator is.
+    /// The aggregator's address.
     fn aggregator(&self) -> SocketAddr;
 
     /// Room for one packet of `len` bytes, at the end of the batch. Sends the batch first when the
@@ -23,11 +23,11 @@ pub(crate) trait Transport: Send {
     /// Sends the batch.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Hands out packets from the aggregator that are here, with whether each met congestion (ECN).
-    /// Returns how many, 0 when there are none; never waits.
+    /// Hands out the packets that have arrived from the aggregator, with whether each met
+    /// congestion (ECN). Returns their number, 0 when there are none; never waits.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize>;
 
-    /// Waits until there is a packet, [`Waker::wake`] was called, or the time is up.
+    /// Waits until there is a packet, [`Waker::wake`] was called, or the timeout has passed.
     ///
     /// [`Waker::wake`]: crate::waker::Waker::wake
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
@@ -44,7 +44,7 @@ pub(crate) trait Transport: Send {
     /// Packets dropped that did not come from the aggregator.
     fn foreign(&self) -> u64;
 
-    /// Whether the kernel, or a router, has said since the last time that a packet was too long for
-    /// a link. Anybody can forge what a router says, so it ends nothing.
+    /// Whether the kernel, or a router, has reported since the last call that a packet was too long
+    /// for a link. Anybody can forge a router's report, so it ends nothing.
     fn take_too_long(&mut self) -> bool;
 }

@@ -25,20 +25,21 @@ use crate::waker::Waker;
 
 /// Messages per receiving system call.
 const MESSAGES: usize = 32;
-/// Wanted for the kernel's socket buffers: some thousand packets.
+/// The size that is requested for the kernel's socket buffers: some thousand packets.
 const SOCKET_BUFFER: usize = 16 << 20;
-/// What the kernel counts for a received packet beside its bytes: its `sk_buff` and the rest of its
-/// pages.
+/// Bytes that the kernel counts for a received packet besides its own: its `sk_buff` and the rest
+/// of its pages.
 const OVERHEAD: usize = 3 * 1024;
-/// Longest wait for room in the send buffer, which empties at line rate; what does not fit then is
-/// lost.
+/// Longest wait for room in the send buffer, which empties at line rate; packets that do not fit
+/// then are lost.
 const SEND_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A socket with the state of its offloads.
 struct DataPath {
     socket: Socket,
     offloads: UdpSocketState,
-    /// Whether the kernel has said that a packet was too long; see [`Transport::take_too_long`].
+    /// Whether the kernel has reported that a packet was too long; see
+    /// [`Transport::take_too_long`].
     too_long: Cell<bool>,
 }
 
@@ -111,7 +112,7 @@ impl Udp {
         })
     }
 
-    /// Takes no more packets from the group.
+    /// Stops receiving from the group.
     pub fn leave_group(&mut self) {
         self.group = None;
     }
@@ -130,7 +131,7 @@ impl Udp {
             match self.data.offloads.try_send(UdpSockRef::from(&self.data.socket), &transmit) {
                 Err(error) if is_too_long(&error) => {
                     self.data.too_long.set(true);
-                    // It may have been an ICMP error about an earlier packet.
+                    // The error may have been an ICMP error about an earlier packet.
                     if !std::mem::take(&mut once_more) {
                         return Err(error);
                     }
@@ -192,8 +193,8 @@ impl Transport for Udp {
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize> {
         let mut packets = 0;
-        // Answers to this rank alone are few. Looking for them costs a system call, and can wait
-        // until the group has nothing.
+        // Answers to this rank alone are rare. Looking for them costs a system call, and can wait
+        // until the group's socket is empty.
         for data_path in self.group.iter().chain([&self.data]) {
             if packets > 0 {
                 break;
@@ -257,8 +258,9 @@ impl Transport for Udp {
 }
 
 impl Batch {
-    /// Whether a packet of `len` bytes can follow: all but the last must be of one size. A header
-    /// alone, or with a tag, follows no payloads: the answer to it would be as long as all of them.
+    /// Whether a packet of `len` bytes can follow: all packets except the last must have one size.
+    /// A packet without payload does not follow packets with payloads: the answer to it would be as
+    /// long as all of them.
     fn has_room(&self, len: usize, most: usize) -> bool {
         let last_is_full = self.len == self.packets * self.segment;
         let fits = len == self.segment || (len > HEADER_LEN + TAG_LEN && len < self.segment);
@@ -278,7 +280,7 @@ impl Batch {
 }
 
 impl Received {
-    /// Receives what is there, up to a batch.
+    /// Receives the packets that have arrived, up to a batch.
     fn from(
         &mut self,
         data_path: &DataPath,
@@ -289,9 +291,10 @@ impl Received {
         let socket = UdpSockRef::from(&data_path.socket);
         let messages = match data_path.offloads.recv(socket, &mut slices, &mut self.meta) {
             Ok(messages) => messages,
-            // Nothing there; or an ICMP error, which says no more than the silence that follows.
+            // There is no packet; or there was an ICMP error, which says no more than the silence
+            // that follows.
             Err(error) if is_loss(&error) => 0,
-            // A router's, too.
+            // The error may come from a router, too.
             Err(error) if is_too_long(&error) => {
                 data_path.too_long.set(true);
                 0
@@ -309,8 +312,8 @@ impl DataPath {
     fn new(socket: Socket) -> io::Result<Self> {
         enlarge_buffers(&socket)?;
         let offloads = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // Nobody reads the time that quinn-udp asks for, and over IPv6 its buffer has no room then
-        // for the ECN marks of merged packets.
+        // The time that quinn-udp asks for is not used, and over IPv6 its buffer would have no room
+        // left for the ECN marks of merged packets.
         setsockopt(&socket, ReceiveTimestampns, &false)?;
         Ok(Self { socket, offloads, too_long: Cell::new(false) })
     }
@@ -320,8 +323,8 @@ fn udp_socket(domain: Domain) -> io::Result<Socket> {
     Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))
 }
 
-/// Whether an error is of the path, which may recover, rather than of this process: loss like any
-/// other. If it stays, no answer comes, and the engine's deadline says so.
+/// Whether an error is one of the path, which may recover, and not one of this process: it counts
+/// as loss. If it stays, no answer comes, and the engine's deadline reports that.
 fn is_loss(error: &io::Error) -> bool {
     let of_path = matches!(
         error.kind(),
@@ -338,7 +341,7 @@ fn is_loss(error: &io::Error) -> bool {
     of_path || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-/// Whether a packet, this one or one before, was longer than a link takes.
+/// Whether a packet, this one or an earlier one, was longer than a link takes.
 fn is_too_long(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }

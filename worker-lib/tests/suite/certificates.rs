@@ -10,15 +10,15 @@ use rcgen::{
     date_time_ymd,
 };
 
-/// One that signs certificates.
+/// A CA, which signs certificates.
 pub struct Ca(CertifiedIssuer<'static, KeyPair>);
 
-/// What a certificate is for, and how long.
+/// The use of a certificate, and whether it is valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Server,
     Client,
-    /// For both, but no longer valid.
+    /// For servers and clients, but expired.
     Expired,
 }
 
@@ -30,12 +30,13 @@ impl Ca {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Its own certificate, written to a file.
+    /// Writes the CA's own certificate to a file.
     pub fn write(&self, file: &Path) {
         fs::write(file, self.0.pem()).unwrap();
     }
 
-    /// Writes a certificate for a name or an IP address, and its key. The certificate's number.
+    /// Writes a certificate for a name or an IP address, and its key. Returns the certificate's
+    /// number.
     pub fn issue(&self, name: &str, kind: Kind, cert: &Path, key: &Path) -> SerialNumber {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = SerialNumber::from(LAST.fetch_add(1, Ordering::Relaxed) + 1);

@@ -12,7 +12,7 @@ use switchml_worker::{CallStats, Communicator, Element, Error, Handle, ReduceOp,
 
 use crate::daemon::{Daemon, PATIENCE};
 
-/// Runs `rank` on every rank of a job of its own, each in a thread; their results in the order of
+/// Runs `rank` on every rank of a new job, each in a thread. Returns the results in the order of
 /// ranks.
 fn with_ranks<R: Send>(
     daemon: &Daemon,
@@ -114,7 +114,8 @@ fn every_type_and_operator() {
     }
 }
 
-/// In 8 bits: the same bits on all ranks and in a second session, and errors as documented.
+/// In 8 bits, results are the same bits on all ranks and in a second session, and errors are as
+/// documented.
 #[test]
 fn in_8_bits() {
     let daemon = Daemon::start();
@@ -173,7 +174,7 @@ fn the_same_bits_on_every_rank_twice_in_a_row() {
     for result in results.iter().flatten() {
         assert!(result == &results[0][0], "ranks or repetitions differ");
     }
-    // And they are sums: of f64, within N 2^(L-31) M and half a unit of the result.
+    // The results are the sums in f64, within N 2^(L-31) M and half a unit of the result.
     let exact = |i: usize| (0..4).map(|rank| f64::from(tensor(rank)[i])).sum::<f64>();
     for chunk in [0, 99] {
         let elements = chunk * 768..(chunk + 1) * 768;
@@ -216,7 +217,7 @@ fn only_chunks_with_something_in_them_are_sent() {
                 _ => assert_eq!(found.to_bits(), 0, "element {i}"),
             }
         }
-        // All zeros: nothing but exponents travel.
+        // With only zeros, nothing but exponents travels.
         communicator.all_reduce(&mut vec![0f64; 50 * lanes], ReduceOp::Avg).unwrap();
         communicator.barrier().unwrap();
         let exponent_chunks = 100_u64.div_ceil(lanes as u64) * 2;
@@ -225,14 +226,14 @@ fn only_chunks_with_something_in_them_are_sent() {
     });
 }
 
-/// Data goes along with the exponents, and again where these turn out to be others.
+/// Data goes along with the exponents, and again if the ranks agree on other exponents.
 #[test]
 fn small_sums_take_one_round_trip_while_magnitudes_rest() {
     let daemon = Daemon::start();
     with_ranks(&daemon, "ahead", 3, |communicator| {
         let lanes = usize::from(communicator.info().chunk_lanes);
         let scale = [1.0, 1.0, 8.0, 8.0, 0.25, 0.25, 0.25];
-        // Of five chunks, the fourth alone changes.
+        // The fourth of five chunks changes alone.
         let sums = scale.map(|scale| {
             let factor = |i: usize| if i / lanes == 3 { scale } else { 1.0 };
             let mut tensor: Vec<_> = (0..5 * lanes)
@@ -245,7 +246,8 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
             }
             (stats.chunks, stats.speculative, stats.misspeculated)
         });
-        // That all are larger each rank sees; that all are smaller it does not.
+        // Each rank sees when its elements have become larger, but not when all ranks' have become
+        // smaller.
         let (one, two) = ((6, 5, 0), (7, 5, 1));
         assert_eq!(sums, [one, one, one, one, two, one, one]);
         let total = communicator.stats();
@@ -256,7 +258,7 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
     });
 }
 
-/// It waits for a rank that is alive, so nothing else would end it.
+/// The call waits for a rank that is alive, so only the abort can end it.
 #[test]
 fn an_aborted_call_ends_on_all_ranks() {
     let daemon = Daemon::start();
@@ -264,14 +266,14 @@ fn an_aborted_call_ends_on_all_ranks() {
     with_ranks(&daemon, "abort", 3, |communicator| {
         let rank = communicator.rank();
         communicator.barrier().unwrap();
-        // The abort must not come before a rank has heard that all are there.
+        // The abort must not come before a rank has heard that all ranks are there.
         begun.wait();
         if rank != 2 {
             let call = communicator.all_reduce_start(vec![0f32; 5000], ReduceOp::Sum);
             if rank == 0 {
                 communicator.abort();
             }
-            // Rank 1 may hear of the abort before it starts.
+            // Rank 1 may hear of the abort before it starts the call.
             let error = call.and_then(Handle::wait).unwrap_err();
             match rank {
                 0 => assert!(matches!(error, Error::AbortedHere), "{error}"),
@@ -318,7 +320,7 @@ fn several_collectives_in_flight() {
             thread::yield_now();
         }
         assert_eq!(handle.wait().unwrap().len(), 10);
-        // One that nobody waits for does no harm.
+        // A handle that is dropped does no harm.
         drop(start(1000));
         communicator.close().unwrap();
     });
@@ -352,7 +354,7 @@ fn broadcast_from_each_rank() {
     with_ranks(&daemon, "broadcast", 3, |communicator| {
         for root in 0..3 {
             for size in [1usize, 3, 770, 50_000] {
-                // Any bits: NaN payloads and signed zeros too.
+                // The elements have any bits: NaN payloads and signed zeros too.
                 let value = |rank: u32, i: usize| {
                     f16::from_bits((i as u16).wrapping_mul(2749).wrapping_add(rank as u16 * 77))
                 };
@@ -368,7 +370,7 @@ fn broadcast_from_each_rank() {
                 }
             }
         }
-        // From all at once, each with its own.
+        // Broadcasts from all roots at once, each with its own tensor.
         let tensors = (0..3).map(|root| {
             communicator.broadcast_start(vec![(communicator.rank() + root) as i32; 5000], root)
         });
@@ -381,7 +383,7 @@ fn broadcast_from_each_rank() {
     });
 }
 
-/// Of 100,000 elements, of which rank r of 3 has those from floor(100,000 * r / 3) on.
+/// Parts of 100,000 elements: rank r of 3 has those from floor(100,000 * r / 3) on.
 #[test]
 fn parts_of_reduce_scatters_and_all_gathers() {
     const COUNT: usize = 100_000;
@@ -449,12 +451,12 @@ fn calls_tell_what_they_took() {
         let data = chunks(100_000, lanes);
         let floats = communicator.all_reduce(&mut vec![1.5f32; 100_000], ReduceOp::Sum).unwrap();
         check(&floats, 400_000, data + chunks(data as usize, lanes));
-        // Zeros are never sent, their exponents are.
+        // Zeros are not sent, but their exponents are.
         let zeros = communicator.all_reduce(&mut vec![0f32; 100_000], ReduceOp::Sum).unwrap();
         check(&zeros, 400_000, chunks(data as usize, lanes));
         let nothing = communicator.all_reduce(&mut [0i32; 0], ReduceOp::Sum).unwrap();
         assert_eq!((nothing.calls, nothing.chunks, nothing.duration), (1, 0, Duration::ZERO));
-        // Each chunk counts in its own call, also where calls overlap.
+        // Each chunk counts in its own call, even if calls overlap.
         let sizes = [1, 200_000, 5, 50_000];
         let handles = sizes
             .map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum).unwrap());
@@ -470,7 +472,7 @@ fn calls_tell_what_they_took() {
     });
 }
 
-/// Round trips that the daemon was told of, as `/metrics` has them.
+/// The number of round trips that were reported to the daemon, as in `/metrics`.
 fn told(daemon: &Daemon) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&daemon.status(&["--json"])).unwrap();
     let buckets = status["round_trips"]["buckets"].as_array().unwrap();
@@ -485,7 +487,8 @@ fn wait_until_told(daemon: &Daemon, expected: u64) {
     }
 }
 
-/// What ranks count themselves: while they are in their job, and all of it once they have left.
+/// The daemon's count is the ranks' own: of some calls while they are in their job, and of all once
+/// they have left.
 #[test]
 fn the_daemon_is_told_how_long_round_trips_took() {
     let daemon = Daemon::start();
@@ -524,7 +527,7 @@ fn a_rank_that_comes_late_is_named_with_its_delay() {
     });
     for rank in [0, 2] {
         assert!(stats[rank].pending > 0 && stats[rank].probes > 0, "{:?}", stats[rank]);
-        // The other one may be late as well, on a busy machine, but not by as much.
+        // The other rank may be late as well, on a busy machine, but not by as much.
         let (name, waited) =
             stats[rank].stragglers().max_by_key(|(_, straggler)| straggler.waited).unwrap();
         assert_eq!(name, 1);
@@ -553,7 +556,7 @@ fn an_unsupported_reduction_is_refused_and_nothing_else() {
     });
 }
 
-/// A call, and what errors call it.
+/// A call, and its name in errors.
 type Call = (fn(&Communicator) -> Result<CallStats, Error>, &'static str);
 
 const CALLS: [Call; 9] = [
@@ -594,7 +597,7 @@ fn different_calls_fail_on_every_rank_at_once_and_say_who_called_what() {
                 call: call.to_owned(),
             };
             assert_eq!(*calls, [made(&[0], zero_name), made(&[1], one_name)]);
-            // For good, and the same.
+            // The communicator is failed for good, with the same error.
             assert_eq!(communicator.barrier(), Err(error.clone()));
             assert_eq!(
                 communicator.all_reduce_start(vec![0f32], ReduceOp::Sum).err(),
@@ -606,18 +609,18 @@ fn different_calls_fail_on_every_rank_at_once_and_say_who_called_what() {
     }
 }
 
-/// With several calls in flight, packets of one meet those of another: it is the first that differs
-/// which is told.
+/// With several calls in flight, packets of one call meet packets of another: the error names the
+/// first call that differs.
 #[test]
 fn with_many_calls_in_flight_the_first_that_differs_is_told() {
     let daemon = Daemon::start();
     with_ranks(&daemon, "flight", 3, |communicator| {
-        // Rank 2 gives the second and the third in the other order.
+        // Rank 2 makes the second and the third call in the other order.
         let sizes =
             if communicator.rank() == 2 { [500, 3000, 70_000, 9] } else { [500, 70_000, 3000, 9] };
         let handles =
             sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum));
-        // The first may be done, or fail with the others.
+        // The first call may be done, or fail with the others.
         let last = handles.into_iter().next_back().unwrap().and_then(Handle::wait).unwrap_err();
         let expected = "ranks made different calls: call 2 of rank 2 is all_reduce(sum, i32, \
                         3000); \
@@ -627,13 +630,13 @@ fn with_many_calls_in_flight_the_first_that_differs_is_told() {
     });
 }
 
-/// Rank 2 closes in good order after one call; the others make another. They need not wait for
-/// their deadline.
+/// Rank 2 leaves normally after one call; the others make another, and need not wait for their
+/// deadline.
 #[test]
 fn a_rank_that_leaves_too_early_is_named_soon() {
     let daemon = Daemon::start();
-    // A collective does not do: a rank whose own is done may fail in its next call while another
-    // still waits for its last results.
+    // A collective cannot replace this barrier: a rank that is done may fail in its next call while
+    // another still waits for its last results.
     let together = Barrier::new(3);
     let waited = with_ranks(&daemon, "early", 3, |communicator| {
         communicator.barrier().unwrap();
@@ -663,7 +666,7 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
     let waited = with_timeout(&daemon, "absent", 3, timeout, |communicator| {
         communicator.barrier().unwrap();
         if communicator.rank() == 1 {
-            // Present, but busy.
+            // Rank 1 is present, but busy.
             over.wait();
             let error = communicator.barrier().unwrap_err();
             let Error::Control(control::Error::Aborted { reason, ranks }) = &error else {
@@ -679,23 +682,23 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
         over.wait();
         let error = result.unwrap_err();
         assert!(error.to_string().contains("waiting for rank 1"), "{error}");
-        // Whoever reported it: the other one, or this one.
+        // The error was reported by the other waiting rank, or by this one.
         assert_eq!(error.ranks(), [1], "{error}");
         Some(waited)
     });
-    // The first to give up ends it for all, and others may have called later.
+    // The first rank to give up ends the call for all, and other ranks may have called later.
     let waited = waited.into_iter().flatten().max().expect("two ranks waited");
     assert!((timeout * 9 / 10..timeout + PATIENCE).contains(&waited), "{waited:?}");
 }
 
-/// That of a call in flight, too.
+/// A new timeout counts for calls in flight, too.
 #[test]
 fn a_timeout_that_is_set_later_ends_the_wait() {
     let daemon = Daemon::start();
     let hear_of_it = |communicator: Communicator| {
         communicator.barrier().unwrap();
         if communicator.rank() == 1 {
-            // Until the others have given up.
+            // Calls until the other ranks have given up.
             let error = loop {
                 thread::sleep(Duration::from_millis(20));
                 if let Err(error) = communicator.all_reduce::<f32>(&mut [], ReduceOp::Sum) {
@@ -786,7 +789,7 @@ fn a_hundred_ranks() {
 fn a_call_can_be_waited_for_a_while() {
     const WHILE: Duration = Duration::from_millis(20);
     let daemon = Daemon::start();
-    // Of a few chunks, and of many in several data threads.
+    // Calls of a few chunks, and of many chunks in several data threads.
     for size in [100, 1 << 20] {
         let waited = Barrier::new(2);
         with_ranks(&daemon, &format!("a while {size}"), 2, |communicator| {

@@ -31,7 +31,7 @@ fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Membership, Ass
     })
 }
 
-/// The reason for a session's end, once there is one.
+/// Receives the reason for a session's end.
 fn end_of(session: &Membership) -> mpsc::Receiver<Error> {
     let (sender, reasons) = mpsc::channel();
     session.on_end(move |reason| sender.send(reason).unwrap());
@@ -122,14 +122,14 @@ fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
     };
     assert_eq!(ranks, [1]);
     assert!(reason.contains("out of paper"), "{reason}");
-    // Whoever asks later hears the same.
+    // A callback that is set later gets the same reason.
     let late = end_of(&joined[0].0).recv().unwrap();
     assert_eq!(late, Error::Aborted { reason, ranks });
 }
 
-/// Set for the process that ends with its call: the aggregator's address.
+/// The environment variable of the process that ends with its call: the aggregator's address.
 const ENDS_WITH_ITS_CALL: &str = "SWITCHML_TEST_ENDS_WITH_ITS_CALL";
-/// The test that it runs, as the test program knows it.
+/// The test that this process runs, by its name in the test program.
 const CALLS_AND_ENDS: &str =
     "control::others_hear_why_a_call_failed_even_if_its_process_ends_at_once";
 
@@ -142,14 +142,15 @@ fn others_hear_why_a_call_failed_even_if_its_process_ends_at_once() {
     if let Ok(aggregator) = env::var(ENDS_WITH_ITS_CALL) {
         let communicator = rank(&aggregator, 0);
         let failed = communicator.all_reduce(&mut [1.0f32], ReduceOp::Sum);
-        // Without dropping the communicator, which would wait for its goodbye.
+        // The process exits without dropping the communicator, which would wait until the job is
+        // left.
         process::exit(if failed.is_err() { 0 } else { 1 });
     }
     let daemon = Daemon::start();
     let mut calls = Command::new(env::current_exe().unwrap())
         .args(["--exact", CALLS_AND_ENDS])
         .env(ENDS_WITH_ITS_CALL, &daemon.address)
-        // It would say that a test begins, and never how that ended.
+        // The output would show that a test begins, but not how it ended.
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -162,7 +163,7 @@ fn others_hear_why_a_call_failed_even_if_its_process_ends_at_once() {
     assert!(reason.contains("waiting for rank 1"), "{reason}");
 }
 
-/// Until ranks have completed some.
+/// Waits until ranks have completed some rounds.
 fn wait_for_rounds(daemon: &Daemon) {
     let begin = Instant::now();
     let completed = || {
@@ -176,15 +177,15 @@ fn wait_for_rounds(daemon: &Daemon) {
     }
 }
 
-/// The daemon has taken them for dead, and remembers.
+/// The daemon has taken the ranks for dead, and remembers that.
 #[test]
 fn ranks_that_were_frozen_hear_why_when_they_go_on() {
     let daemon = Daemon::start();
     let mut ranks =
         [0, 1].map(|rank| daemon.bench("a", rank, 2, &["-b", "1M", "-e", "1M", "-n", "1000000"]));
     daemon.wait_for_job("a", "started");
-    // Then they have heard of the start. A rank that has not would wait for an answer as long as
-    // the daemon waits for the rank.
+    // The wait ensures that they have heard of the start. A rank that has not would wait for an
+    // answer as long as the daemon waits for the rank.
     wait_for_rounds(&daemon);
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
     daemon.wait_for_the_end_of("a");
@@ -217,7 +218,8 @@ fn an_aggregator_says_what_it_is() {
     let status = status(&daemon.address, PATIENCE).unwrap();
     assert_eq!((status.address, status.data_plane.as_str()), (daemon.address.clone(), "software"));
     assert_eq!(status.slots_free, status.slots_total);
-    // Nobody listens on port 1, and something else than an aggregator on the data port.
+    // No program listens on port 1, and the data port belongs to something else than a control
+    // plane.
     assert!(matches!(
         switchml_worker::control::status("127.0.0.1:1", PATIENCE),
         Err(Error::Unreachable { .. })

@@ -1,6 +1,6 @@
 //! Real processes on loopback: the daemon with its software data plane, and workers.
 
-// Each program of tests uses its own part.
+// Each test program uses a different part.
 #![allow(dead_code)]
 
 use std::{
@@ -10,13 +10,14 @@ use std::{
 
 use switchml_rack::{Aggregator, Binaries, Namespace, Process};
 
-/// Far longer than anything here takes on a busy machine.
+/// Far longer than anything takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running aggregator. Ends with the value.
+/// A running aggregator, which ends when this is dropped.
 pub struct Daemon {
     binaries: Binaries,
-    // Before the host: its thread's end would kill it.
+    // Declared before the host, so that it is dropped first: the end of the host's thread would
+    // kill it.
     pub aggregator: Aggregator,
     host: Namespace,
     /// Address of the control plane.
@@ -28,17 +29,17 @@ impl Daemon {
         Self::start_with(Aggregator::on_loopback)
     }
 
-    /// With a control plane that is reached by IPv6 alone.
+    /// A daemon whose control plane is reached only over IPv6.
     pub fn by_ipv6() -> Self {
         Self::start_with(Aggregator::on_loopback_by_ipv6)
     }
 
-    /// With a pool of so many slots.
+    /// A daemon with a pool of `slots` slots.
     pub fn with_slots(slots: u32) -> Self {
         Self::with_options(&["--slots", &slots.to_string()])
     }
 
-    /// With further options.
+    /// A daemon with further options.
     pub fn with_options(options: &[&str]) -> Self {
         Self::start_with(|binaries, host| Aggregator::on_loopback_with(binaries, host, options))
     }
@@ -53,8 +54,8 @@ impl Daemon {
         Self { binaries, aggregator, host, address }
     }
 
-    /// Starts `switchml-worker` with this aggregator's address in the environment, and nothing else
-    /// of torchrun's.
+    /// Starts `switchml-worker` with this aggregator's address in the environment, and without
+    /// torchrun's variables.
     pub fn worker(&self, arguments: &[&str]) -> Process {
         let mut command = Command::new(&self.binaries.worker);
         for name in [
@@ -71,12 +72,12 @@ impl Daemon {
         self.host.spawn(&format!("switchml-worker {}", arguments.join(" ")), command).unwrap()
     }
 
-    /// What `switchml-aggregator status` says of it, with further options.
+    /// The output of `switchml-aggregator status` for this daemon, with further options.
     pub fn status(&self, options: &[&str]) -> String {
         self.run(&[&["status", "--connect", &self.address], options].concat())
     }
 
-    /// What `switchml-aggregator` prints with these arguments.
+    /// The output of `switchml-aggregator` with these arguments.
     pub fn run(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&self.binaries.aggregator);
         command.args(arguments);

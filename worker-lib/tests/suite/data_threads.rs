@@ -10,12 +10,12 @@ use switchml_worker::{Builder, Communicator, Error, Handle, ReduceOp, Reduction}
 
 use crate::daemon::{Daemon, PATIENCE};
 
-/// Elements that are cut into four parts of whole bundles and one that is not, whatever the lanes
-/// of a chunk.
+/// A number of elements that is cut into four parts of whole bundles and one that is not, whatever
+/// the number of lanes in a chunk.
 const LARGE: usize = 1_000_003;
 
-/// Runs `rank` on every rank of a job of its own, with as many data threads as `threads` says for
-/// each; their results in the order of ranks.
+/// Runs `rank` on every rank of a new job, with the number of data threads in `threads` for each.
+/// Returns the results in the order of ranks.
 fn with_ranks<R: Send>(
     daemon: &Daemon,
     job: &str,
@@ -97,12 +97,13 @@ fn calls_of_all_sizes_overlap() {
         for (size, handle) in sizes.into_iter().zip(handles) {
             let (sum, stats) = handle.wait_with_stats().unwrap();
             assert!(sum == vec![3; size], "{size}");
-            // One call, however many threads had a part in it.
+            // One call, however many threads had a part of it.
             assert_eq!((stats.calls, stats.bytes), (1, 4 * size as u64));
         }
-        // A handle that nobody waits for.
+        // A handle that is dropped.
         drop(start(LARGE).unwrap());
-        // The first thread's part of a barrier says nothing of the others: their counters do.
+        // The first thread's part of a barrier does not show whether the other threads are done:
+        // their counters do.
         communicator.barrier().unwrap();
         let begin = Instant::now();
         while communicator.stats().calls.calls < sizes.len() as u64 + 2 {
@@ -130,7 +131,7 @@ fn all_ranks_have_as_many_threads_as_the_one_that_wants_fewest() {
     assert_eq!(threads, [2; 3]);
 }
 
-/// 8 ranks with 4 threads each, and slots for two.
+/// 8 ranks want 4 threads each, and the pool has slots for two.
 #[test]
 fn a_small_pool_makes_fewer_threads() {
     let daemon = Daemon::with_slots(1024);
@@ -143,7 +144,7 @@ fn a_small_pool_makes_fewer_threads() {
     assert_eq!(slots, [(2, 512); 8]);
 }
 
-/// The first differs in that one rank's is small: that one's other threads have no part of it.
+/// The first call that differs is small on one rank: that rank's other threads have no part of it.
 #[test]
 fn the_first_call_that_differs_is_told() {
     let daemon = Daemon::start();
@@ -169,7 +170,7 @@ fn the_first_call_that_differs_is_told() {
         "call 2 of rank 0 is all_reduce(sum, i32, 500); call 2 of rank 1 is all_reduce(sum, i32, \
          1000003)",
     );
-    // Their first parts are alike.
+    // The first parts of the two calls are alike.
     told(
         "other length",
         [[LARGE, LARGE + 1, 7], [LARGE, LARGE, 7]],
@@ -187,7 +188,7 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
         let communicator = builder.timeout(timeout).connect().unwrap();
         communicator.barrier().unwrap();
         if communicator.rank() == 1 {
-            // Present, but busy.
+            // Rank 1 is present, but busy.
             over.wait();
             let error = communicator.barrier().unwrap_err();
             assert!(matches!(error, Error::Control(control::Error::Aborted { .. })), "{error}");
@@ -199,12 +200,12 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
         over.wait();
         let error = result.unwrap_err();
         assert!(error.to_string().contains("waiting for rank 1"), "{error}");
-        // For good, and the same.
+        // The communicator is failed for good, with the same error.
         assert_eq!(communicator.barrier(), Err(error.clone()));
         assert_eq!(communicator.close(), Err(error));
         Some(waited)
     });
-    // The first to give up ends it for all, and others may have called later.
+    // The first rank to give up ends the call for all, and other ranks may have called later.
     let waited = waited.into_iter().flatten().max().expect("two ranks waited");
     assert!((timeout * 9 / 10..timeout + PATIENCE).contains(&waited), "{waited:?}");
 }

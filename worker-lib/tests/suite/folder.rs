@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of its own, removed when dropped.
+/// A new folder, removed when dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {

@@ -1,5 +1,5 @@
-//! Small tensors that hold numbers of different kinds, such as a training's metrics: summed as well
-//! as in f64.
+//! Small tensors that hold numbers of different kinds, such as the metrics of a training. Their
+//! sums are as good as in f64.
 
 use std::thread;
 
@@ -11,18 +11,18 @@ use crate::daemon::{Daemon, PATIENCE};
 #[expect(clippy::approx_constant, reason = "it is what a user summed, not pi")]
 const METRICS: [f32; 5] = [0.001, 5e6, 1.0, 3.141_59, 12_345_678.0];
 const RANKS: u32 = 3;
-/// Elements that nearly cancel out, by rank, and what is left of them; f64 would lose the last.
+/// Elements that nearly cancel out, by rank, and their exact sums; f64 would lose the last one.
 const CANCEL: [[f32; 3]; RANKS as usize] =
     [[1e9, 16_777_216.0, -1e-3], [3.0, -16_777_215.0, 1e9], [-1e9, -1.0, -1e9]];
 const DIFFERENCES: [f32; 3] = [3.0, 0.0, -1e-3];
 
 /// This rank's results: the sum and the average of the metrics, three times each, and the sum of
-/// what cancels out.
+/// elements that cancel out.
 fn rank(daemon: &Daemon, rank: u32) -> (Vec<[f32; 5]>, Vec<[f32; 5]>, [f32; 3]) {
     let settings =
         Communicator::builder().aggregator(&daemon.address).job("metrics").deadline(PATIENCE);
     let communicator = settings.rank(rank).world_size(RANKS).connect().unwrap();
-    // The second time the exponents are predicted.
+    // From the second call on, the exponents are predicted.
     let reduce = |op| {
         let call = || {
             let mut metrics = METRICS;

@@ -1,5 +1,5 @@
-//! TLS of the control plane, between the real daemon and the library: what works, and every attack
-//! and mistake, each refused in one line and counted.
+//! TLS of the control plane, between the real daemon and the library: connections that work, and
+//! every attack and mistake, each refused in one line and counted.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -43,7 +43,7 @@ fn by_ca(ca: PathBuf) -> ClientTls {
     ClientTls { ca: Some(ca), ..ClientTls::default() }
 }
 
-/// What comes of asking the daemon for its status with these settings.
+/// Asks the daemon for its status with these settings.
 fn ask(daemon: &Daemon, tls: ClientTls) -> Result<(), TlsError> {
     let address = daemon.address.clone();
     match status(Access { address, tls, token: None }, PATIENCE) {
@@ -56,8 +56,8 @@ fn ask(daemon: &Daemon, tls: ClientTls) -> Result<(), TlsError> {
     }
 }
 
-/// Waits until the daemon has refused something for this reason so many times: it counts after it
-/// has told the client.
+/// Waits until the daemon has refused something `times` times for this reason: it counts after it
+/// has answered the client.
 fn wait_for_refusals(daemon: &Daemon, options: &[&str], what: &str, times: u64) {
     let begin = Instant::now();
     loop {
@@ -163,7 +163,7 @@ fn a_certificate_of_a_ca() {
 
     ours.issue(SERVER, Kind::Expired, &cert, &key);
     let Err(TlsError::Expired { days }) = ask(&daemon, by_ca(ca)) else { panic!("not expired") };
-    // It was so since 2002, and this test was written in 2026.
+    // The certificate has been expired since 2002, and this test was written in 2026.
     assert!(days > 24 * 365, "{days}");
 }
 
@@ -244,7 +244,8 @@ fn client_certificates() {
     wait_for_refusals(&daemon, &options, "not valid, or from another CA", 4);
 }
 
-/// The list counts past its own date, too: that somebody forgot to renew it frees no certificate.
+/// The list counts past its own date, too: forgetting to renew it does not free revoked
+/// certificates.
 #[test]
 fn certificates_that_were_revoked() {
     let folder = Folder::new();
@@ -272,20 +273,21 @@ fn certificates_that_were_revoked() {
     assert_eq!(ask(&daemon, with("stolen", "stolen-key")), Ok(()));
     sum(&daemon, with("cert", "key"));
 
-    // Connections from then on see the new list.
+    // Connections from now on see the new list.
     ours.revoke(&[stolen], &file("crl"));
     let revoked = refused("stolen", "its CA has revoked it; get another one");
     assert_eq!(ask(&daemon, with("stolen", "stolen-key")), revoked);
     let line = "its client certificate was revoked, says --tls-client-crl";
     daemon.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
     sum(&daemon, with("cert", "key"));
-    // A CA without a list. What is refused is a line a second.
+    // This certificate is signed by a CA without a list. The log has at most one line a second for
+    // refusals.
     thread::sleep(Duration::from_millis(1100));
     let unknown = refused("other", "none of the CAs that it knows has signed it");
     assert_eq!(ask(&daemon, with("other", "other-key")), unknown);
     let line = "--tls-client-crl has no list of the CA that has signed its client certificate";
     daemon.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
-    // What is no list changes nothing.
+    // A file without a list changes nothing.
     fs::write(file("crl"), "").unwrap();
     assert_eq!(ask(&daemon, with("stolen", "stolen-key")), revoked);
     let line = "has no list of revoked certificates (CRL) in PEM";
@@ -300,7 +302,7 @@ fn certificates_that_were_revoked() {
     assert_eq!(ask(&daemon, with("stolen", "stolen-key")), revoked);
 }
 
-/// When it expires is in the log and in what status prints.
+/// The log and the status show when the certificate expires.
 #[test]
 fn a_certificate_that_expires() {
     let folder = Folder::new();
@@ -336,7 +338,7 @@ fn files_of_the_workers_that_are_of_no_use() {
     assert!(error.contains("has no private key in PEM"), "{error}");
 }
 
-/// Connections from then on see them; those that are open, and their jobs, go on.
+/// New connections use the changed files; open connections, and their jobs, continue.
 #[test]
 fn files_that_change() {
     let folder = Folder::new();
@@ -409,7 +411,7 @@ fn browsers_and_prometheus_by_https() {
     }
 }
 
-/// The next daemon has the same one, and workers know it.
+/// The next daemon has the same certificate, and workers recognise it.
 #[test]
 fn a_certificate_that_signs_itself_can_be_kept() {
     let folder = Folder::new();
@@ -423,7 +425,7 @@ fn a_certificate_that_signs_itself_can_be_kept() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// Nobody keeps a connection for nothing; others come in meanwhile.
+/// Silent connections do not keep other connections from the daemon.
 #[test]
 fn silent_connections_are_closed() {
     let (daemon, fingerprint) = self_signed();

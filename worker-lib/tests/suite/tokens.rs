@@ -1,5 +1,5 @@
-//! Job tokens, between the real daemon and the library: what lets a rank join, and what does not,
-//! each refused in one line and counted.
+//! Job tokens, between the real daemon and the library: which tokens let a rank join, and which do
+//! not, each refused in one line and counted.
 
 use std::fs;
 use std::thread;
@@ -11,14 +11,14 @@ use switchml_worker::{Communicator, ReduceOp};
 use crate::daemon::{Daemon, PATIENCE, failure};
 use crate::folder::Folder;
 
-/// A daemon that asks for tokens, and the key of it.
+/// A daemon that asks for tokens, and its key.
 fn guarded(folder: &Folder) -> (Daemon, String) {
     fs::write(folder.file("key"), "0123456789abcdef0123456789abcdef\n").unwrap();
     let key = folder.text("key");
     (Daemon::with_options(&["--token-key", &key]), key)
 }
 
-/// A token of `switchml-aggregator token`.
+/// A token made by `switchml-aggregator token`.
 fn token(daemon: &Daemon, key: &str, tenant: &str, jobs: &str, expires: &str) -> Token {
     let options = ["--token-key", key, "--tenant", tenant, "--jobs", jobs, "--expires", expires];
     let printed = daemon.run(&[&["token"], &options[..]].concat());
@@ -30,7 +30,7 @@ fn access(daemon: &Daemon, token: Option<Token>) -> Access {
     Access { token, ..Access::from(&daemon.address) }
 }
 
-/// Why a rank may not join.
+/// The reason why a rank may not join.
 fn refusal(daemon: &Daemon, token: Option<Token>, job: &str) -> String {
     let joined = Membership::join(access(daemon, token), job, 0, 2, Some(1), PATIENCE);
     match joined.err() {
@@ -42,7 +42,7 @@ fn refusal(daemon: &Daemon, token: Option<Token>, job: &str) -> String {
     }
 }
 
-/// How often something was refused.
+/// The number of refusals of a kind.
 fn refused(daemon: &Daemon, what: &str) -> u64 {
     let report = daemon.status(&[]);
     let line = report.lines().find(|line| line.starts_with("refused") && line.ends_with(what));
@@ -72,7 +72,7 @@ fn a_token_for_a_job_lets_its_ranks_join() {
     let bench = ["bench", "--job", "train-8", "--rank", "0", "--world-size", "1"];
     let options = ["-b", "8", "-e", "8", "--token-file", &folder.text("token")];
     daemon.worker(&[&bench[..], &options].concat()).wait_success(PATIENCE).unwrap();
-    // Whoever only looks needs none.
+    // The status needs no token.
     assert!(status(&daemon.address, PATIENCE).is_ok());
 }
 
@@ -104,7 +104,7 @@ fn an_expired_token() {
     let builder = Communicator::builder().aggregator(&daemon.address).job("early");
     let early = builder.token(token.clone()).rank(0).world_size(1).connect().unwrap();
     thread::sleep(Duration::from_millis(6100));
-    // It was in time for this one, which goes on.
+    // This rank joined in time, and continues.
     early.all_reduce(&mut [1i32; 1000], ReduceOp::Sum).unwrap();
     early.close().unwrap();
     let line = refusal(&daemon, Some(token), "a");
@@ -133,11 +133,11 @@ fn a_forged_token() {
     let Token::Text(foreign) = token(&daemon, &folder.text("other"), "a", "*", "1h") else {
         unreachable!()
     };
-    // The signature of one, and what the other says.
+    // The signature of one token, and the claims of the other.
     let parts = |token: &str| token.trim().split('.').map(str::to_owned).collect::<Vec<_>>();
     let (narrow, wide) = (parts(&narrow), parts(&foreign));
     let mixed = format!("{}.{}.{}", narrow[0], wide[1], narrow[2]);
-    // {"alg":"none","typ":"JWT"} in base64url: that nobody needs to sign.
+    // {"alg":"none","typ":"JWT"} in base64url: a token without a signature.
     let unsigned = format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{}.", wide[1]);
     let expected = "the job token is not from this aggregator; ask its operator for another";
     for forged in [mixed, unsigned, "token".to_owned()] {
@@ -150,7 +150,7 @@ fn a_forged_token() {
     assert_eq!(refused(&daemon, "not signed with this aggregator's key"), 4);
 }
 
-/// Whatever a tenant's token is good for, its jobs have no more than its quota.
+/// A tenant's jobs have no more than its quota, whatever its token allows.
 #[test]
 fn a_tenant_beyond_its_quota() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! For build scripts: builds a BPF program of this workspace into `OUT_DIR/<package>`, to be
+//! For build scripts. Builds a BPF program of this workspace into `OUT_DIR/<package>`, to be
 //! embedded with `aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/<package>"))`.
 //!
 //! Not with aya-build: it leaves out `-Z build-std`, which the BPF target needs, unless the
@@ -13,7 +13,7 @@ use std::{
 const TARGET: &str = "bpfel-unknown-none";
 const PROFILE: &str = "bpf";
 
-/// What every program is made with, relative to the workspace.
+/// Files that every program is built from, relative to the workspace.
 const COMMON_INPUTS: [&str; 3] = ["Cargo.toml", "Cargo.lock", ".cargo/config.toml"];
 
 /// Builds the binary of `package` with its feature `bpf`; and once more for each of `variants`,
@@ -45,8 +45,8 @@ pub fn build(package: &str, variants: &[&str], inputs: &[&str]) -> ExitCode {
 fn compile(package: &str, features: &str, name: &str) -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR")?);
     check_tools()?;
-    // A target folder of its own, for the outer cargo holds the lock of the usual one; beside the
-    // folder `build/<package>/out`, so that all programs share what they are made with.
+    // A separate target folder, because the outer cargo holds the lock of the usual one. It is next
+    // to the folder `build`, so that all programs share their dependencies.
     let profile = out.ancestors().nth(3).ok_or("OUT_DIR is in no target folder")?;
     let target_dir = profile.join("bpf-target");
     let status = Command::new(variable("CARGO")?)
@@ -76,7 +76,7 @@ fn compile(package: &str, features: &str, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The names that the outer build gives to folders of this machine, for the program's BTF, too.
+/// The outer build's names for folders of this machine, so that the program's BTF has them, too.
 /// Cargo adds such flags to those of .cargo/config.toml.
 fn remaps() -> Result<Vec<String>, String> {
     let flags = variable("CARGO_ENCODED_RUSTFLAGS")?;
@@ -89,7 +89,7 @@ fn remaps() -> Result<Vec<String>, String> {
     Ok(vec!["--config".to_owned(), flags])
 }
 
-/// The BPF linker and the source of `core` are what a fresh Rust installation lacks.
+/// A fresh Rust installation lacks the BPF linker and the source of `core`.
 fn check_tools() -> Result<(), String> {
     const HINT: &str = "run `cargo xtask setup`";
     let works = |command: &mut Command| command.output().is_ok_and(|o| o.status.success());

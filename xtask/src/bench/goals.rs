@@ -1,4 +1,4 @@
-//! What was promised, and whether it holds.
+//! The goals, and whether they are met.
 
 use std::fmt;
 
@@ -24,9 +24,9 @@ enum Limit {
 /// How a measurement compares with a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The median keeps it.
+    /// The median meets the goal.
     Met,
-    /// The median does not, but the better quarter of the repetitions does.
+    /// Only the better quartile of the repetitions meets the goal.
     WithinSpread,
     Missed,
 }
@@ -64,20 +64,21 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// For each number of workers: at least so many times as fast as Gloo with large tensors, unshaped
-/// and shaped; at least such a share of the link; at most such a share of Gloo's processor time.
+/// By number of workers: the least ratio of Gloo's time to ours with large tensors, unshaped and
+/// shaped; the least share of the link; the largest share of Gloo's processor time.
 const BY_WORKERS: [(usize, f64, f64, f64, f64); 3] =
     [(2, 2.2, 0.97, 0.92, 0.6), (4, 2.0, 1.45, 0.93, 0.6), (8, 2.0, 1.68, 0.92, 0.5)];
 
-/// In 16 and in 8 bits: at least so many times as fast as Gloo with large tensors in f32, shaped
-/// with 2, 4 and 8 workers, and unshaped.
+/// By method in 16 and in 8 bits: the least ratio of Gloo's time in f32 to ours with large tensors,
+/// shaped with 2, 4 and 8 workers, and unshaped.
 const PACKED: [(Method, [f64; 3], f64); 2] =
     [(Method::Bits16, [1.9, 2.8, 3.2], 1.3), (Method::Bits8, [3.6, 5.5, 6.2], 2.0)];
 
-/// At least so many times as fast as Gloo with small tensors.
+/// The least ratio of Gloo's time to ours with small tensors.
 const SMALL_RATIO: f64 = 3.0;
 
-/// A method's time to another's, in networks: what, the methods, the links' rate, and the limit.
+/// Limits of a method's time relative to another's, in networks: name, methods, the links' rate,
+/// and the limit.
 const IN_NETWORKS: [(&str, [Method; 2], Option<u64>, Limit); 6] = {
     const SHAPED: Option<u64> = Some(rate(NETWORKED));
     const SLOW: Option<u64> = Some(QUARTER_GIGABIT);
@@ -103,8 +104,8 @@ const IN_NETWORKS: [(&str, [Method; 2], Option<u64>, Limit); 6] = {
     ]
 };
 
-/// A method's time to another's, in racks with uplinks: what, the methods, the links' rate, and the
-/// limit.
+/// Limits of a method's time relative to another's, in racks with uplinks: name, methods, the
+/// links' rate, and the limit.
 const IN_RACKS: [(&str, [Method; 2], u64, Limit); 6] = {
     use Limit::{AtLeast, AtMost};
     use Method::{Bundle, GlooInRacks, OpenMpiInRacks, Tree};
@@ -135,7 +136,7 @@ pub fn all(results: &Results) -> Vec<Goal> {
         let cell = |rate, size| Cell { workers: n, rate, size, task: Task::Sum };
         let (unshaped, shaped, small) =
             (cell(None, LARGE), cell(Some(rate(n)), LARGE), cell(None, SMALL));
-        // How many times as much of something a peer takes as we do.
+        // The ratio of a peer's quantity to ours.
         let against = |peer, cell, quantity: &dyn Fn(&Sample) -> f64| {
             ratio(results.get(cell, peer), results.get(cell, Method::OURS), quantity)
         };
@@ -212,7 +213,7 @@ fn goals_in_racks(results: &Results, add: &mut impl FnMut(String, Limit, Option<
     add(what, Limit::AtMost(UPLINK), spread);
 }
 
-/// Values per second and direction, as a share of what the link carries.
+/// Values per second and direction, as a share of the link's rate.
 pub fn goodput_share(cell: Cell, sample: &Sample) -> f64 {
     cell.rate.map_or(f64::NAN, |rate| cell.size as f64 * 8.0 / sample.seconds / rate as f64)
 }

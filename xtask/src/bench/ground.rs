@@ -1,4 +1,4 @@
-//! What a method runs on: a rack, or several with uplinks; and what adds up for its ranks.
+//! The network of a method: one rack, or several with uplinks; and the aggregator of its ranks.
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use switchml_rack::{Aggregator, Binaries, Carried, Namespace, Plane, Rack, Racks
 
 use super::measured::Method;
 
-/// Where ranks are.
+/// The network that ranks are in.
 pub enum Ground {
     Rack(Box<Rack>),
     Racks(Box<Racks>),
 }
 
 impl Ground {
-    /// As the method needs it.
+    /// The network that the method needs.
     pub fn new(method: Method, workers: usize) -> Result<Self> {
         let options = method.rack(workers);
         Ok(match method.racks() {
@@ -47,7 +47,7 @@ impl Ground {
         }
     }
 
-    /// Its address.
+    /// The address of that host.
     pub fn top_address(&self) -> IpAddr {
         match self {
             Self::Rack(rack) => rack.aggregator_address(),
@@ -55,7 +55,7 @@ impl Ground {
         }
     }
 
-    /// Shapes all links, uplinks included, to so many bits per second.
+    /// Shapes all links, uplinks included, to `rate` bits per second.
     pub fn shape(&self, rate: u64) -> Result<Shaping<'_>> {
         Ok(match self {
             Self::Rack(rack) => Shaping::new(rack, rate)?,
@@ -63,7 +63,7 @@ impl Ground {
         })
     }
 
-    /// What each uplink has carried so far.
+    /// The bytes that each uplink has carried so far.
     pub fn carried(&self) -> Result<Vec<Carried>> {
         Ok(match self {
             Self::Rack(_) => Vec::new(),
@@ -81,7 +81,7 @@ impl Ground {
     }
 }
 
-/// What adds up for a method's ranks.
+/// The aggregator of a method's ranks.
 pub enum Serving {
     One(Aggregator),
     Tree(Tree),

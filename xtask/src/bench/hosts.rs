@@ -11,7 +11,7 @@ use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Shaping};
 use crate::stats::Spread;
 
 const HOSTS: usize = 2;
-/// Of each host.
+/// Ranks per host.
 const RANKS: usize = 4;
 /// Bits per second.
 const LINK: u64 = 1_000_000_000;
@@ -51,7 +51,7 @@ pub fn measure(binaries: &Binaries, runs: usize) -> Result<String> {
     Ok(text)
 }
 
-/// Of a call in place, on the slowest rank; every element is checked.
+/// Milliseconds of a call in place, on the slowest rank. Every element is checked.
 fn milliseconds(
     binaries: &Binaries,
     rack: &Rack,

@@ -1,57 +1,57 @@
-//! What is measured, and what came out.
+//! The settings and methods that are measured, and the results.
 
 use serde::Serialize;
 use switchml_rack::{Fabric, Mode, Mpi, Multicast, RackOptions, Topology};
 
-/// Racks, where there are several.
+/// The number of racks, for methods in several.
 const RACKS: usize = 2;
 
 /// A way to do an all-reduce, or a broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// Superpackets whole, at tc ingress of the switch's ports: what `--mode auto` takes on these
-    /// links.
+    /// Whole superpackets, at tc ingress of the switch's ports: the choice of `--mode auto` on
+    /// these links.
     Bundle,
-    /// As [`Self::Bundle`], in 16 bits for each element.
+    /// Like [`Self::Bundle`], in 16 bits per element.
     Bits16,
-    /// As [`Self::Bundle`], in 8 bits for each element.
+    /// Like [`Self::Bundle`], in 8 bits per element.
     Bits8,
     /// A packet at a time, in native XDP.
     Native,
-    /// By a process, over UDP sockets.
+    /// A process that aggregates, over UDP sockets.
     Software,
     Gloo,
     OpenMpi,
-    /// As [`Self::Bundle`], with a copy of each result for each rank.
+    /// Like [`Self::Bundle`], with a copy of each result for each rank.
     Copies,
-    /// As [`Self::Bundle`], with tags of packets.
+    /// Like [`Self::Bundle`], with tags of packets.
     Tags,
-    /// As [`Self::Bundle`], with one port of the switch host at an Ethernet switch.
+    /// Like [`Self::Bundle`], with one port of the switch host at an Ethernet switch.
     OnePort,
-    /// The same, where that brings no multicast.
+    /// Like [`Self::OnePort`], without multicast.
     OnePortCopies,
-    /// As [`Self::Native`], with one port.
+    /// Like [`Self::Native`], with one port.
     NativeOnePort,
     /// Gloo at that Ethernet switch.
     GlooOnePort,
-    /// As [`Self::Bundle`], in racks that have a combiner each.
+    /// Like [`Self::Bundle`], in racks with a combiner each.
     Tree,
-    /// As [`Self::Software`], in racks that have a combiner each.
+    /// Like [`Self::Software`], in racks with a combiner each.
     SoftwareTree,
-    /// As [`Self::Bundle`], in racks that forward: all meet at the root.
+    /// Like [`Self::Bundle`], in racks that only forward: all packets meet at the root.
     Uncombined,
     GlooInRacks,
     OpenMpiInRacks,
-    /// Open MPI's program, with this project's library ahead of it, as [`Self::Bundle`].
+    /// Open MPI's program, with this project's library ahead of it, like [`Self::Bundle`].
     OpenMpiPreloaded,
     Mpich,
-    /// MPICH's program in the same way.
+    /// MPICH's program, with this project's library ahead of it, like [`Self::Bundle`].
     MpichPreloaded,
 }
 
 impl Method {
-    /// Those in a star, by multicast.
+    /// The methods in a star, with multicast.
     pub const USUAL: [Self; 8] = [
         Self::Bundle,
         Self::Bits16,
@@ -62,7 +62,7 @@ impl Method {
         Self::Gloo,
         Self::OpenMpi,
     ];
-    /// Those in which networks differ, beside what they are compared with.
+    /// The methods for comparing networks, with their baselines.
     pub const IN_NETWORKS: [Self; 7] = [
         Self::Bundle,
         Self::Copies,
@@ -72,7 +72,7 @@ impl Method {
         Self::NativeOnePort,
         Self::GlooOnePort,
     ];
-    /// Those in several racks, beside what they are compared with.
+    /// The methods in several racks, with their baselines.
     pub const IN_RACKS: [Self; 7] = [
         Self::Bundle,
         Self::Tree,
@@ -82,19 +82,19 @@ impl Method {
         Self::GlooInRacks,
         Self::OpenMpiInRacks,
     ];
-    /// Those of programs of MPI.
+    /// The methods that run programs of MPI.
     pub const OF_MPI: [Self; 4] =
         [Self::OpenMpi, Self::OpenMpiPreloaded, Self::Mpich, Self::MpichPreloaded];
-    /// What goals are about.
+    /// The method that the goals are about.
     pub const OURS: Self = Self::Bundle;
 
-    /// All of them.
+    /// All methods.
     pub fn all() -> impl Iterator<Item = Self> {
         let others = Self::IN_NETWORKS.into_iter().chain(Self::IN_RACKS).chain(Self::OF_MPI);
         Self::USUAL.into_iter().chain(others.filter(|method| !Self::USUAL.contains(method)))
     }
 
-    /// Whether it is this project's.
+    /// Whether the method is this project's.
     pub fn is_ours(self) -> bool {
         self.mpi().is_none() && !self.is_gloo()
     }
@@ -103,7 +103,7 @@ impl Method {
         matches!(self, Self::Gloo | Self::GlooOnePort | Self::GlooInRacks)
     }
 
-    /// What its program is of, if that is an MPI.
+    /// The MPI that the method's program uses, if any.
     pub fn mpi(self) -> Option<Mpi> {
         match self {
             Self::OpenMpi | Self::OpenMpiInRacks | Self::OpenMpiPreloaded => Some(Mpi::OpenMpi),
@@ -116,18 +116,18 @@ impl Method {
         matches!(self, Self::OpenMpiPreloaded | Self::MpichPreloaded)
     }
 
-    /// Whether it has a program at the switch's ports.
+    /// Whether the method attaches a program to the switch's ports.
     pub fn has_program(self) -> bool {
         self.is_preloaded()
             || self.is_ours() && !matches!(self, Self::Software | Self::SoftwareTree)
     }
 
-    /// Whether it takes frames one by one, in XDP.
+    /// Whether the method processes frames one by one, in XDP.
     pub fn is_native(self) -> bool {
         matches!(self, Self::Native | Self::NativeOnePort)
     }
 
-    /// In how many racks its ranks are, where each has an uplink.
+    /// The number of racks, each with an uplink, if the ranks are in several.
     pub fn racks(self) -> Option<usize> {
         match self {
             Self::Tree
@@ -139,11 +139,11 @@ impl Method {
         }
     }
 
-    /// The rack that its ranks are in, with so many workers.
+    /// The options of the method's rack with `workers` workers.
     ///
-    /// Each rack is wired as its methods like it best. With native XDP at the ports, the workers'
-    /// offloads are off: it would see checksums that nobody has filled in yet. Everyone else has
-    /// them on.
+    /// Each rack has the wiring that is best for its methods. With native XDP at the ports, the
+    /// workers' offloads are off, because XDP would see checksums that are not filled in yet. For
+    /// all other methods they are on.
     pub fn rack(self, workers: usize) -> RackOptions {
         let mode = if self.is_native() { Mode::Native } else { Mode::Auto };
         let at_fabric = |multicast| Topology::OneNic(Fabric { multicast, ..Fabric::default() });
@@ -163,7 +163,7 @@ impl Method {
         }
     }
 
-    /// Of an element on its way.
+    /// Bits per element in packets.
     pub fn bits(self) -> u32 {
         match self {
             Self::Bits16 => 16,
@@ -172,7 +172,7 @@ impl Method {
         }
     }
 
-    /// As tables and files have it.
+    /// The method's name in tables and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bundle => "bundle",
@@ -204,27 +204,27 @@ impl Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
     pub workers: usize,
-    /// Of each link and direction in bits per second; none if unshaped.
+    /// Bits per second of each link and direction; `None` if unshaped.
     pub rate: Option<u64>,
-    /// Of the tensor in bytes.
+    /// Bytes of the tensor.
     pub size: usize,
     pub task: Task,
 }
 
-/// What a call is.
+/// The kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
     /// An all-reduce.
     Sum,
-    /// One of tensors that are mostly zeros.
+    /// An all-reduce of tensors that are mostly zeros.
     SparseSum,
     /// A broadcast of rank 0's tensor.
     Broadcast,
 }
 
 impl Task {
-    /// One chunk in so many is not zero.
+    /// One chunk in this many is not zero.
     pub fn dense(self) -> usize {
         if self == Self::SparseSum { 10 } else { 1 }
     }
@@ -239,7 +239,7 @@ impl Cell {
         }
     }
 
-    /// `16 MiB`, `64 KiB`, and what is done with that if not a sum.
+    /// The size and the kind of call, such as `16 MiB` or `64 KiB, broadcast`.
     pub fn size_text(self) -> String {
         let size = match self.size {
             size if size >= 1 << 20 => format!("{} MiB", size >> 20),
@@ -253,23 +253,23 @@ impl Cell {
     }
 }
 
-/// What one repetition gave, for one all-reduce.
+/// The result of one repetition, per all-reduce.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
-    /// On the slowest rank.
+    /// Seconds on the slowest rank.
     pub seconds: f64,
-    /// Of all processors, whatever ran on them.
+    /// Seconds of all processors, for everything that ran on them.
     pub cpu_seconds: f64,
-    /// Of the ranks' processes, system calls included.
+    /// Seconds of the ranks' processes, system calls included.
     pub process_seconds: f64,
-    /// In softirq, as the timer's interrupt found it.
+    /// Seconds in softirq, as sampled by the timer's interrupt.
     pub softirq_seconds: f64,
     /// Chunks that rank 0 sent, in all calls.
     pub chunks: u64,
     /// Chunks that rank 0 sent again, in all calls.
     pub resent: u64,
-    /// Bytes that the uplinks carried up and down, of the one that carried most, for each byte of a
-    /// tensor; none where there are no uplinks.
+    /// Bytes carried up and down by the busiest uplink, per byte of tensors; `None` without
+    /// uplinks.
     pub uplink: Option<[f64; 2]>,
 }
 
@@ -278,10 +278,10 @@ pub struct Sample {
 pub struct Measured {
     pub cell: Cell,
     pub method: Method,
-    /// By repetition.
+    /// Samples by repetition.
     pub samples: Vec<Sample>,
-    /// Processor time of the switch's program in seconds for one all-reduce; none where no program
-    /// is attached. From a repetition of its own, because the kernel's clock costs time, too.
+    /// Processor time of the switch's program in seconds per all-reduce; `None` if no program is
+    /// attached. It comes from a separate repetition, because the kernel's clock costs time, too.
     pub switch_seconds: Option<f64>,
 }
 
@@ -291,7 +291,7 @@ impl Measured {
     }
 }
 
-/// Everything that was measured.
+/// All results.
 pub struct Results(pub Vec<Measured>);
 
 impl Results {
@@ -320,7 +320,7 @@ impl Results {
         self.0.iter().find(|measured| (measured.cell, measured.method) == (cell, method))
     }
 
-    /// The settings, in the order in which they were measured first.
+    /// The settings, in the order in which they were first measured.
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells: Vec<Cell> = Vec::new();
         for measured in &self.0 {

@@ -1,10 +1,10 @@
-//! What an all-reduce must cost, from packets, bytes and processor time, and how far that is from
-//! what was measured.
+//! A model of an all-reduce's cost, from packets, bytes and processor time, and its distance from
+//! the measurements.
 //!
-//! A rank's link carries each chunk once each way, whatever the number of workers; a chunk costs
-//! the machine so much processor time for each worker. Whichever takes longer, link or processors,
-//! is what a large tensor takes; what a call takes at least comes on top. Of what was measured, the
-//! model is given two figures: the time of the smallest tensor for each number of workers, and the
+//! A rank's link carries each chunk once each way, for any number of workers; a chunk costs the
+//! machine a fixed processor time per worker. The time of a large tensor is that of the link or of
+//! the processors, whichever is longer, plus the least time of a call. The model takes two figures
+//! from the measurements: the time of the smallest tensor for each number of workers, and the
 //! processor time of a large one.
 
 use std::fmt::Write;
@@ -21,14 +21,14 @@ const LANES: usize = 352;
 /// and the lanes.
 const FRAME: usize = 14 + 20 + 8 + 32 + 4 * LANES;
 
-/// Workers of the setting in which a chunk's processor time is taken.
+/// Workers of the setting from which the processor time of a chunk is taken.
 const REFERENCE: usize = 4;
 
-/// How far the time for each byte may be from that of the largest tensor where time counts as
-/// proportional to size.
+/// The largest relative deviation of the time per byte, from that of the largest tensor, at which
+/// time counts as proportional to size.
 const PROPORTIONAL: f64 = 0.1;
 
-/// The two figures that are not derived.
+/// The two figures that come from measurements.
 struct Model {
     /// Processor time of a chunk on its way through the whole system, for each worker, in seconds.
     chunk: f64,
@@ -58,7 +58,7 @@ fn per_chunk(measured: &Measured) -> f64 {
 }
 
 impl Model {
-    /// None when what it is made from was not measured.
+    /// The model; `None` if its two figures were not measured.
     fn of(results: &Results) -> Option<Self> {
         let ours = || results.0.iter().filter(|measured| measured.method == Method::OURS);
         let reference = Cell { workers: REFERENCE, rate: None, size: LARGE, task: Task::Sum };
@@ -121,7 +121,7 @@ pub fn markdown(results: &Results) -> String {
     text + &linear_from(results) + &chunk_table(results)
 }
 
-/// From which size on time grows as size does.
+/// The size from which time is proportional to size.
 fn linear_from(results: &Results) -> String {
     let mut text = String::new();
     for workers in WORKERS {
@@ -152,7 +152,7 @@ fn linear_from(results: &Results) -> String {
     text
 }
 
-/// What a chunk costs by each of our data paths.
+/// The cost of a chunk in each of our data paths.
 fn chunk_table(results: &Results) -> String {
     let mut text =
         "\n| CPU-us for each chunk and worker, 16 MiB, unshaped | N = 2 | N = 4 | N = 8 |\n\

@@ -1,5 +1,5 @@
-//! The programs that ranks run, and what they need: torch for Gloo, Open MPI and MPICH with their
-//! compilers.
+//! The programs that ranks run, and their dependencies: torch for Gloo, Open MPI and MPICH with
+//! their compilers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ pub struct Programs {
     pub gloo: PathBuf,
     /// A rank with MPI.
     pub mpi: Vec<(Mpi, PathBuf)>,
-    /// This project's library that is loaded ahead of MPI.
+    /// This project's library that is loaded ahead of each MPI.
     pub preloads: Vec<(Mpi, PathBuf)>,
-    /// Where what that is linked with lies.
+    /// The folder of the libraries that the preloaded one is linked with.
     pub libraries: PathBuf,
 }
 
 impl Programs {
-    /// Builds and installs what is not there yet.
+    /// Builds and installs what is missing.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The settings and methods to measure.
 
 use super::measured::{Cell, Method, Task};
 
@@ -14,11 +14,11 @@ pub const SMALL: usize = 64 << 10;
 /// Rate of slower links.
 pub const HALF_GIGABIT: u64 = 500_000_000;
 
-/// Rate of links where every packet takes processor time by itself, and an Ethernet switch that
-/// this machine plays forwards it once more.
+/// Rate of links where every packet takes processor time by itself, and an Ethernet switch on this
+/// machine forwards it once more.
 pub const QUARTER_GIGABIT: u64 = 250_000_000;
 
-/// A setting, and by which methods it is measured.
+/// A setting, and the methods to measure in it.
 pub struct Item {
     pub cell: Cell,
     pub methods: Vec<Method>,
@@ -30,8 +30,7 @@ pub const NETWORKED: usize = 4;
 /// Numbers of workers.
 pub const WORKERS: [usize; 3] = [2, 4, 8];
 
-/// Rate of shaped links in bits per second: no more for all of them together than the machine
-/// carries.
+/// Rate of shaped links in bits per second. The machine can carry all of them together.
 pub const fn rate(workers: usize) -> u64 {
     if workers < 8 { 1_000_000_000 } else { HALF_GIGABIT }
 }
@@ -50,7 +49,7 @@ pub fn full() -> Vec<Item> {
     items
 }
 
-/// What the goals are about, and no more.
+/// The settings and methods of the goals only.
 pub fn quick() -> Vec<Item> {
     let mut items = Vec::new();
     for workers in WORKERS {
@@ -67,7 +66,7 @@ pub fn quick() -> Vec<Item> {
     items
 }
 
-/// How results reach ranks, and by how many ports.
+/// Settings that compare how results reach ranks, and through how many ports.
 pub fn networks() -> Vec<Item> {
     let (native, others): (Vec<_>, Vec<_>) =
         Method::IN_NETWORKS.into_iter().partition(|method| method.is_native());
@@ -86,7 +85,7 @@ pub const SPREAD: usize = 8;
 /// Rate of workers' links and of uplinks in racks.
 pub const GIGABIT: u64 = 1_000_000_000;
 
-/// Racks with one uplink each, beside one rack.
+/// Racks with one uplink each, compared with one rack.
 pub fn racks() -> Vec<Item> {
     let item = |rate| Item {
         cell: Cell { workers: SPREAD, rate: Some(rate), size: LARGE, task: Task::Sum },

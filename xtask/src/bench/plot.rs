@@ -8,10 +8,10 @@ use super::plan::{LARGE, WORKERS, rate};
 use crate::plot::{COLOURS, FONT, draw};
 use crate::stats::Spread;
 
-/// The name of a file, and what is in it.
+/// A file's name and content.
 type File = (String, String);
 
-/// A line: the method, and its points with the quartiles of what is measured.
+/// A line: the method, and its points with the quartiles of the measured quantity.
 type Line = (Method, Vec<(f64, Spread)>);
 
 /// Every plot for which a line has at least three points.
@@ -49,7 +49,7 @@ pub fn all(results: &Results) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// For each method the points of the cells that are `wanted`.
+/// The points of each method, from the `wanted` cells.
 fn lines(
     results: &Results,
     wanted: impl Fn(Cell) -> bool,
@@ -78,17 +78,17 @@ fn add(
     Ok(())
 }
 
-/// Both axes are logarithmic.
+/// Draws lines with both axes logarithmic.
 fn draw_lines(caption: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Result<String> {
     let points = || lines.iter().flat_map(|(_, points)| points);
     let range = |values: &mut dyn Iterator<Item = f64>| {
-        // Nothing has a logarithm below this.
+        // The range stays above 0, which has no logarithm.
         let (low, high) =
             values.fold((f64::INFINITY, 0.0f64), |(low, high), y| (low.min(y), high.max(y)));
         (low.max(1e-4) / 1.3)..high.max(2e-4) * 1.3
     };
     let x_range = range(&mut points().map(|point| point.0));
-    // What was measured, rather than powers of ten.
+    // Marks at the measured values instead of powers of ten.
     let x_marks: Vec<_> = points().map(|point| point.0).collect();
     let y_range = range(&mut points().flat_map(|point| [point.1.low, point.1.high]));
     draw(|area| {

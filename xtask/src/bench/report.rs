@@ -31,7 +31,7 @@ pub fn markdown(results: &Results, goals: &[Goal], runs: usize, processor: &str)
     text + &uplinks_table(results) + &model::markdown(results)
 }
 
-/// What uplinks carried, if there were any.
+/// The bytes that uplinks carried, if there were any uplinks.
 fn uplinks_table(results: &Results) -> String {
     let mut rows = String::new();
     for measured in &results.0 {
@@ -128,7 +128,7 @@ fn spread(spread: Spread, digits: i32) -> String {
     format!("{} ({}-{})", figure(median, digits), figure(low, digits), figure(high, digits))
 }
 
-/// A number with so many significant digits, but never fewer than its integer part has.
+/// A number with `digits` significant digits, but never fewer than its integer part has.
 fn figure(number: f64, digits: i32) -> String {
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
@@ -137,7 +137,7 @@ fn figure(number: f64, digits: i32) -> String {
     format!("{number:.*}", decimals as usize)
 }
 
-/// Everything that was measured, and how it was judged.
+/// All measurements, and the verdicts.
 pub fn json(results: &Results, goals: &[Goal], processor: &str) -> String {
     #[derive(Serialize)]
     struct Judged {
@@ -159,7 +159,7 @@ pub fn json(results: &Results, goals: &[Goal], processor: &str) -> String {
         verdict: goal.verdict().to_string(),
     };
     let all = All { processor, goals: goals.iter().map(judged).collect(), measured: &results.0 };
-    // Strings, numbers and lists of these: there is nothing that JSON could not hold.
+    // This cannot fail: it contains only strings, numbers and lists of these.
     serde_json::to_string(&all).unwrap_or_default()
 }
 

@@ -1,12 +1,12 @@
-//! `cargo xtask bench --share`: jobs that share a combiner, as ATP's do a switch.
+//! `cargo xtask bench --share`: jobs that share a combiner, as jobs share a switch in ATP.
 //!
-//! Up to 16 jobs of four ranks run at once, two ranks of each in either of two racks, whose uplinks
-//! are what is short. A pool of cells that suffices for two jobs is shared packet by packet; or it
-//! is cut into two fixed parts, which two jobs get; or there are no combiners.
+//! Up to 16 jobs of four ranks run at once, with two ranks of each job in each of two racks. The
+//! uplinks are the bottleneck. A pool of cells that suffices for two jobs is shared packet by
+//! packet; or it is split into two fixed parts for two jobs; or there are no combiners.
 //!
-//! A rank reads commands from a file of its own, as in `team.rs`. A command is one line: `<number>
-//! <milliseconds> <elements of a tensor> <calls of a burst> <mean pause in milliseconds>`.
-//! Rank 0 of each job then prints a [`Report`].
+//! A rank reads commands from its own file, as in `team.rs`. A command is one line: `<number>
+//! <milliseconds> <elements of a tensor> <calls of a burst> <mean pause in milliseconds>`. Rank 0
+//! of each job then prints a [`Report`].
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -27,8 +27,8 @@ const JOBS: [usize; 5] = [1, 2, 4, 8, 16];
 const RACKS: usize = 2;
 const RANKS: usize = 4;
 
-/// Bits per second of an uplink, and of a worker's link: so many that uplinks alone are short, and
-/// so few that processors are not.
+/// Bits per second of an uplink, and of a worker's link: high enough that only uplinks are a
+/// bottleneck, and low enough that processors are not.
 const UPLINK: u64 = 100_000_000;
 const LINK: u64 = 400_000_000;
 
@@ -77,17 +77,17 @@ impl Sharing {
         Ok(Tree::with_combiners(binaries, racks, Plane::Software, combiners)?)
     }
 
-    /// Which combiner of its rack a job has, if there is one of that number.
+    /// The number of a job's combiner in its rack; there may be no combiner with this number.
     fn combiner(self, job: usize) -> usize {
         if self == Self::Partition { job } else { 0 }
     }
 }
 
-/// When jobs have something to add up.
+/// The times at which jobs have something to add up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Traffic {
     Steady,
-    /// In bursts, with pauses of random lengths in between.
+    /// Bursts, with pauses of random lengths in between.
     OnOff,
 }
 
@@ -113,7 +113,7 @@ impl Traffic {
     }
 }
 
-/// What rank 0 of a job prints.
+/// The report that rank 0 of a job prints.
 #[derive(Deserialize)]
 struct Report {
     bytes: u64,
@@ -121,7 +121,7 @@ struct Report {
     wrong: u64,
 }
 
-/// What came out of one repetition, in megabits per second of tensors by job.
+/// The result of one repetition: megabits per second of tensors, by job.
 struct Outcome {
     traffic: Traffic,
     sharing: Sharing,
@@ -155,7 +155,7 @@ pub fn measure(binaries: &Binaries, rank: &Path, scratch: &Path, runs: usize) ->
 
 /// Jobs that are up, and wait for commands.
 struct Running {
-    /// By job, and in each by rank.
+    /// The ranks' processes, by job and rank.
     processes: Vec<Vec<Process>>,
     commands: Vec<File>,
     number: u64,

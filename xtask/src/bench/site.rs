@@ -11,7 +11,7 @@ use super::peers::Programs;
 use super::switch;
 use super::team::{Team, Work};
 
-/// The racks, and the teams in them. Those that are not measured sleep.
+/// The racks, and the teams in them. Teams that are not measured sleep.
 pub struct Site {
     // Dropped in this order.
     teams: Vec<(Method, Team)>,
@@ -39,7 +39,7 @@ impl Site {
             }
             site.grounds.push((methods, ground));
         }
-        // Ranks that are starting would slow down those that are measured first.
+        // Wait for all ranks: starting ranks would slow down the first measurements.
         for (method, team) in &mut site.teams {
             let name = method.name();
             team.wait().with_context(|| format!("{name} with {workers} workers"))?;
@@ -62,7 +62,7 @@ impl Site {
         Ok(())
     }
 
-    /// Ends all methods in good order.
+    /// Ends all methods normally.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl Site {
     }
 }
 
-/// Which methods share racks. Where nothing is to be attached to the ports, nothing is: those who
-/// need no aggregator there share a star, or the racks.
+/// Groups methods that share racks. Methods without a program at the ports share a star, or the
+/// racks, so that no program is attached there.
 fn groups(methods: &[Method]) -> Vec<Vec<Method>> {
     let is_alone = |method: Method| method.has_program() || method == Method::GlooOnePort;
     let mut groups: Vec<Vec<Method>> = Vec::new();
@@ -143,7 +143,7 @@ fn groups(methods: &[Method]) -> Vec<Vec<Method>> {
     groups
 }
 
-/// Those whose ranks do this method's work.
+/// The team whose ranks do this method's work.
 fn team(teams: &mut [(Method, Team)], method: Method) -> Result<&mut Team> {
     let team = teams.iter_mut().find(|team| team.0 == method.team());
     let (_, team) = team.with_context(|| format!("{} was not started", method.name()))?;

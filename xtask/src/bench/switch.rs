@@ -5,12 +5,12 @@ use std::{fs, io};
 
 use anyhow::{Context, Result};
 
-/// Of `linux/bpf.h`. Aya has a function for it, but takes long to compile.
+/// A command of `linux/bpf.h`. Aya has a function for it, but takes long to compile.
 const BPF_ENABLE_STATS: u32 = 32;
 const BPF_STATS_RUN_TIME: u32 = 0;
 
-/// The kernel measures how long BPF programs run as long as this lives, and no longer than the
-/// process, however that ends. It costs some time in each run.
+/// While this exists, the kernel measures how long BPF programs run; it ends at the latest with the
+/// process. It costs some time in each run.
 pub struct Clock {
     _held: OwnedFd,
 }
@@ -29,12 +29,12 @@ impl Clock {
         };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
         let fd = fd.ok_or_else(io::Error::last_os_error).context("cannot time BPF programs")?;
-        // SAFETY: the kernel has made it for this call, and nobody else has it.
+        // SAFETY: the kernel made the descriptor for this call, and nobody else owns it.
         Ok(Self { _held: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 }
 
-/// Seconds that the BPF programs which the process holds have run, all together.
+/// Total run time in seconds of the BPF programs that a process holds.
 ///
 /// # Errors
 ///
@@ -51,7 +51,8 @@ pub fn seconds(process: u32) -> Result<f64> {
     Ok(programs.iter().map(|program| program.1).sum::<u64>() as f64 / 1e9)
 }
 
-/// The program's number, and for how many nanoseconds it has run, if that is what is described.
+/// The number of the BPF program, and its run time in nanoseconds, if the description is of a
+/// program.
 fn program(description: &str) -> Option<(u64, u64)> {
     let field = |name: &str| {
         let line = description.lines().find_map(|line| line.strip_prefix(name))?;

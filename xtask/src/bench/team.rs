@@ -1,9 +1,9 @@
 //! The processes of one method, up and waiting: each rank in its namespace.
 //!
-//! All methods are driven alike. A rank reads commands from a file of its own, a FIFO, until that
-//! ends. A command is one line of numbers. `broadcast` is 1 if calls are broadcasts from rank 0
-//! instead of sums; `dense` says that one chunk in so many is not zero; `bits` is how many an
-//! element has on its way. The latter two are for this project's ranks alone:
+//! All methods are driven alike. A rank reads commands from its own FIFO until the end of the file.
+//! A command is one line of numbers. `broadcast` is 1 if calls are broadcasts from rank 0 instead
+//! of sums; one chunk in `dense` is not zero; elements have `bits` bits in packets. Only this
+//! project's ranks get the last two:
 //!
 //! ```text
 //! <command's number> <tensors> <elements of a tensor> <warm-up> <timed calls> <broadcast> <dense>
@@ -11,14 +11,14 @@
 //! ```
 //!
 //! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the
-//! timed ones; call i takes tensor i modulo their number, in place. Element i of rank r is
-//! ((40503 i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 whatever the
-//! order: every element must be equal to what it should be. In 16 and 8 bits one more call is made
-//! that is not timed, and its result must be as near as `switchml_worker::numerics` says. Rank 0
-//! then prints one line of JSON, a [`Report`].
+//! timed ones; call i takes tensor i modulo their number, in place. Element i of rank r is ((40503
+//! i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 in any order: every
+//! element must equal the expected one. In 16 and 8 bits the ranks make one more call without
+//! timing it, and its result must be as close as `switchml_worker::numerics` says. Rank 0 then
+//! prints one line of JSON, a [`Report`].
 //!
-//! Between commands all ranks sleep in the read, so that those of one method do not disturb
-//! another's measurement.
+//! Between commands all ranks sleep in the read, so that they do not disturb the measurement of
+//! another method.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -35,13 +35,13 @@ use super::ground::{Ground, Serving};
 use super::measured::{Method, Sample, Task};
 use super::peers::Programs;
 
-/// Far longer than starting or a measurement takes, also on a busy machine.
+/// Far longer than starting or a measurement takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Ticks per second in `/proc/stat`: fixed by the kernel's interface (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// What a rank is told to do.
+/// The work of a command.
 pub struct Work {
     /// Bytes of a tensor.
     pub size: usize,
@@ -50,15 +50,15 @@ pub struct Work {
 }
 
 impl Work {
-    /// Bytes of tensors that calls take turns on; no more than 40 calls for each, or the sums of
-    /// sums would overflow.
+    /// Bytes of the tensors that calls alternate between; at most 40 calls for each tensor, or the
+    /// repeated sums would overflow.
     const ROTATION: usize = 64 << 20;
 
     fn warmup(&self) -> usize {
         self.iters.div_ceil(8)
     }
 
-    /// All-reduces of such tensors, those that are not timed included.
+    /// The number of all-reduces, including those without timing.
     pub fn calls(&self, bits: u32) -> usize {
         self.warmup() + self.iters + usize::from(bits < 32)
     }
@@ -68,12 +68,12 @@ impl Work {
     }
 }
 
-/// What rank 0 prints.
+/// The report that rank 0 prints.
 #[derive(Deserialize)]
 struct Report {
-    /// Of the timed calls, on the slowest rank.
+    /// Seconds of the timed calls, on the slowest rank.
     seconds: f64,
-    /// Of the timed calls, on rank 0: the time in which it counted ticks.
+    /// Seconds of the timed calls on rank 0, which counted ticks meanwhile.
     reporter_seconds: f64,
     /// Processor time of all ranks' processes.
     process_seconds: f64,
@@ -93,15 +93,15 @@ struct Report {
 /// One method's ranks.
 pub struct Team {
     method: Method,
-    /// The first one prints.
+    /// The processes; the first one prints.
     processes: Vec<Process>,
     commands: Vec<File>,
     number: u64,
 }
 
 impl Team {
-    /// Starts the ranks there; `serving` is what adds up for them, if the method has that.
-    /// `scratch` is for files.
+    /// Starts the ranks in the racks. `serving` is their aggregator, if the method has one.
+    /// `scratch` is a folder for files.
     pub fn start(
         method: Method,
         programs: &Programs,
@@ -153,14 +153,14 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As [`Self::measure`].
+    /// The errors of [`Self::measure`].
     pub fn wait(&mut self) -> Result<()> {
         let work = Work { size: 4096, iters: 1, task: Task::Sum };
         self.measure(&work, 32).map(drop)
     }
 
-    /// Ends the ranks in good order, and waits for that: some spin as long as others of their
-    /// method are there.
+    /// Ends the ranks normally, and waits for them: some spin until the other ranks of their method
+    /// have ended.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ fn gloo(
     let ranks = paths.len().to_string();
     let start = |(rank, path): (usize, &PathBuf)| {
         let mut command = Command::new(&programs.python);
-        // One thread for what torch computes, as torchrun has it.
+        // One thread for torch's computations, as with torchrun.
         command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
         command
             .arg(&programs.gloo)

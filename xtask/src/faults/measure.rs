@@ -1,4 +1,4 @@
-//! The runs, and what each of them says.
+//! The runs, and their results.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::Condition;
 /// Far longer than a run takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What every worker runs.
+/// The benchmark that every worker runs.
 pub struct Bench<'a> {
     pub size: &'a str,
     pub iters: usize,
@@ -32,20 +32,20 @@ pub struct Measured {
 /// One run of the benchmark.
 #[derive(Clone, Serialize)]
 pub struct Run {
-    /// Of one all-reduce, on the slowest rank, in ms.
+    /// Time of one all-reduce, on the slowest rank, in ms.
     pub time_ms: f64,
-    /// Per cent of the chunks on rank 0, and the time by which they had their result, in ms.
+    /// Percentages of rank 0's chunks, and the times in ms by which these had their result.
     pub finished: Vec<(f64, f64)>,
-    /// What rank 0 sent again in the timed iterations.
+    /// The packets that rank 0 resent in the timed iterations.
     pub resent: Resent,
     /// Chunks of an all-reduce times the timed iterations.
     pub chunks: u64,
-    /// What the links did, in the whole run.
+    /// The faults of the links in the whole run.
     #[serde(skip)]
     pub faults: FaultCounts,
 }
 
-/// What a rank sent again, by cause.
+/// The packets that a rank resent, by cause.
 #[derive(Clone, Copy, Serialize)]
 pub struct Resent {
     pub by_timer: u64,
@@ -53,7 +53,7 @@ pub struct Resent {
     pub probes: u64,
 }
 
-/// What is read of the benchmark's JSON.
+/// The fields of the benchmark's JSON that are read here.
 #[derive(Deserialize)]
 struct Report {
     rows: Vec<Row>,
@@ -184,7 +184,7 @@ impl Measured {
         (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max))
     }
 
-    /// What the links did in all runs.
+    /// The faults of the links in all runs.
     pub fn faults(&self) -> FaultCounts {
         let mut total = FaultCounts::default();
         self.runs.iter().for_each(|run| total += run.faults);

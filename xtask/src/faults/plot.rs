@@ -53,7 +53,7 @@ pub fn time_against_loss(measured: &[Measured]) -> Result<String> {
     })
 }
 
-/// How many of the chunks have their result, against time: one curve per loss rate.
+/// The share of chunks that have their result, against time: one curve per loss rate.
 pub fn chunks_against_time(measured: &[Measured]) -> Result<String> {
     let curves: Vec<&Measured> = measured.iter().filter(|condition| condition.only_loss).collect();
     let end =

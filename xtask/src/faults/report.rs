@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::measure::{Measured, Run};
 
-/// Markdown. The first condition is what the others are compared with.
+/// The results as Markdown. All conditions are compared with the first one.
 pub fn table(
     workers: usize,
     size: &str,
@@ -46,13 +46,13 @@ pub fn table(
     table
 }
 
-/// The time by which this share of the chunks was done, in ms.
+/// The time by which a percentage of the chunks was done, in ms.
 fn finished(run: &Run, percent: f64) -> f64 {
     run.finished.iter().find(|point| point.0 >= percent).map_or(f64::NAN, |point| point.1)
 }
 
-/// Everything that was measured.
+/// All results as JSON.
 pub fn json(measured: &[Measured]) -> String {
-    // Strings, numbers and lists of these: there is nothing that JSON could not hold.
+    // This cannot fail: it contains only strings, numbers and lists of these.
     serde_json::to_string(measured).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use switchml_protocol::{
 
 use super::ABOUT;
 
-/// Where the text lies in the repository.
+/// The file's path in the repository.
 pub const PATH: &str = "p4/include/protocol.p4";
 
 /// Names, byte offsets and sizes of fields of [`Header`].

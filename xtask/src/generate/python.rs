@@ -1,4 +1,4 @@
-//! The protocol's numbers as Python, for what generates the vectors.
+//! The protocol's numbers as Python, for the generator of the vectors.
 
 use std::fmt::{self, Display, Write};
 
@@ -10,7 +10,7 @@ use switchml_protocol::{
 
 use super::ABOUT;
 
-/// Where the text lies in the repository.
+/// The file's path in the repository.
 pub const PATH: &str = "tests/vectors/generator/numbers.py";
 
 /// The text of [`PATH`].

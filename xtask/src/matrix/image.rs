@@ -11,20 +11,20 @@ use std::{
 use super::output;
 use crate::setup::debian::Apt;
 
-/// What selects the newest of all.
+/// The name that selects the newest kernel of all.
 pub const NEWEST: &str = "newest";
 
-/// Where Debian has kernels.
+/// The Debian suites that have kernels.
 const SUITES: [&str; 5] = ["bookworm", "trixie", "trixie-backports", "testing", "unstable"];
 const IMAGE: &str = "linux-image-";
-/// The one with drivers for all NICs.
+/// The flavour with drivers for all NICs.
 const FLAVOUR: &str = "-amd64";
-/// Other flavours end like that, too.
+/// Other flavours that also end in [`FLAVOUR`].
 const OTHERS: [&str; 2] = ["-cloud-amd64", "-rt-amd64"];
 
 /// A kernel, unpacked.
 pub struct Kernel {
-    /// What it calls itself, such as `6.12.107+deb13-amd64`.
+    /// The kernel's own name, such as `6.12.107+deb13-amd64`.
     pub release: String,
     folder: PathBuf,
 }
@@ -35,29 +35,29 @@ impl Kernel {
         self.folder.join("root")
     }
 
-    /// Where what is made of it goes.
+    /// The folder for files that are made from the kernel.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What its machine wrote to the console.
+    /// The file with the console output of the kernel's machine.
     pub fn console(&self) -> PathBuf {
         self.folder.join("console.log")
     }
 
-    /// Whether it has this as a module rather than built in.
+    /// Whether a module is a file rather than built in.
     pub fn has_module(&self, name: &str) -> bool {
         let dependencies = self.root().join(format!("lib/modules/{}/modules.dep", self.release));
         let listed = fs::read_to_string(dependencies).unwrap_or_default();
         listed.lines().any(|line| line.contains(&format!("/{name}.ko")))
     }
 
-    /// Whether it is of this version or a later one.
+    /// Whether the kernel has this version or a later one.
     pub fn is_at_least(&self, version: [u32; 2]) -> bool {
         numbers(&self.release) >= version.to_vec()
     }
 
-    /// Its image, which moved between Debian's releases.
+    /// The kernel's image, whose place differs between Debian's releases.
     pub fn image(&self) -> Result<PathBuf> {
         let (root, release) = (self.root(), &self.release);
         let places =
@@ -72,7 +72,7 @@ impl Kernel {
 ///
 /// # Errors
 ///
-/// If Debian has none, or it cannot be had.
+/// If Debian has no such kernel, or it cannot be downloaded.
 pub fn find(folder: &Path, selected: &[&str]) -> Result<Vec<Kernel>> {
     let apt = Apt::new(&folder.join("apt"), &SUITES)?;
     let names = apt.names("^linux-(image|binary|modules)-[0-9].*-amd64$")?;
@@ -92,12 +92,12 @@ pub fn find(folder: &Path, selected: &[&str]) -> Result<Vec<Kernel>> {
         .collect()
 }
 
-/// Whether a release is of no other flavour.
+/// Whether a release has the plain flavour.
 fn is_plain(release: &str) -> bool {
     !OTHERS.iter().any(|flavour| release.ends_with(flavour))
 }
 
-/// The newest of the releases that is of this version.
+/// The newest release of a version.
 fn newest<'a>(releases: &'a [String], version: &str) -> Option<&'a str> {
     let wanted = numbers(version);
     let of_version = |release: &&String| {
@@ -106,7 +106,7 @@ fn newest<'a>(releases: &'a [String], version: &str) -> Option<&'a str> {
     releases.iter().filter(of_version).max_by_key(|release| numbers(release)).map(String::as_str)
 }
 
-/// The numbers in a release, the first of which say its age.
+/// The numbers in a release; the first ones order releases by age.
 fn numbers(release: &str) -> Vec<u32> {
     let release = release.strip_suffix(FLAVOUR).unwrap_or(release);
     release
@@ -121,7 +121,7 @@ fn fetch(apt: &Apt, folder: &Path, release: &str, names: &[String]) -> Result<Ke
         return Ok(kernel);
     }
     eprintln!("kernels: downloading Debian's Linux {release} into {}", kernel.folder.display());
-    // A name of its own until it is complete.
+    // The folder has another name until it is complete.
     let partial =
         Kernel { release: release.to_owned(), folder: folder.join(format!("{release}.partial")) };
     if partial.folder.exists() {

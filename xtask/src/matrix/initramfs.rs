@@ -12,7 +12,7 @@ use std::{
 use super::{Tests, image::Kernel, output, suites::END};
 use crate::cargo;
 
-/// What the rack, the tests and the NICs want of a kernel.
+/// Modules that the rack, the tests and the NICs need.
 const MODULES: [&str; 9] = [
     "veth",
     "bridge",
@@ -24,13 +24,13 @@ const MODULES: [&str; 9] = [
     "vmxnet3",
     "igb",
 ];
-/// What some kernels have built in.
+/// A module that some kernels have built in.
 const BUILT_IN_SOMEWHERE: &str = "virtio_pci";
-/// What they start, beside the project's own binaries.
+/// Programs that the tests start, in addition to the project's own binaries.
 const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "setpriv", "ls", "mkdir"];
 const BINARIES: [&str; 3] = ["switchml-aggregator", "switchml-worker", "switchml-impairment"];
 
-/// Makes it, beside the kernel, with these programs of tests.
+/// Makes the file system, in the kernel's folder, with these test programs.
 ///
 /// # Errors
 ///
@@ -63,8 +63,9 @@ pub fn make(kernel: &Kernel, tests: &[(&Tests, PathBuf)]) -> Result<PathBuf> {
     root.pack(&kernel.folder().join("initramfs.cpio"))
 }
 
-/// What the first process does: serves at the machine's NICs if the kernel's command line has
-/// `HOOK=`, which the kernel puts into the environment; otherwise runs the tests.
+/// The script of the first process. It runs the daemon on the machine's NICs if the kernel's
+/// command line has `HOOK=`, which the kernel puts into the environment; otherwise it runs the
+/// tests.
 fn script(binaries: &Path, tests: &[(&Tests, PathBuf)]) -> String {
     let binaries = binaries.display();
     let tests: String = tests
@@ -119,21 +120,21 @@ impl Root {
         Ok(place)
     }
 
-    /// Copies a program, and the libraries that it wants.
+    /// Copies a program, and the libraries that it needs.
     fn copy(&self, program: &Path, to: &Path) -> Result<()> {
         fs::copy(program, self.place(to)?)
             .with_context(|| format!("cannot copy {}", program.display()))?;
         self.libraries(program)
     }
 
-    /// The same, without what a debugger wants of it.
+    /// Copies a program without debug information, and the libraries that it needs.
     fn strip(&self, program: &Path, to: &Path) -> Result<()> {
         output(Command::new("strip").arg("-o").arg(self.place(to)?).arg(program))?;
         self.libraries(program)
     }
 
     fn libraries(&self, program: &Path) -> Result<()> {
-        // It says so, and fails, of a program that wants none.
+        // `ldd` fails for a program that needs no libraries.
         let Ok(listed) = output(Command::new("ldd").arg(program)) else { return Ok(()) };
         for library in listed.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new)
         {
@@ -146,7 +147,7 @@ impl Root {
         Ok(())
     }
 
-    /// The modules, numbered in the order in which they want each other.
+    /// Copies the modules, numbered in the order in which they depend on each other.
     fn modules(&self, kernel: &Kernel) -> Result<()> {
         let mut command = Command::new("/sbin/modprobe");
         command.arg("--dirname").arg(kernel.root()).args([
@@ -178,7 +179,7 @@ impl Root {
         Ok(())
     }
 
-    /// One file of all that, in the format that kernels read.
+    /// Packs the folder into one file, in the format that kernels read.
     fn pack(&self, file: &Path) -> Result<PathBuf> {
         let mut list =
             Command::new("find").arg(".").current_dir(&self.0).stdout(Stdio::piped()).spawn()?;
@@ -194,7 +195,7 @@ impl Root {
     }
 }
 
-/// Where a program lies.
+/// The path of a program.
 fn find(program: &str) -> Result<PathBuf> {
     let folders = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(Path::new);
     let found = folders.into_iter().map(|folder| folder.join(program)).find(|file| file.is_file());

@@ -9,17 +9,17 @@ use super::qemu::Machine;
 
 /// A NIC that QEMU emulates.
 pub struct Nic {
-    /// What `--nic` calls it.
+    /// The NIC's name for `--port`.
     pub name: &'static str,
-    /// QEMU's name of it, with its options.
+    /// QEMU's name of the NIC, with its options.
     device: &'static str,
-    /// Options of its tap.
+    /// Options of the NIC's tap.
     tap: &'static str,
-    /// The first Linux whose driver has native XDP.
+    /// The first Linux version whose driver has native XDP.
     native_since: [u32; 2],
 }
 
-/// All that are tried. The queues are those of two processors.
+/// All NICs that are tried. Their queues are for two processors.
 pub const NICS: [Nic; 3] = [
     Nic {
         name: "virtio-net",
@@ -31,33 +31,33 @@ pub const NICS: [Nic; 3] = [
     Nic { name: "igb", device: "igb", tap: "", native_since: [5, 10] },
 ];
 
-/// Where the daemon takes frames, and what it says of that.
+/// The hook at which the daemon takes frames, and the daemon's words for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
     mode: &'static str,
     said: &'static str,
 }
 
-/// In XDP, in the driver.
+/// Native XDP, in the driver.
 pub const NATIVE: Hook = Hook { mode: "native", said: "native XDP on " };
-/// By bundles.
+/// Bundles at tc ingress.
 pub const BUNDLES: Hook = Hook { mode: "bundle", said: "bundles at tc ingress on " };
 
 const RANKS: usize = 2;
 /// The daemon's default.
 const CONTROL_PORT: u16 = 48865;
-/// What the daemon prints once it serves.
+/// The daemon's output once it serves.
 const READY: &str = "ready: control";
-/// Many times what booting, and the job, take on an idle machine.
+/// Many times longer than booting or the job takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(180);
 
 impl Nic {
-    /// Boots a machine with two of them, starts the daemon on them, and adds up from 8 bytes to
-    /// 1 MiB; what the table says of that.
+    /// Boots a machine with two of these NICs, starts the daemon on them, and adds up from 8 bytes
+    /// to 1 MiB. Returns the entry for the table.
     ///
     /// # Errors
     ///
-    /// What did not work, with the last lines of the program that says so.
+    /// What did not work, with the last lines of the program that reports it.
     pub fn try_out(&self, hook: Hook, machine: &Machine, binaries: &Binaries) -> Result<String> {
         if hook == NATIVE && !machine.kernel.is_at_least(self.native_since) {
             let [major, minor] = self.native_since;
@@ -109,7 +109,7 @@ fn add_up(rack: &TapRack, machine: &mut Process, hook: Hook, binaries: &Binaries
     };
     let workers: Result<Vec<Process>, _> = rack.workers().iter().enumerate().map(start).collect();
     for mut worker in workers? {
-        // It checks every element.
+        // The worker checks every element.
         worker.wait_success(LIMIT)?;
     }
     let mut status = Command::new(&binaries.aggregator);

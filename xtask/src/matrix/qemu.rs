@@ -1,7 +1,7 @@
 //! QEMU of Debian 13, the same on every machine: the first that emulates igb is QEMU 8.
 //!
-//! It is unpacked below the target folder with all libraries that it wants, and started by their
-//! loader, so the system stays as it is.
+//! QEMU is unpacked below the target folder with all libraries that it needs, and started by their
+//! loader, so the system stays unchanged.
 
 use anyhow::{Result, ensure};
 use std::{
@@ -20,18 +20,18 @@ const PACKAGE: &str = "qemu-system-x86";
 pub struct Qemu(PathBuf);
 
 impl Qemu {
-    /// Downloads it, unless it is there, into a folder below `folder`.
+    /// Downloads QEMU into a folder below `folder`, unless it is already there.
     ///
     /// # Errors
     ///
-    /// If Debian's packages cannot be had.
+    /// If Debian's packages cannot be downloaded.
     pub fn fetch(folder: &Path) -> Result<Self> {
         let qemu = Self(folder.join("qemu"));
         if qemu.0.is_dir() {
             return Ok(qemu);
         }
         eprintln!("matrix: downloading Debian's QEMU into {}", qemu.0.display());
-        // A name of its own until it is complete.
+        // The folder has another name until it is complete.
         let partial = Self(folder.join("qemu.partial"));
         if partial.0.exists() {
             fs::remove_dir_all(&partial.0)?;
@@ -47,7 +47,7 @@ impl Qemu {
     }
 }
 
-/// What is booted.
+/// A virtual machine: QEMU, the kernel that it boots, and the initial file system.
 pub struct Machine<'a> {
     pub qemu: &'a Qemu,
     pub kernel: &'a Kernel,
@@ -55,8 +55,8 @@ pub struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// The command line that boots it with the console on standard output; `options` are added to
-    /// the kernel's.
+    /// The command line that boots the machine with the console on standard output; `options` are
+    /// added to the kernel's.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Machine<'_> {
         for data in ["share/qemu", "share/seabios"] {
             line.extend(["-L".into(), usr.join(data).into()]);
         }
-        // Without KVM: QEMU interprets the processor, which works everywhere and shows the same to
+        // Not with KVM: QEMU emulates the processor, which works everywhere and behaves the same on
         // every machine.
         let processor = ["-accel", "tcg,thread=multi", "-cpu", "max", "-machine", "q35"];
         let console = ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"];

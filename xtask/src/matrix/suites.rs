@@ -1,4 +1,4 @@
-//! The tests that run inside a machine, and what they say.
+//! The tests that run inside a machine, and their results.
 
 use anyhow::{Context, Result};
 use std::{
@@ -9,12 +9,12 @@ use std::{
 
 use super::qemu::Machine;
 
-/// The line that says that all was run.
+/// The line that is printed when everything was run.
 pub const END: &str = "matrix: all was run";
-/// Many times what a kernel takes on an idle machine, in seconds; then it hangs.
+/// Many times longer than a kernel needs on an idle machine, in seconds: after that, it hangs.
 const LIMIT: &str = "1800";
 
-/// What was heard of the tests on a kernel.
+/// The results of the tests on a kernel.
 #[derive(Default)]
 pub struct Outcome {
     passed: Vec<String>,
@@ -36,12 +36,12 @@ impl Outcome {
         }
     }
 
-    /// How many of the tests passed whose names contain this.
+    /// The number of passed tests whose names contain `part`, as text.
     pub fn of(&self, part: &str) -> String {
         self.count(|name| name.contains(part))
     }
 
-    /// How many of the tests passed whose names contain none of these.
+    /// The number of passed tests whose names contain none of `parts`, as text.
     pub fn of_others(&self, parts: &[&str]) -> String {
         self.count(|name| !parts.iter().any(|part| name.contains(part)))
     }
@@ -52,7 +52,7 @@ impl Outcome {
         format!("{passed} of {} pass", passed + failed)
     }
 
-    /// What is wrong, if anything is.
+    /// The problem, if there is one.
     pub fn problem(&self) -> Option<String> {
         if !self.failed.is_empty() {
             return Some(format!("failed: {}", self.failed.join(", ")));
@@ -62,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// Boots the kernel, shows what its machine says, and listens until that ends.
+/// Boots the kernel, shows the results of its tests, and waits until its machine ends.
 ///
 /// # Errors
 ///
@@ -72,8 +72,8 @@ pub fn run(machine: &Machine) -> Result<Outcome> {
     let mut machine = Command::new("timeout")
         .arg(LIMIT)
         .args(machine.command_line("")?)
-        // One processor: on two that are interpreted, one waits long for what the other holds, and
-        // a packet is given up.
+        // One processor: with two emulated ones, one waits long for what the other holds, and a
+        // packet is given up.
         .args(["-smp", "1"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! The compilers of P4. None is in a package registry, so they are used where they are found.
+//! The compilers of P4. None is in a package registry, so they are used only if they are installed.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -12,29 +12,29 @@ use crate::cargo;
 /// A program of `p4/`, and the compiler for its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// For bmv2's `simple_switch`.
+    /// The aggregator for bmv2's `simple_switch`.
     Bmv2,
-    /// The same for a combiner.
+    /// The combiner for bmv2's `simple_switch`.
     Bmv2Combiner,
-    /// For Tofino 1.
+    /// The aggregator for Tofino 1.
     Tofino,
-    /// The same for a combiner.
+    /// The combiner for Tofino 1.
     TofinoCombiner,
 }
 
-/// What came of compiling a program.
+/// The result of compiling a program.
 pub enum Compiled {
-    /// Its outputs.
+    /// The compiler's output files.
     Files(Vec<PathBuf>),
     /// Tools that are not on the PATH.
     Missing(Vec<&'static str>),
 }
 
 impl Program {
-    /// All of them.
+    /// All programs.
     pub const ALL: [Self; 4] = [Self::Bmv2, Self::Bmv2Combiner, Self::Tofino, Self::TofinoCombiner];
 
-    /// Its source file, from the workspace's root.
+    /// The program's source file, relative to the workspace's root.
     pub const fn source(self) -> &'static str {
         match self {
             Self::Bmv2 => "p4/bmv2.p4",
@@ -51,7 +51,7 @@ impl Program {
         }
     }
 
-    /// Compiles it into `folder`, if the tools for that are on the PATH.
+    /// Compiles the program into `folder`, if its tools are on the PATH.
     ///
     /// # Errors
     ///
@@ -79,8 +79,8 @@ impl Program {
     fn compile_for_bmv2(self, folder: &Path) -> Result<Vec<PathBuf>> {
         let (json, tables) = (folder.join("bmv2.json"), folder.join("bmv2.p4info.txtpb"));
         let mut compiler = command("p4c-bm2-ss");
-        // Not every program uses every number of the protocol, and sizes of tables with constant
-        // entries are for Tofino.
+        // Not every program uses every number of the protocol, and the sizes of tables with
+        // constant entries are for Tofino only.
         compiler
             .args(["--Wdisable=unused", "--Wdisable=mismatch"])
             .arg("-o")
@@ -111,8 +111,8 @@ impl Program {
     }
 }
 
-/// Whether the parser's selects are in the assembly: a compiler of 2025 or 2026 without
-/// p4lang/p4c#5753 loses all of them, silently.
+/// Checks that the parser's selects are in the assembly: a compiler of 2025 or 2026 without
+/// p4lang/p4c#5753 silently loses all of them.
 fn parses(assembly: &Path) -> Result<()> {
     let text = fs::read_to_string(assembly)
         .with_context(|| format!("cannot read {}", assembly.display()))?;
@@ -125,7 +125,7 @@ fn parses(assembly: &Path) -> Result<()> {
 
 fn command(tool: &str) -> Command {
     let mut command = Command::new(tool);
-    // For paths in messages that one can follow.
+    // Makes paths in messages relative to the workspace.
     command.current_dir(cargo::workspace());
     command
 }

@@ -1,4 +1,4 @@
-//! What a program takes of Tofino 1, from what the compiler writes about it.
+//! The resources of Tofino 1 that a program uses, from the compiler's logs.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -24,7 +24,7 @@ const CONTAINERS: [(&str, u32, usize); 6] = [
 ///
 /// # Errors
 ///
-/// If the compiler's logs in `logs` cannot be read, or are not what they were.
+/// If the compiler's logs in `logs` cannot be read, or have another form.
 pub fn text(logs: &Path) -> Result<String> {
     Ok(stages(&read(&logs.join("resources.json"))?)?
         + "\n"

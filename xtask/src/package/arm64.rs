@@ -9,15 +9,15 @@ use std::{
 };
 use switchml_cli::say;
 
-/// The cross compiler, with its C library and binutils; and what runs programs of ARM, which print
-/// their own manual pages.
+/// The cross compiler, with its C library and binutils; and an emulator for ARM programs, which
+/// print their own manual pages.
 const NEEDED: [(&str, &str); 3] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
     ("/usr/aarch64-linux-gnu/include/stdio.h", "libc6-dev-arm64-cross"),
     (build::EMULATOR[0], "qemu-user-static"),
 ];
 
-/// Where elements become lanes and back: the ends of these functions' names.
+/// The ends of the names of functions that turn elements into lanes and back.
 const LOOPS: [&str; 5] = [
     "numerics::codec::Codec>::exponent>:",
     "numerics::codec::Codec>::encode>:",
@@ -26,18 +26,18 @@ const LOOPS: [&str; 5] = [
     "numerics::rotated::decode>:",
 ];
 
-/// Instructions of NEON that a loop has at least. A plain copy has loads and stores of its
-/// registers, which are not counted.
+/// The least number of NEON instructions in a loop. Loads and stores of NEON registers, which a
+/// plain copy has, do not count.
 const LEAST: usize = 8;
 
-/// Builds what they contain.
+/// Builds the content of the packages.
 pub fn compile() -> Result<Packed> {
     install(&NEEDED, "packages for ARM are built with")?;
     super::compile(build::ARM64)
 }
 
-/// Fails unless the packages are clean and their programs start, numbers come out as they do here,
-/// and NEON makes them.
+/// Fails unless the packages are clean, their programs start, and results have the same bits as
+/// here and are computed with NEON.
 pub fn check(packed: &Packed, packages: &[PathBuf]) -> Result<()> {
     install(&[("lintian", "lintian")], "check packages")?;
     lint(packages)?;
@@ -55,7 +55,7 @@ pub fn check(packed: &Packed, packages: &[PathBuf]) -> Result<()> {
     succeed(tests.args(["--test", "suite", "--", "numerics::", "worked_example::"]))
 }
 
-/// Fails if a package depends on one of those that the cross compiler's libraries come from.
+/// Fails if a package depends on a package of the cross compiler's libraries.
 fn wants_nothing_of_here(package: &Path) -> Result<()> {
     let wanted = text(Command::new("dpkg-deb").arg("--field").arg(package).arg("Depends"))?;
     let is_clean = !wanted.contains("-cross") && !wanted.contains(':');
@@ -63,7 +63,7 @@ fn wants_nothing_of_here(package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the example that prints the codecs' bits says on a target.
+/// The output on a target of the example that prints the codecs' bits.
 fn bits(target: &str) -> Result<String> {
     text(of_core("run", target)?.args(["--quiet", "--example", "codec_bits"]))
 }
@@ -75,7 +75,7 @@ fn of_core(subcommand: &str, target: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// NEON is part of every ARM of 64 bits, so the compiler uses it unasked, if it finds how.
+/// Every 64-bit ARM has NEON, so the compiler uses it by default, where it can vectorize.
 fn uses_neon(packed: &Packed) -> Result<()> {
     let mut objdump = Command::new("aarch64-linux-gnu-objdump");
     objdump.args(["--disassemble", "--demangle", "--no-show-raw-insn"]);
@@ -92,8 +92,8 @@ fn uses_neon(packed: &Packed) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line of objdump's has an instruction of NEON: one on vectors, such as `rev32 v0.16b,
-/// v0.16b`, and not `ldr q0, [x1]`.
+/// Whether a line of objdump has a NEON instruction on vectors, such as `rev32 v0.16b, v0.16b`, but
+/// not `ldr q0, [x1]`.
 fn is_neon(line: &str) -> bool {
     let operands = line.split('\t').nth(2).unwrap_or_default();
     operands.starts_with('v') && operands.contains('.')

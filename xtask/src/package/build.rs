@@ -1,22 +1,22 @@
-//! How cargo builds what packages contain: in a target folder of its own, for a target by name, and
-//! without this machine's folders in what comes out.
+//! The build of the packages' content: in a separate target folder, for a target by name, and
+//! without this machine's folders in the output.
 
 use super::text;
 use crate::{cargo, setup::Compiler};
 use anyhow::Result;
 use std::{env, path::PathBuf, process::Command};
 
-/// What this machine builds without a cross compiler.
+/// The target that this machine builds without a cross compiler.
 pub const AMD64: &str = "x86_64-unknown-linux-gnu";
 
-/// Needs a cross compiler, as [`super::arm64`] installs it.
+/// The target that needs the cross compiler which [`super::arm64`] installs.
 pub const ARM64: &str = "aarch64-unknown-linux-gnu";
 
-/// Runs programs of that, which find their loader and libraries below the folder.
+/// The emulator of ARM programs, which find their loader and libraries below this folder.
 pub const EMULATOR: [&str; 3] = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"];
 
-/// Where cargo puts all of this. Flags differ from those of other builds, which would otherwise be
-/// built again after each package.
+/// The target folder of these builds. Their flags differ from those of other builds, which would
+/// otherwise be rebuilt after each package.
 pub fn target_folder() -> Result<PathBuf> {
     Ok(cargo::target_folder()?.join("package-build"))
 }
@@ -26,7 +26,7 @@ pub fn folder(target: &str) -> Result<PathBuf> {
     Ok(target_folder()?.join(target).join("release"))
 }
 
-/// A command of cargo's, such as `build`, that makes a release for a target.
+/// A cargo command, such as `build`, that makes a release for a target.
 pub fn command(subcommand: &str, target: &str) -> Result<Command> {
     let mut command = cargo::command_in(subcommand, &target_folder()?);
     command.args(["--release", "--locked", "--target", target]);
@@ -43,17 +43,17 @@ pub fn command(subcommand: &str, target: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Adds the standard library to what is built, for a target that this Rust has none for. The
-/// source of it is there, because the BPF programs need that of `core`.
+/// Builds the standard library, too, for a target for which this Rust has none. Its source is
+/// there, because the BPF programs need the source of `core`.
 pub fn with_std(command: &mut Command) {
     command.args(["-Z", "build-std=std,panic_abort"]).env("RUSTC_BOOTSTRAP", "1");
 }
 
-/// Replaces folders of this machine in what compilers write, by flags; those for Rust. bpf-build
-/// does so for BPF programs.
+/// Sets flags that replace folders of this machine in the compilers' output. Returns the flags for
+/// Rust. bpf-build does the same for BPF programs.
 pub fn set_environment(command: &mut Command) -> Result<Vec<String>> {
     let mut folders = vec![(cargo::workspace().canonicalize()?, "/switchml")];
-    // Whether below the workspace or not.
+    // The target folder may be outside the workspace.
     folders.push((target_folder()?, "/target"));
     let home = |name, folder| {
         env::var_os(name).map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(folder)))
@@ -68,13 +68,14 @@ pub fn set_environment(command: &mut Command) -> Result<Vec<String>> {
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"))
         .env("CFLAGS", c.join(" "))
-        // Packages have none; the linker's build ID depends on it, and it on folders.
+        // Packages have no debug information; it depends on folders, and the linker's build ID
+        // depends on it.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("SOURCE_DATE_EPOCH", commit_time()?);
     Ok(rust)
 }
 
-/// When the commit was made, in seconds since 1970: what is built says that it is as old.
+/// The time of the commit, in seconds since 1970, which the output gets as its time.
 pub fn commit_time() -> Result<String> {
     let mut git = Command::new("git");
     git.current_dir(cargo::workspace()).args(["log", "-1", "--format=%ct"]);

@@ -1,5 +1,5 @@
 //! `cargo xtask package --check`: packages are the same when made again, lintian finds nothing, and
-//! they do what they should under systemd, in namespaces on top of this system.
+//! they work under systemd, in namespaces on top of this system.
 
 use super::{Packed, make, succeed};
 use crate::setup::packages::ensure as install;
@@ -11,10 +11,10 @@ use std::{
 };
 use switchml_cli::say;
 
-/// What is done in the namespaces, and how they are made.
+/// The script that makes the namespaces and runs in them.
 const SCRIPT: &str = include_str!("check.sh");
 
-/// What this needs beside what making packages needs.
+/// Programs that this needs in addition to those for making packages, and their packages.
 const NEEDED: [(&str, &str); 4] = [
     ("lintian", "lintian"),
     ("systemctl", "systemd"),
@@ -30,7 +30,7 @@ pub fn lint(packages: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Checks the packages in the folder, which are of what is packed.
+/// Checks the packages in the folder, which were made from `packed`.
 pub fn run(packed: &Packed, folder: &Path, packages: &[PathBuf]) -> Result<()> {
     install(&NEEDED, "try packages out")?;
     let scratch = folder.with_file_name("package-check");

@@ -1,14 +1,12 @@
-#!/bin/bash
-# Tries packages out under systemd, in namespaces on top of this system, of which nothing changes.
-#   check.sh outside PACKAGES   beside this script: folder `next`, with packages of a later version
+# Tries packages out under systemd, in namespaces on top of this system, which stays unchanged.
 set -euo pipefail
 scratch=$(dirname "$(realpath "$0")")
 
-# Makes the namespaces; shows what is said in them, and ends as they do.
+# Makes the namespaces, prints the output from them, and ends with their result.
 outside() {
     mkdir -p "$scratch"/{root,first}
     cp "$1"/*.deb "$scratch/first"
-    # If it was made, too.
+    # The static worker, if it was made, too.
     cp "$1"/switchml-worker-*-static "$scratch/static-worker" 2> /dev/null || true
     touch "$scratch/log"
     local code=0
@@ -17,7 +15,7 @@ outside() {
     [[ $code == 0 && $(tail -1 "$scratch/log") == "all is well" ]]
 }
 
-# In the namespaces, as process 1: becomes systemd, on an overlay in memory.
+# Runs in the namespaces as process 1: becomes systemd, on an overlay in memory.
 boot() {
     local root=$scratch/root
     mount -t tmpfs tmpfs "$root"
@@ -34,14 +32,15 @@ boot() {
     if mount -t cgroup2 cgroup2 sys/fs/cgroup && grep -q cpu sys/fs/cgroup/cgroup.controllers; then
         :
     else
-        # Its controllers are in hierarchies of version 1: systemd needs none, but two of its own.
+        # The system's controllers are in version 1 hierarchies: systemd needs none of them, but two
+        # hierarchies of its own.
         umount sys/fs/cgroup
         mount -t tmpfs tmpfs sys/fs/cgroup
         mkdir sys/fs/cgroup/{unified,systemd}
         mount -t cgroup2 cgroup2 sys/fs/cgroup/unified
         mount -t cgroup -o none,name=systemd,xattr cgroup sys/fs/cgroup/systemd
     fi
-    # Container images have this, so that nothing is started.
+    # Container images have this file, so that no service is started.
     rm -f usr/sbin/policy-rc.d
     mkdir check
     mount --bind "$scratch" check
@@ -81,8 +80,8 @@ rack() {
     done
 }
 
-# All-reduces of two ranks, as many as said; every element is checked. If there is a static worker,
-# it is one of them.
+# Runs $1 all-reduces of two ranks, and checks every element. If there is a static worker, it is one
+# of the ranks.
 bench() {
     local rank others=() workers=(switchml-worker switchml-worker)
     if [[ -e /check/static-worker ]]; then workers[1]=/check/static-worker; fi

@@ -1,6 +1,6 @@
-//! An image for containers, without Docker: nothing but the static daemon and the worker's command
-//! line, as an archive in the OCI's layout (image specification 1.1), which `podman load`, `skopeo`
-//! and `ctr images import` take. The same commit gives the same bytes.
+//! A container image, made without Docker. It contains only the static daemon and the worker's
+//! command line, as an archive in the OCI's layout (image specification 1.1), which `podman load`,
+//! `skopeo` and `ctr images import` accept. The same commit gives the same bytes.
 
 use super::{build, static_worker, succeed, text};
 use crate::setup::packages;
@@ -16,7 +16,7 @@ use switchml_cli::say;
 
 const PROGRAMS: [&str; 2] = ["switchml-aggregator", "switchml-worker"];
 
-/// Makes it in the folder; its path.
+/// Makes the image in the folder. Returns its path.
 pub fn make(folder: &Path, version: &str) -> Result<PathBuf> {
     let built = static_worker::compile(
         &static_worker::AMD64,
@@ -51,7 +51,7 @@ pub fn make(folder: &Path, version: &str) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Packs all in a folder, of root's and as old as the commit.
+/// Packs a folder. All files belong to root, and have the commit's time.
 fn pack(folder: &Path, archive: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.arg("--create").arg("--file").arg(archive).arg("--directory").arg(folder);
@@ -60,7 +60,7 @@ fn pack(folder: &Path, archive: &Path) -> Result<()> {
     succeed(&mut tar)
 }
 
-/// What starts in a container, and what it says of itself.
+/// The image's configuration: architecture, entry point and ports.
 fn config(layer: &Blob) -> Value {
     json!({
         "architecture": "amd64",
@@ -103,14 +103,14 @@ impl Blob {
         Ok(Self { digest: format!("sha256:{sum}"), size: bytes.len() })
     }
 
-    /// As others refer to it.
+    /// The descriptor by which other files refer to this one.
     fn described(&self, kind: &str) -> Value {
         json!({ "mediaType": media_type(kind), "digest": self.digest, "size": self.size })
     }
 }
 
-/// Unpacks the image by skopeo and umoci, which share no code with this, and has a daemon and a
-/// rank of it add up, with nothing else in sight.
+/// Unpacks the image with skopeo and umoci, which share no code with this module. Then a daemon and
+/// a rank from it add up, in a file system with nothing else.
 pub fn check(image: &Path) -> Result<()> {
     packages::ensure(&[("skopeo", "skopeo"), ("umoci", "umoci")], "look into images")?;
     let folder = image.with_extension("unpacked");

@@ -1,5 +1,5 @@
-//! The manifests in `userspace/deploy/kubernetes`, by the API's schema and beside the service's
-//! unit.
+//! The manifests in `userspace/deploy/kubernetes`, checked against the API's schema and the
+//! service's unit.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
@@ -14,8 +14,8 @@ import json, sys, yaml
 print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))
 ";
 
-/// The folder with kubernetes-validate and its interpreter; `cargo xtask test` says where. Without,
-/// the test is skipped.
+/// The folder with kubernetes-validate and its interpreter, which `cargo xtask test` names. Without
+/// it, the test is skipped.
 fn tools(test: &str) -> Option<PathBuf> {
     let folder = env::var_os(crate::test::KUBERNETES).map(PathBuf::from);
     if folder.is_none() {
@@ -54,7 +54,7 @@ fn manifests_are_valid() {
     for name in ["base/aggregator.yaml", "worker.yaml"] {
         let (is_valid, told) = validate(&manifest(name));
         assert!(is_valid, "{told}");
-        // It would find a name that is none.
+        // A wrong name is found.
         let text = fs::read_to_string(manifest(name)).expect("the manifest");
         let file = name.replace('/', "-");
         let wrong = env::temp_dir().join(format!("{}-{file}", std::process::id()));
@@ -76,7 +76,7 @@ fn pods_have_the_capabilities_of_the_service() {
     assert_eq!(context["capabilities"]["add"], serde_json::json!(names));
     assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
     assert_eq!((&context["privileged"], &pod["hostNetwork"]), (&false.into(), &true.into()));
-    // As the unit's BindPaths=.
+    // The same path as in the unit's BindPaths=.
     let [bound] = &settings("BindPaths")[..] else { panic!("one line") };
     let host = &pod["volumes"][1]["hostPath"]["path"];
     let mounts = &container["volumeMounts"][1]["mountPath"];
@@ -92,7 +92,7 @@ fn pods_have_the_capabilities_of_the_service() {
     assert_eq!(context["runAsNonRoot"], true);
 }
 
-/// What kustomize makes of the example, with secrets of its own; `None` where a tool is missing.
+/// The output of kustomize for the example, with test secrets; `None` if a tool is missing.
 fn example(test: &str) -> Option<Vec<Value>> {
     let tools = tools(test)?;
     if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
@@ -132,7 +132,7 @@ fn the_example_has_secrets_and_is_scraped() {
     let container = &set["containers"][0];
     let mounts = container["volumeMounts"].as_array().expect("mounts");
     let mount = mounts.iter().find(|mount| mount["name"] == "secret").expect("the secret's");
-    // Each file that the daemon is told of is one of the secret's.
+    // Each file in the daemon's arguments is in the secret.
     let folder = format!("={}/", mount["mountPath"].as_str().expect("text"));
     for argument in container["args"].as_array().expect("arguments") {
         let argument = argument.as_str().expect("text");

@@ -1,12 +1,12 @@
-//! What packages contain, laid out as it is installed, and beside it what debhelper is told.
+//! The packages' content, laid out as it is installed, together with debhelper's files.
 
 use super::{Packed, build, succeed, text};
 use crate::cargo;
 use anyhow::{Context, Result};
 use std::{fs, path::Path, process::Command};
 
-/// The library's name to programs that were linked with it. The number goes up when these would not
-/// work with it any more.
+/// The library's name for programs that are linked with it. Its number increases when existing
+/// programs would no longer work with the library.
 pub const SONAME: &str = "libswitchml.so.0";
 
 /// Lays out the release's binaries in a new folder.
@@ -49,7 +49,7 @@ fn pkg_config(multiarch: &str, version: &str) -> String {
     )
 }
 
-/// Its date is the commit's, and with it that of all files in the packages.
+/// The changelog with the commit's date, which all files in the packages get.
 fn changelog(version: &str) -> Result<String> {
     let seconds = build::commit_time()?;
     let date =

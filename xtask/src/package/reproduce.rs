@@ -1,5 +1,5 @@
-//! `cargo xtask package --reproduce`: two builds of the commit, each from nothing and in a folder
-//! of its own below that of temporary files, give the same bytes.
+//! `cargo xtask package --reproduce`: two builds of the commit, both from scratch and each in its
+//! own temporary folder, give the same bytes.
 
 use super::{Part, files, succeed, text};
 use crate::cargo;
@@ -14,27 +14,28 @@ use std::{
 };
 use switchml_cli::say;
 
-/// Tools in the target folder, which both use.
+/// Tools in the target folder that both builds use.
 const TOOLS: [&str; 2] = ["python", "cargo-cyclonedx"];
 
-/// Where they are; names of different lengths, because a path may be cut somewhere.
+/// The builds' folders. Their names have different lengths, because a path may be cut somewhere.
 const FOLDERS: [&str; 2] = ["one", "the-other/and-deeper"];
 
 /// Builds the parts twice, and compares.
 pub fn run(parts: &[Part]) -> Result<()> {
     let changed = text(git().args(["status", "--porcelain"]))?;
     ensure!(changed.is_empty(), "--reproduce builds what is committed: commit first");
-    // Not below the workspace, whose .cargo/config.toml cargo would add to that of the copy.
+    // Not below the workspace, because cargo would merge its .cargo/config.toml with that of the
+    // copy.
     let scratch = env::temp_dir().join(format!("switchml-reproduce-{}", process::id()));
     fs::create_dir(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let folders = FOLDERS.map(|name| scratch.join(name));
-    // Both at first: somebody may go on with the repository meanwhile.
+    // Both folders are cloned first: somebody may continue work in the repository meanwhile.
     for folder in &folders {
         succeed(git().args(["clone", "--quiet", "--no-hardlinks", "."]).arg(folder))?;
     }
     let built = build(&folders[0], parts).and_then(|one| Ok((one, build(&folders[1], parts)?)));
     if built.is_err() {
-        // Gigabytes, and what failed is said.
+        // The folder takes gigabytes, and the error is already reported.
         let _ = fs::remove_dir_all(&scratch);
     }
     let (one, other) = built?;
@@ -59,8 +60,8 @@ pub fn run(parts: &[Part]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the parts from the copy of the repository in the folder, of which it leaves only those;
-/// their hashes by their names.
+/// Builds the parts from the repository's copy in the folder, and removes everything except the
+/// packages. Returns their hashes by name.
 fn build(folder: &Path, parts: &[Part]) -> Result<BTreeMap<String, String>> {
     fs::create_dir_all(folder.join("target"))?;
     for tool in TOOLS {
@@ -70,7 +71,7 @@ fn build(folder: &Path, parts: &[Part]) -> Result<BTreeMap<String, String>> {
     }
     let mut command = Command::new("cargo");
     command.args(["xtask", "package"]).current_dir(folder);
-    // What the outer cargo says of its own build is not for this one.
+    // The outer cargo's variables about its own build must not affect this one.
     command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_TARGET_DIR");
     for part in parts.iter().filter_map(Part::to_possible_value) {
         command.arg(part.get_name());

@@ -1,5 +1,5 @@
-//! RPMs, which cargo-generate-rpm makes by the metadata in the crates' Cargo.toml. They need a C
-//! library as new as that of the machine that built them.
+//! RPMs, which cargo-generate-rpm makes from the metadata in the crates' Cargo.toml. They need at
+//! least the C library version of the machine that built them.
 
 use super::{Packed, build, cargo_tool, files, layout, succeed, text};
 use crate::{cargo, setup::packages};
@@ -14,7 +14,7 @@ use switchml_cli::say;
 /// The tool's version.
 const TOOL: &str = "0.21.1";
 
-/// Crates with a program to be packed, and what that is called.
+/// Crates with a program to pack, and the program's name.
 const PROGRAMS: [(&str, &str); 2] =
     [("userspace", "switchml-aggregator"), ("worker-lib/cli", "switchml-worker")];
 
@@ -36,14 +36,15 @@ const SHIPPED: [(&str, &[&str]); 2] = [
     ("switchml-worker", &["/usr/bin/switchml-worker", "/usr/share/man/man1/switchml-worker.1"]),
 ];
 
-/// The files of the daemon's package that nothing makes, by where they are installed.
+/// The files of the daemon's package that are not generated, with the paths where they are
+/// installed.
 const FILES: [(&str, &str); 3] = [
     ("service", "usr/lib/systemd/system/switchml-aggregator.service"),
     ("sysusers", "usr/lib/sysusers.d/switchml-aggregator.conf"),
     ("tmpfiles", "usr/lib/tmpfiles.d/switchml-aggregator.conf"),
 ];
 
-/// Makes those of the programs in the folder.
+/// Makes the RPMs of the programs in the folder.
 pub fn make(packed: &Packed, folder: &Path) -> Result<()> {
     let tool = cargo_tool("generate-rpm", TOOL)?;
     for (package, program) in PROGRAMS {
@@ -88,7 +89,7 @@ fn lay_out(packed: &Packed, program: &str, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the RPMs in the folder have what they should.
+/// Fails unless the RPMs in the folder have the expected files.
 pub fn check(folder: &Path) -> Result<()> {
     packages::ensure(&[("rpm", "rpm")], "look into RPMs")?;
     for (name, expected) in SHIPPED {

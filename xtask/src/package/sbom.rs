@@ -1,4 +1,4 @@
-//! Software bills of materials: what each program and library is made of, in CycloneDX's JSON.
+//! Software bills of materials: the components of each program and library, in CycloneDX's JSON.
 
 use super::{build, cargo_tool, succeed};
 use crate::{cargo, python};
@@ -9,8 +9,8 @@ use switchml_cli::say;
 /// CycloneDX's own tool for cargo.
 const TOOL: &str = "0.5.9";
 
-/// What is shipped: where the tool puts what it is made of, and by which name that is kept. The
-/// daemon contains the BPF programs.
+/// The shipped parts: the path of the file that the tool writes, and the name under which it is
+/// kept. The daemon contains the BPF programs.
 const SHIPPED: [(&str, &str); 5] = [
     ("userspace/switchml-aggregator_bin", "switchml-aggregator"),
     ("xdp-aggregator/xdp-aggregator_bin", "switchml-aggregator-bpf"),
@@ -19,7 +19,7 @@ const SHIPPED: [(&str, &str); 5] = [
     ("worker-lib/python/_native_cdylib", "switchml-python"),
 ];
 
-/// Validates files by CycloneDX's schema, of their own version of it.
+/// Validates files against CycloneDX's schema of their own version.
 const VALIDATE: &str = "\
 import json, sys
 from cyclonedx.schema import SchemaVersion
@@ -32,10 +32,10 @@ for name in sys.argv[1:]:
         sys.exit(f'{name}: {wrong}')
 ";
 
-/// Writes those of the commit into the folder.
+/// Writes the bills of materials of the commit into the folder.
 pub fn make(folder: &Path) -> Result<()> {
     let tool = cargo_tool("cyclonedx", TOOL)?;
-    // The tool writes beside each Cargo.toml of a workspace.
+    // The tool writes its files next to each Cargo.toml of a workspace.
     let copy = cargo::target_folder()?.join("sbom");
     let _ = fs::remove_dir_all(&copy);
     let mut clone = Command::new("git");
@@ -54,13 +54,13 @@ pub fn make(folder: &Path) -> Result<()> {
     fs::remove_dir_all(&copy).context("cannot clean up")
 }
 
-/// Fails unless the folder's are valid, and name what they must.
+/// Fails unless the bills of materials in the folder are valid, and name the expected components.
 pub fn check(folder: &Path) -> Result<()> {
     let files = SHIPPED.map(|(_, name)| folder.join(format!("{name}.cdx.json")));
     let tools =
         python::with_tools("cyclonedx", &["cyclonedx-python-lib[json-validation]==11.7.0"])?;
     succeed(Command::new(tools.join("python")).args(["-c", VALIDATE]).args(&files))?;
-    // A dependency of each, which the tool would not find if it looked at another one.
+    // One dependency of each part, which the tool would not find if it looked at another part.
     for (file, part) in files.iter().zip(["aya", "aya-ebpf", "indicatif", "half", "pyo3"]) {
         let text = fs::read_to_string(file)?;
         ensure!(text.contains(&format!("\"pkg:cargo/{part}@")), "{}: no {part}", file.display());

@@ -1,10 +1,10 @@
-//! The scripts in `userspace/deploy/slurm`, with a folder of this test's in place of the system's.
+//! The scripts in `userspace/deploy/slurm`, with a folder of this test instead of the system's.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
 use crate::cargo;
 
-/// A folder with what the scripts read and write: `etc` and `run`.
+/// A folder for the files that the scripts read and write: `etc` and `run`.
 struct Node(PathBuf);
 
 impl Node {
@@ -20,7 +20,7 @@ impl Node {
         fs::write(self.0.join(file), text).expect("written");
     }
 
-    /// What a script prints for job 7 with these variables besides.
+    /// The output of a script for job 7 with additional variables.
     fn run(&self, script: &str, variables: &[(&str, &str)]) -> String {
         let text =
             fs::read_to_string(cargo::workspace().join("userspace/deploy/slurm").join(script));
@@ -52,7 +52,7 @@ fn tasks_know_the_aggregator_and_their_token() {
     let token = format!("export SWITCHML_TOKEN_FILE={}/run/7.token\n", node.0.display());
     let printed = node.run("task_prolog", &[]);
     assert_eq!(printed, format!("export SWITCHML_AGGREGATOR=10.0.0.254\n{token}"));
-    // What the user has set stays.
+    // Variables that the user has set stay.
     let own = [("SWITCHML_AGGREGATOR", "10.0.0.1"), ("SWITCHML_TOKEN", "own")];
     assert_eq!(node.run("task_prolog", &own), "");
 }
@@ -69,7 +69,7 @@ fn a_job_has_a_token_of_its_users_while_it_lasts() {
     assert!(Command::new("chmod").arg("+x").arg(program).status().expect("chmod").success());
     let is_root = rustix::process::geteuid().is_root();
     node.run("prolog", &user);
-    // Whoever is not root cannot give a file away, and makes none.
+    // Only root can give a file away; other users make no file.
     assert_eq!(node.0.join("run/7.token").exists(), is_root);
     if is_root {
         let asked = fs::read_to_string(node.0.join("run/7.token")).expect("a token");

@@ -1,5 +1,5 @@
-//! The worker's command line with all it needs in it, which runs on any Linux of its processor, in
-//! an empty container too.
+//! The worker's command line as a static program, which runs on any Linux of its processor, even in
+//! an empty container.
 
 use super::{build, succeed, text};
 use crate::python;
@@ -11,29 +11,29 @@ use std::{
 };
 use switchml_cli::say;
 
-/// What one is for.
+/// The machine for which a static worker is made.
 pub struct Kind {
     target: &'static str,
     processor: &'static str,
     emulator: Option<&'static str>,
 }
 
-/// For machines like this one.
+/// The static worker for machines like this one.
 pub const AMD64: Kind =
     Kind { target: "x86_64-unknown-linux-musl", processor: "x86_64", emulator: None };
 
-/// For 64-bit ARM.
+/// The static worker for 64-bit ARM.
 pub const ARM64: Kind = Kind {
     target: "aarch64-unknown-linux-musl",
     processor: "aarch64",
     emulator: Some(build::EMULATOR[0]),
 };
 
-/// Zig has musl and the unwinder, which Debian has not, and links Rust's programs with them by
-/// cargo-zigbuild, which maturin's makers keep.
+/// Zig has musl and the unwinder, which Debian lacks. cargo-zigbuild, by the makers of maturin,
+/// links Rust's programs with them.
 const TOOLS: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.0"];
 
-/// Builds it into the folder, and looks whether it is static.
+/// Builds the worker into the folder, and checks that it is static.
 pub fn make(folder: &Path, kind: &Kind) -> Result<()> {
     let built = compile(kind, &["switchml-worker-cli"])?.join("switchml-worker");
     let version = env!("CARGO_PKG_VERSION");
@@ -43,7 +43,7 @@ pub fn make(folder: &Path, kind: &Kind) -> Result<()> {
     check(&worker, kind)
 }
 
-/// Builds the programs of these packages with all that they need; the folder where they are.
+/// Builds the programs of these packages statically. Returns their folder.
 pub fn compile(kind: &Kind, packages: &[&str]) -> Result<PathBuf> {
     let tools = python::with_tools("zig", &TOOLS)?;
     let path = env::var_os("PATH").unwrap_or_default();
@@ -51,13 +51,13 @@ pub fn compile(kind: &Kind, packages: &[&str]) -> Result<PathBuf> {
     let mut cargo = build::command("zigbuild", kind.target)?;
     build::with_std(&mut cargo);
     cargo.args(packages.iter().flat_map(|package| ["-p", package])).arg("--bins").env("PATH", path);
-    // Nothing takes its symbols out afterwards.
+    // The symbols are removed here, because no later step removes them.
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     succeed(&mut cargo)?;
     build::folder(kind.target)
 }
 
-/// Fails if the system's loader, or a library, is needed to start it.
+/// Fails if the worker needs the system's loader or a library to start.
 pub fn check(worker: &Path, kind: &Kind) -> Result<()> {
     let headers =
         text(Command::new("readelf").args(["--program-headers", "--dynamic"]).arg(worker))?;

@@ -13,11 +13,11 @@ use std::{
 };
 use switchml_cli::say;
 
-/// maturin makes wheels, and links them by Zig with an old glibc; auditwheel is Python's own judge
-/// of them.
+/// maturin makes wheels, and links them through Zig with an old glibc; auditwheel is Python's own
+/// tool for checking them.
 const TOOLS: [&str; 3] = ["maturin==1.16.0", "ziglang==0.17.1", "auditwheel==6.8.2"];
 
-/// The oldest systems that a wheel is for: those of 2014, whose glibc is 2.17.
+/// The oldest systems that a wheel supports: systems of 2014, with glibc 2.17.
 const PLATFORM: &str = "manylinux_2_17_x86_64";
 
 /// Builds a wheel into the folder.
@@ -29,13 +29,13 @@ pub fn make(folder: &Path) -> Result<()> {
     maturin.args(["build", "--release", "--locked", "--zig", "--compatibility", "manylinux2014"]);
     maturin.args(["--target", build::AMD64, "--manifest-path"]);
     maturin.arg(cargo::workspace().join("worker-lib/python/Cargo.toml")).arg("--out").arg(folder);
-    // Zig's flags for C would have all other builds do theirs again.
+    // In the usual folder, Zig's flags for C would make all other builds compile C again.
     maturin.arg("--target-dir").arg(build::target_folder()?.join("wheel")).env("PATH", path);
     build::set_environment(&mut maturin)?;
     succeed(&mut maturin)
 }
 
-/// Fails unless the wheel in the folder is what its name says, and ranks that have it add up.
+/// Fails unless the wheel in the folder fits its name, and ranks that use it add up correctly.
 pub fn check(folder: &Path) -> Result<()> {
     let is_wheel = |file: &PathBuf| file.extension().is_some_and(|end| end == "whl");
     let wheel = files(folder)?.into_iter().find(is_wheel).context("no wheel")?;

@@ -1,4 +1,4 @@
-//! What is measured: the options handed to every worker's `switchml-worker bench`.
+//! The options of the benchmark: those handed to every worker's `switchml-worker bench`.
 
 /// Options of the benchmark, as in nccl-tests.
 #[derive(clap::Args)]

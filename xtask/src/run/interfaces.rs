@@ -1,4 +1,4 @@
-//! The aggregator on interfaces that are there already.
+//! Runs the aggregator on existing interfaces.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -12,28 +12,28 @@ use switchml_rack::{
 
 use super::bench::Bench;
 
-/// The largest tensor unless another is asked for. bmv2 interprets its program, some thousand
-/// packets a second.
+/// The default size of the largest tensor. bmv2 interprets its program, at some thousand packets
+/// per second.
 const LARGEST: &str = "64M";
 const LARGEST_ON_BMV2: &str = "64K";
 
-/// How long a worker may run on after the others have ended.
+/// The time that a worker may run after the others have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is run.
+/// The jobs to run.
 #[derive(Clone, Copy)]
 pub struct Load<'a> {
-    /// So many jobs at once, of all workers each.
+    /// The number of jobs at once, each of all workers.
     pub jobs: usize,
-    /// What each does.
+    /// The benchmark of each job.
     pub bench: &'a Bench,
 }
 
-/// Where a worker runs, and the control plane that it joins.
+/// The namespace of a worker, and the control plane that it joins.
 type Place<'a> = (&'a Namespace, &'a str);
 
-/// Runs jobs in a rack of their own, on links of that rate, through the programs in the kernel or
-/// through bmv2.
+/// Runs jobs in a new rack, on links of a given rate, through the programs in the kernel or through
+/// bmv2.
 pub fn in_rack(
     binaries: &Binaries,
     options: RackOptions,
@@ -56,8 +56,8 @@ pub fn in_rack(
     result
 }
 
-/// Runs jobs over several racks, on links and uplinks of that rate, and says what the uplinks
-/// carried.
+/// Runs jobs over several racks, on links and uplinks of a given rate, and prints the bytes that
+/// the uplinks carried.
 pub fn in_racks(
     binaries: &Binaries,
     racks: usize,
@@ -99,7 +99,7 @@ fn uplink_line(rack: usize, uplink: Carried, rank: usize, worker: Carried) -> St
     )
 }
 
-/// Runs jobs on this host's loopback interface, through the software aggregator: without any
+/// Runs jobs on this host's loopback interface, through the software aggregator, without any
 /// privilege.
 pub fn on_loopback(binaries: &Binaries, workers: usize, load: Load) -> Result<()> {
     let host = Namespace::of_host()?;
@@ -110,7 +110,7 @@ pub fn on_loopback(binaries: &Binaries, workers: usize, load: Load) -> Result<()
 }
 
 impl Load<'_> {
-    /// Runs it with a worker of each job in each place.
+    /// Runs the jobs, with a worker of each job in each place.
     fn run(self, binaries: &Binaries, places: &[Place], largest: &str) -> Result<()> {
         let arguments = self.bench.arguments(largest);
         let mut jobs = Vec::new();
@@ -144,7 +144,7 @@ fn start(
         worker.arg("bench").args(arguments);
         worker.args(["--aggregator", control, "--job", &format!("bench-{job}")]);
         worker.args(["--rank", &rank.to_string(), "--world-size", &places.len().to_string()]);
-        // The first job's rank 0 prints the table, and draws its progress, as it goes.
+        // The first job's rank 0 prints the table and its progress while it runs.
         let process = match (job, rank) {
             (0, 0) => namespace.spawn_inherited("worker 0", worker),
             (0, _) => namespace.spawn(&format!("worker {rank}"), worker),
@@ -155,12 +155,12 @@ fn start(
     Ok(processes)
 }
 
-/// Waits for a job's workers; what went wrong. When one fails the others get a moment to end with
-/// an error of their own.
+/// Waits for a job's workers. Returns the errors. When one worker fails, the others get some time
+/// to end with their own error.
 fn wait_for_all(workers: &mut [Process]) -> Vec<String> {
     let mut failures = Vec::new();
-    // No bound: a large benchmark takes its time, and a worker that makes no progress ends by its
-    // own deadline.
+    // No limit: a large benchmark takes its time, and a worker without progress ends at its own
+    // deadline.
     let mut patience = Duration::MAX;
     for worker in workers {
         if let Err(error) = worker.wait_success(patience) {

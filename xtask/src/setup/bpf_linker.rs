@@ -12,7 +12,7 @@ use std::{
 
 pub const VERSION: &str = "0.13.0";
 
-/// Whether the one in `PATH` has the right version and the compiler's LLVM.
+/// Whether the bpf-linker in `PATH` has the right version and the compiler's LLVM.
 pub fn is_there(compiler: &Compiler) -> bool {
     llvm_library(&compiler.sysroot.join("lib")).is_ok_and(|llvm| matches(&llvm))
 }
@@ -63,29 +63,29 @@ fn llvm_library(folder: &Path) -> Result<String> {
         })
 }
 
-/// Whether the bpf-linker in `PATH` starts, has the wanted version and is linked with the library
-/// named `llvm`, whose name holds the compiler's release.
+/// Whether the bpf-linker in `PATH` starts, has the wanted version, and is linked with the library
+/// `llvm`, whose name contains the compiler's release.
 fn matches(llvm: &str) -> bool {
     let Some(linker) = find_in_path("bpf-linker") else { return false };
-    // Cargo leads everything that it starts to the compiler's libraries; the linker must find them
-    // by itself.
+    // Cargo sets LD_LIBRARY_PATH to the compiler's libraries; the linker must find them without it.
     let version = output(Command::new(&linker).arg("--version").env_remove("LD_LIBRARY_PATH"));
     version.is_ok_and(|version| version.trim() == format!("bpf-linker {VERSION}"))
         && fs::read(&linker).is_ok_and(|binary| contains(&binary, llvm.as_bytes()))
 }
 
 fn install(compiler: &Compiler, libraries: &Path, llvm: &str) -> Result<()> {
-    // The linker searches for libLLVM.so, and bpf-linker remembers the folder where it was found:
-    // hence a link for the time of the build in the folder where the library stays.
+    // The build searches for libLLVM.so, and bpf-linker remembers the folder where it was found. So
+    // during the build there is a link in the folder where the library stays.
     let _link = TemporaryLink::create(libraries.join("libLLVM.so"), llvm)?;
     output(
         Command::new("cargo")
             .args(["install", "--locked", "--force", "--quiet", "bpf-linker", "--version", VERSION])
             .args(["--no-default-features", "--features", &format!("llvm-{}", compiler.llvm_major)])
             .env("LLVM_PREFIX", &compiler.sysroot)
-            // It works for a second in each build: compiling it better would take longer.
+            // The linker runs for a second in each build: optimizing it would take longer than it
+            // saves.
             .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
-            // Cargo's own temporary folder, and no flags that were meant for this workspace.
+            // Builds in cargo's own temporary folder, without flags for this workspace.
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("RUSTFLAGS")
             .current_dir("/"),
@@ -108,7 +108,7 @@ struct TemporaryLink(PathBuf);
 
 impl TemporaryLink {
     fn create(link: PathBuf, target: &str) -> Result<Self> {
-        // One that an interrupted run left behind.
+        // Remove a link that an interrupted run left behind.
         if link.is_symlink() {
             fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
         }

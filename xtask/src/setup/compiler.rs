@@ -7,13 +7,13 @@ use std::{path::PathBuf, process::Command};
 /// The compiler's versions and its folder. The source of `core` and the BPF linker must match them
 /// exactly.
 pub struct Compiler {
-    /// Its release, such as `1.95.0`.
+    /// The compiler's release, such as `1.95.0`.
     pub release: String,
-    /// The machine that it runs on, such as `x86_64-unknown-linux-gnu`.
+    /// The machine that the compiler runs on, such as `x86_64-unknown-linux-gnu`.
     pub host: String,
-    /// The major version of its LLVM, such as `22`.
+    /// The major version of the compiler's LLVM, such as `22`.
     pub llvm_major: String,
-    /// The folder it is installed in.
+    /// The folder that the compiler is installed in.
     pub sysroot: PathBuf,
 }
 
@@ -22,7 +22,7 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// If it does not start or says something unheard of.
+    /// If it does not start, or its output has another form.
     pub fn find() -> Result<Self> {
         let version = output(Command::new("rustc").arg("-vV"))?;
         let field = |name: &str| {

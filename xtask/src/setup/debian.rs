@@ -1,5 +1,5 @@
-//! Packages of Debian releases newer than the system's, with an apt that knows nothing of the
-//! system's sources and leaves its lists and caches alone.
+//! Packages of Debian releases newer than the system's, through an apt that ignores the system's
+//! sources and does not touch its lists and caches.
 
 use super::output;
 use anyhow::{Context, Result, bail, ensure};
@@ -9,12 +9,12 @@ use std::{
     process::Command,
 };
 
-/// Where all suites are, if the system's own mirror is not Debian's.
+/// The mirror with all suites, if the system has no mirror of Debian.
 const MIRROR: &str = "http://deb.debian.org/debian";
-/// Signs all suites of Debian; it is part of every Debian system, and of Ubuntu's
+/// The keys that sign all suites of Debian. Every Debian system has this file, and so does Ubuntu's
 /// `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Where Debian has recent compilers, the smallest package list first.
+/// Suites with recent compilers, the smallest package list first.
 const SUITES: [&str; 3] = ["trixie-backports", "testing", "unstable"];
 
 /// Downloads the `package` of an upstream release such as `1.95.0` into the folder `work`, and
@@ -33,11 +33,11 @@ pub fn download(package: &str, release: &str, work: &Path) -> Result<PathBuf> {
     bail!("none of Debian's {} has {package} {release}", SUITES.join(", "))
 }
 
-/// An apt with a folder and suites of its own.
+/// An apt with its own folder and suites.
 pub struct Apt(PathBuf);
 
 impl Apt {
-    /// One that keeps all it has in the folder `work`, and knows these suites.
+    /// An apt that keeps all its files in the folder `work`, and uses these suites.
     ///
     /// # Errors
     ///
@@ -70,26 +70,26 @@ impl Apt {
             .collect())
     }
 
-    /// Downloads a package; its file, which is the caller's to remove.
+    /// Downloads a package. Returns its file, which the caller must remove.
     ///
     /// # Errors
     ///
-    /// If it is not there.
+    /// If there is no such package.
     pub fn download(&self, package: &str) -> Result<PathBuf> {
         let folder = self.0.join("files");
         for file in packages_in(&folder)? {
-            // Of a run that was interrupted.
+            // Remove files of an interrupted run.
             fs::remove_file(file)?;
         }
         output(self.command("apt-get").current_dir(&folder).args(["download", package]))?;
         packages_in(&folder)?.pop().context("apt-get left no package")
     }
 
-    /// Unpacks a package and all that it depends on into a folder, as if the system had none of it.
+    /// Unpacks a package and all its dependencies into a folder, as if the system had none of them.
     ///
     /// # Errors
     ///
-    /// If one of them is not there.
+    /// If one of these packages does not exist.
     pub fn unpack_with_all(&self, package: &str, folder: &Path) -> Result<()> {
         let installed = self.0.join("installed");
         fs::write(&installed, "")?;
@@ -128,7 +128,7 @@ impl Apt {
     }
 }
 
-/// The mirror that this system has its packages from, if it is a Debian.
+/// The mirror of this system's packages, if the system is Debian.
 fn mirror() -> String {
     let mut command = Command::new("apt-get");
     command.args([
@@ -140,7 +140,7 @@ fn mirror() -> String {
         "Component: main",
     ]);
     let listed = output(&mut command).unwrap_or_default();
-    // Those of security updates have no other suites.
+    // Mirrors of security updates have no other suites.
     let found = listed.lines().find(|mirror| !mirror.contains("security"));
     found.unwrap_or(MIRROR).to_owned()
 }

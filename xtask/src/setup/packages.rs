@@ -4,14 +4,14 @@ use super::{announce, or_by_hand, output};
 use anyhow::{Result, bail};
 use std::{env, path::Path, process::Command};
 
-/// What the build and the rack need.
+/// Programs and files that the build and the rack need, and the packages that contain them.
 pub const NEEDED: [(&str, &str); 8] = [
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
     ("nft", "nftables"),
-    // For libFuzzer, which libfuzzer-sys brings along.
+    // A compiler for libFuzzer, whose source libfuzzer-sys contains.
     ("c++", "g++"),
-    // The rest is what libbpf's own sources, which libbpf-sys brings along, need to be built.
+    // The rest is needed to build libbpf, whose source libbpf-sys contains.
     ("make", "make"),
     ("pkg-config", "pkg-config"),
     ("/usr/include/libelf.h", "libelf-dev"),
@@ -30,16 +30,16 @@ pub const MPI: [(&str, &str); 5] = [
     ("/usr/lib/python3/dist-packages/mpi4py", "python3-mpi4py"),
 ];
 
-/// Where the tools of the superuser lie; not in every user's `PATH`.
+/// Folders of the superuser's tools, which are not in every user's `PATH`.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// The packages that are missing, of pairs as in [`ensure`].
+/// The missing packages among pairs as in [`ensure`].
 pub fn missing<'a>(needed: &[(&str, &'a str)]) -> Vec<&'a str> {
     needed.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect()
 }
 
-/// Installs the packages that are missing, of pairs of what must be there and the package that
-/// brings it. A bare name is a program to be found in `PATH`. `why` says who needs them.
+/// Installs missing packages. `needed` has pairs of a file or program and the package that contains
+/// it; a name without a path is a program in `PATH`. `why` says who needs them.
 ///
 /// # Errors
 ///
@@ -63,8 +63,8 @@ pub fn ensure(needed: &[(&str, &str)], why: &str) -> Result<()> {
         );
     }
     announce(&format!("installing Debian packages that {why}: {list}"));
-    // A source of someone else's that cannot be reached must not stop us, so only the
-    // installation's result counts.
+    // An unreachable source of another vendor must not stop the setup, so only the installation's
+    // result counts.
     let _ = apt_get().arg("update").output();
     let installed =
         output(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(&missing));

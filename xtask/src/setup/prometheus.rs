@@ -1,4 +1,4 @@
-//! Debian's Prometheus, unpacked below the target folder: installed, it would run.
+//! Debian's Prometheus, unpacked below the target folder. Installing it would start it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use anyhow::{Result, ensure};
 use super::debian::Apt;
 use super::output;
 
-/// The oldest suite that has it: its programs run with every later C library.
+/// The oldest suite with Prometheus: its programs run with every later C library.
 const SUITE: &str = "bookworm";
 
-/// The folder with `prometheus` and `promtool`, in `target`; downloads them unless they are there.
+/// The folder in `target` with `prometheus` and `promtool`, which are downloaded if they are
+/// missing.
 ///
 /// # Errors
 ///
-/// If Debian's package cannot be had.
+/// If Debian's package cannot be downloaded.
 pub fn fetch(target: &Path) -> Result<PathBuf> {
     let folder = target.join("prometheus");
     let programs = folder.join("usr/bin");
@@ -24,7 +25,7 @@ pub fn fetch(target: &Path) -> Result<PathBuf> {
         return Ok(programs);
     }
     super::announce("downloading Debian's Prometheus, 19 MB, for tests of metrics");
-    // A name of its own until it is complete.
+    // The folder has another name until it is complete.
     let partial = folder.with_extension("partial");
     if partial.exists() {
         fs::remove_dir_all(&partial)?;

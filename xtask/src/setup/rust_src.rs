@@ -11,8 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than rustup needs for its 4 MB on a slow line; without a network it may wait for an
-/// answer for ever.
+/// Longer than rustup needs for its 4 MB on a slow line; without a network it may wait forever.
 const RUSTUP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Whether the source of the compiler's release is there.
@@ -20,7 +19,7 @@ pub fn is_there(compiler: &Compiler) -> bool {
     Source::of(compiler).is_there()
 }
 
-/// Brings the source of exactly the compiler's release: from rustup, or else from Debian.
+/// Installs the source of exactly the compiler's release, from rustup or otherwise from Debian.
 ///
 /// # Errors
 ///
@@ -37,7 +36,7 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
     source.remove_other_release()?;
     let rustup = match fetch_from_rustup() {
         Ok(()) if source.is_there() => return Ok(()),
-        // It believes so: someone removed the files.
+        // rustup assumes so, but someone removed the files.
         Ok(()) => anyhow!("rustup says that it is there, but it is not"),
         Err(error) => error,
     };
@@ -70,8 +69,8 @@ impl Source {
         Self { folder: compiler.sysroot.join("lib/rustlib/src"), release: compiler.release.clone() }
     }
 
-    /// What cargo reads: rustup's folder, which rustup keeps in step with the compiler, or our link
-    /// to an unpacked folder whose name is its release.
+    /// The path that cargo reads: rustup's folder, which rustup updates together with the compiler,
+    /// or our link to an unpacked folder whose name contains its release.
     fn link(&self) -> PathBuf {
         self.folder.join("rust")
     }
@@ -88,20 +87,21 @@ impl Source {
         right_release && self.link().join("library/core/src/lib.rs").is_file()
     }
 
-    /// Removes what we linked for an earlier compiler in the same folder.
+    /// Removes our link for an earlier compiler in the same folder.
     fn remove_other_release(&self) -> Result<()> {
         let Ok(target) = fs::read_link(self.link()) else { return Ok(()) };
         fs::remove_file(self.link())
             .with_context(|| format!("cannot remove {}", self.link().display()))?;
-        // A relative target is ours and lies beside the link; anything else is someone else's.
+        // A relative target is ours and is next to the link; any other target belongs to someone
+        // else.
         if target.is_relative() && target.components().count() == 1 {
             remove_folder(&self.folder.join(target))?;
         }
         Ok(())
     }
 
-    /// Downloads, verifies (apt checks Debian's signature) and unpacks Debian's package beside the
-    /// link, then links it.
+    /// Downloads, verifies (apt checks Debian's signature) and unpacks Debian's package next to the
+    /// link, and then creates the link.
     fn fetch_from_debian(&self) -> Result<()> {
         let work = self.folder.join("unpacking");
         remove_folder(&work)?;

@@ -1,20 +1,20 @@
-//! What the tests said, counted from their output.
+//! The results of tests, counted from their output.
 
-/// What libtest's lines say.
+/// Counts of the results in libtest's lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: usize,
     pub failed: usize,
-    /// Those marked `#[ignore]`, by name.
+    /// Tests marked `#[ignore]`, by name.
     pub ignored: Vec<String>,
-    /// Those begun of which no result was heard, because their program was killed or aborted.
+    /// Tests that have begun but have no result, because their program was killed or aborted.
     pub lost: usize,
 }
 
 impl Counts {
-    /// Takes note of libtest's lines, of which there are three kinds; other lines count nothing:
-    /// `running 13 tests`, `test a::b ... ignored, because`, and `test result: ok. 12 passed; 0
-    /// failed; 1 ignored; 0 measured; …`, which a program that dies does not write.
+    /// Counts a line of libtest. Three kinds of lines count: `running 13 tests`, `test a::b ...
+    /// ignored, because`, and `test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; …`,
+    /// which a program that dies does not write.
     pub fn add(&mut self, line: &str) {
         if let Some((number, _)) =
             line.strip_prefix("running ").and_then(|rest| rest.split_once(" test"))

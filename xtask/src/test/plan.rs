@@ -1,4 +1,4 @@
-//! Which tests run, and what that takes.
+//! The tests to run, and what they need.
 
 use anyhow::Result;
 use switchml_cli::say;
@@ -6,8 +6,8 @@ use switchml_cli::say;
 use super::times::{self, Level};
 use crate::{programs::Program, python, setup};
 
-/// Tests that need what is large to install, by package, program and the beginning of their names:
-/// torch, Open MPI and MPICH, a browser and Prometheus, the schemas of Kubernetes.
+/// Tests that need large dependencies, by package, program and the beginning of their names: torch,
+/// Open MPI and MPICH, a browser and Prometheus, and the schemas of Kubernetes.
 const WITH_FRAMEWORKS: [(&str, &str, &str); 5] = [
     ("switchml-rack", "python", ""),
     ("switchml-rack", "independent_worker", ""),
@@ -16,11 +16,11 @@ const WITH_FRAMEWORKS: [(&str, &str, &str); 5] = [
     ("xtask", "xtask", "package::kubernetes_tests::"),
 ];
 
-/// Where property tests start from, so that their verdict does not depend on chance. `cargo test`
-/// tries other cases each time.
+/// The seed of property tests, which makes their verdict reproducible. A plain `cargo test` tries
+/// other cases each time.
 pub const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "2026");
 
-/// What is to be run.
+/// The dependencies of the tests to run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Whether a test needs Python with torch.
@@ -34,13 +34,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What tests of that level need.
+    /// The dependencies of the tests of a level.
     pub fn of(level: Level) -> Self {
         let all = level == Level::All;
         Self { python: all, watches: all, validates: all, mpi: all }
     }
 
-    /// What the tests need that these arguments of `cargo test` choose.
+    /// The dependencies of the tests that some arguments of `cargo test` choose.
     pub fn chosen(arguments: &[String]) -> Self {
         let names = |wanted: &str| arguments.iter().any(|argument| argument.starts_with(wanted));
         Self {
@@ -51,7 +51,7 @@ impl Plan {
         }
     }
 
-    /// Says what is about to be installed.
+    /// Prints what is about to be installed.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Plan {
     }
 }
 
-/// Says what is about to be run.
+/// Prints what is about to be run.
 pub fn announce(level: Level) {
     let what = match level {
         Level::Usual => {

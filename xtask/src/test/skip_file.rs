@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// The file that tests report to, removed with this value.
+/// The file that tests append to. It is removed when this is dropped.
 pub struct SkipFile(pub PathBuf);
 
 impl SkipFile {

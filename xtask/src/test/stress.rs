@@ -1,5 +1,5 @@
-//! `cargo xtask test --stress N`: the same tests again and again, beside other processes that want
-//! the processors. A test whose verdict depends on that is broken.
+//! `cargo xtask test --stress N`: the same tests again and again, next to other processes that use
+//! the processors. A test whose verdict changes under load is broken.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use crate::{cargo, programs::Program};
 /// Tests that have failed now and then, a name in each line.
 const SUSPECTS: &str = include_str!("suspects.txt");
 
-/// Busy processes for each processor.
+/// Busy processes per processor.
 const LOADS: [usize; 3] = [2, 4, 8];
 
 /// Tests of a program.
@@ -25,8 +25,8 @@ pub struct Chosen {
     tests: Vec<String>,
 }
 
-/// The tests of a level whose names contain one of these; of none, the suspects, and those in files
-/// that differ from the last commit.
+/// The tests of a level whose names contain one of `names`. Without names: the suspects, and the
+/// tests in files that differ from the last commit.
 ///
 /// # Errors
 ///
@@ -51,8 +51,8 @@ pub fn choose(level: Level, programs: &[Program], names: &[String]) -> Result<Ve
     Ok(all)
 }
 
-/// Runs them so often beside each load; `prepare` gives a program its environment. How often each
-/// failed is in the output.
+/// Runs the chosen tests `times` times under each load. `prepare` sets a program's environment. The
+/// output has the failures of each test.
 ///
 /// # Errors
 ///
@@ -88,8 +88,8 @@ fn changed() -> Result<Vec<String>> {
     Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
 }
 
-/// How names of tests in the file go on behind that of a module before it, if the file is one of
-/// the program's package.
+/// The part of test names that stands for a file's module, such as `::module::`, if the file
+/// belongs to the program's package.
 fn module(program: &Program, file: &str) -> Option<String> {
     let file = cargo::workspace().canonicalize().ok()?.join(file);
     let inside = file.strip_prefix(program.folder()).ok()?.with_extension("");
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn suspects_exist() {
         for name in SUSPECTS.lines().filter(|line| !line.starts_with('#')) {
-            // Of a module's tests, its last part; of a test, its name.
+            // For the name of a module, its last part; for a test, the test's name.
             let last = name.trim_end_matches("::").rsplit("::").next().unwrap();
             let mut git = Command::new("git");
             git.current_dir(cargo::workspace()).args(["grep", "--quiet", "--extended-regexp"]);

@@ -1,4 +1,5 @@
-//! How long tests take: measured in each run, recorded in `times.json`, announced from there.
+//! The durations of tests: measured in each run, recorded in `times.json`, and announced from
+//! there.
 
 use std::fs;
 use std::time::Instant;
@@ -9,24 +10,24 @@ use switchml_cli::say;
 
 use crate::cargo;
 
-/// Which tests `cargo xtask test` runs.
+/// The set of tests that `cargo xtask test` runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Those that need no framework, without fuzzing, which compiles all once more.
+    /// Tests that need no framework; without fuzzing, which compiles everything a second time.
     Usual,
     All,
 }
 
-/// What [`Clock::write`] has written in an empty clone, on a machine where nothing else ran.
+/// The output of [`Clock::write`] in an empty clone, on a machine where nothing else ran.
 const RECORD: &str = include_str!("times.json");
 
-/// The times of a whole run, on the machine that is named.
+/// The times of a whole run on one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Times {
-    /// What it was measured on: the processor's name, and how many of them.
+    /// The machine: the processor's name, and the number of processors.
     machine: String,
-    /// Seconds until all was built and installed. Little is left to do in a target folder that is
-    /// warm, and some less without frameworks.
+    /// Seconds until everything was built and installed. It takes far less in a warm target folder,
+    /// and somewhat less without frameworks.
     build: f64,
     parts: Vec<Part>,
 }
@@ -35,16 +36,16 @@ struct Times {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Part {
     name: String,
-    /// Whether it needs no framework.
+    /// Whether the part needs no framework.
     usual: bool,
     /// Seconds by the clock.
     wall: f64,
-    /// Seconds of processors, with all processes that it started and waited for.
+    /// Seconds of processor time, including all processes that the part started and waited for.
     processor: f64,
 }
 
 impl Times {
-    /// Those that are announced.
+    /// The recorded times, which are announced.
     fn recorded() -> Self {
         serde_json::from_str(RECORD).expect("the record is one of times")
     }
@@ -56,7 +57,7 @@ impl Times {
     }
 }
 
-/// How long a run of that level usually takes, as it is announced.
+/// The usual duration of a level's run, as it is announced.
 pub fn announced(level: Level) -> String {
     let times = Times::recorded();
     format!(
@@ -67,7 +68,7 @@ pub fn announced(level: Level) -> String {
     )
 }
 
-/// Whole ones, rounded up.
+/// Whole minutes, rounded up.
 fn minutes(seconds: f64) -> u64 {
     (seconds / 60.0).ceil() as u64
 }
@@ -84,16 +85,16 @@ impl Clock {
         Self { begin: Instant::now(), build: 0.0, parts: Vec::new() }
     }
 
-    /// All is built and installed.
+    /// Notes that everything is built and installed.
     pub fn is_built(&mut self) {
         self.build = self.begin.elapsed().as_secs_f64();
     }
 
-    /// Runs a part, which is among the usual ones or not.
+    /// Runs and measures a part. `usual` says whether it belongs to [`Level::Usual`].
     ///
     /// # Errors
     ///
-    /// The part's.
+    /// The errors of the part.
     pub fn measure<T>(
         &mut self,
         name: &str,
@@ -107,7 +108,7 @@ impl Clock {
         Ok(result)
     }
 
-    /// Prints the parts that took longest, and what the whole took beside what was announced.
+    /// Prints the parts that took longest, and the total duration next to the announced one.
     pub fn report(&mut self, level: Level) {
         const SHOWN: usize = 15;
         self.parts.sort_by(|a, b| b.wall.total_cmp(&a.wall));
@@ -124,7 +125,7 @@ impl Clock {
         say!("took {tests} minutes, after {build} to build; announced: {}", announced(level));
     }
 
-    /// Writes what a run of all tests has measured to `times.json` in the target folder.
+    /// Writes the measurements of a run of all tests to `times.json` in the target folder.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl Clock {
     }
 }
 
-/// The processor's name, and how many of them there are.
+/// The processor's name, and the number of processors.
 fn machine() -> Result<String> {
     let text = fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
     let named = text.lines().find_map(|line| line.strip_prefix("model name"));
@@ -146,7 +147,7 @@ fn machine() -> Result<String> {
     Ok(format!("{name}, {processors} processors"))
 }
 
-/// Seconds of processors that this process's children took which have ended, and theirs.
+/// Seconds of processor time of this process's children that have ended, and of their children.
 fn processor_seconds() -> Result<f64> {
     let text = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
     // The name, in brackets, may have spaces. Fields 16 and 17, cutime and cstime, are the 14th and
@@ -174,7 +175,7 @@ mod tests {
         }
     }
 
-    /// As of the last whole run: whoever adds a program runs all tests anyway.
+    /// The record is of the last whole run: whoever adds a program runs all tests anyway.
     #[test]
     fn the_record_has_each_program() {
         let parts = Times::recorded().parts;

@@ -1,7 +1,7 @@
 //! Whether gradients in 8 bits, with error feedback, train a model as well as f32.
 //!
-//! That is asked of several seeds, because one tells little: rounding changes where training goes
-//! as much as another seed does.
+//! This takes several seeds, because one tells little: rounding changes the course of training as
+//! much as another seed does.
 
 use anyhow::Result;
 use switchml_rack::Training;
@@ -12,17 +12,17 @@ use crate::stats::Mean;
 /// Gradients in 8 bits, as in `examples/report.py`.
 pub const COMPRESSED: [&str; 2] = ["--compression", "fixed8"];
 
-/// Share of the test set that may be wrong beyond what is with f32.
+/// The largest share of the test set that may be wrong in addition to what is wrong with f32.
 const ACCURACY: f64 = 0.005;
 
-/// Part of the loss of the test set by which it may be larger than with f32. The standard error of
-/// that may be half of this.
+/// The largest relative increase of the test set's loss over f32. The standard error of this
+/// increase may be half as large.
 const LOSS: f64 = 0.01;
 
-/// What came of some seeds with f32, and in 8 bits.
+/// Results of some seeds: with f32, and in 8 bits.
 type Pair = [Training; 2];
 
-/// Trains from the same seeds with f32 by Gloo, and in 8 bits.
+/// Trains from the same seeds with f32 and Gloo, and in 8 bits.
 pub fn compare(site: &Site, example: Example) -> Result<Outcome> {
     let seeds = seeds(example).to_string();
     let seeds = ["--seeds", &seeds];
@@ -42,27 +42,27 @@ pub fn compare(site: &Site, example: Example) -> Result<Outcome> {
     })
 }
 
-/// As many as the standard error wants.
+/// The number of seeds that makes the standard error small enough.
 fn seeds(example: Example) -> usize {
     if example == Example::Digits { 128 } else { 4 }
 }
 
-/// Share of the test set that is wrong in 8 bits alone.
+/// The share of the test set that is wrong in 8 bits, minus the share that is wrong with f32.
 fn more_wrong([gloo, bits]: &Pair) -> Mean {
     let pairs = gloo.accuracies.iter().zip(&bits.accuracies);
     Mean::of(&pairs.map(|(gloo, bits)| gloo - bits).collect::<Vec<f64>>())
 }
 
-/// By how much of itself the loss is larger in 8 bits.
+/// The relative increase of the loss in 8 bits.
 fn larger_loss([gloo, bits]: &Pair) -> Mean {
     let pairs = gloo.test_losses.iter().zip(&bits.test_losses);
     Mean::of(&pairs.map(|(gloo, bits)| bits / gloo - 1.0).collect::<Vec<f64>>())
 }
 
-/// What is not as promised.
+/// The goals that are missed.
 fn judge(pair: &Pair) -> Vec<String> {
     let mut missed = Vec::new();
-    // A NaN keeps no promise.
+    // A NaN meets no goal.
     let keeps = |value: f64, limit: f64| value <= limit;
     let wrong = more_wrong(pair);
     if !keeps(wrong.mean, ACCURACY) {
@@ -79,7 +79,7 @@ fn judge(pair: &Pair) -> Vec<String> {
     missed
 }
 
-/// In hundredths, with the standard error.
+/// A mean in percent, with its standard error.
 fn percent(Mean { mean, error }: Mean) -> String {
     format!("{:.2} ± {:.2}", 100.0 * mean, 100.0 * error)
 }
@@ -107,7 +107,7 @@ fn table(example: Example, pair: &Pair) -> String {
 mod tests {
     use super::*;
 
-    /// By seed: what was right in the end, and the loss.
+    /// The results of two seeds: accuracy and loss.
     fn of(seeds: [(f64, f64); 2]) -> Training {
         Training {
             accuracies: seeds.map(|seed| seed.0).to_vec(),
@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    /// With these results in 8 bits.
+    /// Results with f32, and the given ones in 8 bits.
     fn pair(bits: [(f64, f64); 2]) -> Pair {
         [of([(0.75, 1.0); 2]), of(bits)]
     }

@@ -1,4 +1,4 @@
-//! Whether the two train alike: losses, accuracy, and bits.
+//! Whether Gloo and the aggregator train alike: losses, accuracy, and bits.
 
 use std::fmt::Write;
 
@@ -11,28 +11,28 @@ use super::{Backend, Example, Outcome, Site, plot};
 /// which rank the ring begins with it.
 const OTHER_ORDER: [&str; 2] = ["--bucket-cap-mb", "0.01"];
 
-/// Losses may be apart by so many times as much as Gloo's are from themselves in another order:
-/// what is beyond that is not rounding.
+/// The largest difference of losses, as a multiple of the difference between Gloo's losses in two
+/// orders of addition: a larger one is more than rounding.
 const NOISE: f64 = 10.0;
 
-/// They may always be so far apart. Noise grows from step to step, but not alike each time: that of
-/// one order alone may be a hundred times less than another's.
+/// A difference of losses that is always allowed. Noise grows from step to step, but not in the
+/// same way each time: the noise of one order may be a hundred times less than that of another.
 const UNSEEN: f64 = 1e-3;
 
-/// Share of the test set by which the accuracies may be apart.
+/// The largest difference of accuracies, as a share of the test set.
 const ACCURACY: f64 = 0.005;
 
-/// Jobs that differ in who sums up, and in nothing else.
+/// Jobs that differ only in the backend and the order of addition.
 struct Trainings<'a> {
     gloo: &'a Training,
-    /// In another order.
+    /// Gloo, in another order of addition.
     noise: &'a Training,
     ours: Training,
-    /// Once more.
+    /// A second run of `ours`.
     again: Training,
 }
 
-/// Trains as Gloo has, and both again to know what is noise.
+/// Trains like Gloo, and repeats both to find the noise.
 pub fn compare(site: &Site, example: Example, gloo: &Training) -> Result<Outcome> {
     let noise = &site.train(example, Backend::Gloo, &OTHER_ORDER)?;
     let trainings = Trainings {
@@ -51,7 +51,7 @@ pub fn compare(site: &Site, example: Example, gloo: &Training) -> Result<Outcome
     })
 }
 
-/// Of the only seed.
+/// The accuracy of the only seed.
 fn accuracy(training: &Training) -> f64 {
     training.accuracies.first().copied().unwrap_or(f64::NAN)
 }
@@ -124,7 +124,7 @@ fn table(example: Example, trainings: &Trainings<'_>) -> String {
 mod tests {
     use super::*;
 
-    /// Gloo's, of two steps, and in another order, with a noise of 0.001.
+    /// Gloo's results of two steps, and its results in another order, with a noise of 0.001.
     fn of_gloo() -> [Training; 2] {
         let parameters = vec!["a".to_owned(), "b".to_owned()];
         let gloo = Training {
@@ -137,7 +137,7 @@ mod tests {
         [gloo, noise]
     }
 
-    /// Beside these, what went as it should.
+    /// Results that meet all goals, compared with these of Gloo.
     fn good([gloo, noise]: &[Training; 2]) -> Trainings<'_> {
         let ours = Training { losses: vec![2.0, 1.005], ..gloo.clone() };
         Trainings { gloo, noise, again: ours.clone(), ours }

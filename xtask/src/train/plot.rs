@@ -9,7 +9,7 @@ use switchml_rack::Training;
 use super::Example;
 use crate::plot::{Area, COLOURS, FONT, draw};
 
-/// What is called so is drawn so; a point for each step, from the first one on.
+/// A named curve: a point for each step, from the first one on.
 struct Line {
     name: &'static str,
     points: Vec<f64>,
@@ -24,15 +24,15 @@ struct Frame<'a> {
     label: &'a dyn Fn(&f64) -> String,
 }
 
-/// Losses by step above, and below by how much they are apart from Gloo's. `noise` is Gloo's in
-/// another order.
+/// Plots losses by step, and below them their differences from Gloo's. `noise` has Gloo's losses in
+/// another order of addition.
 pub fn losses(
     example: Example,
     gloo: &Training,
     noise: &Training,
     ours: &Training,
 ) -> Result<String> {
-    // The one lies upon the other.
+    // One curve is drawn on top of the other.
     let curves = [
         Line {
             name: "Gloo",
@@ -62,7 +62,7 @@ pub fn losses(
     })
 }
 
-/// What is less apart is drawn here, as a power of ten: nothing has a logarithm at 0.
+/// The smallest difference that is drawn, as a power of ten: 0 has no logarithm.
 const LEAST: f64 = -9.0;
 
 fn exponents(training: &Training, from: &Training) -> Vec<f64> {
@@ -85,7 +85,8 @@ pub fn bits(example: Example, [gloo, bits]: &[Training; 2]) -> Result<String> {
     draw(|area| chart(area, &frame, &lines))
 }
 
-/// Times of steps by the names of ways to train, in the order in which they were made, in all runs.
+/// Times of steps in all runs, in the order in which they were made, by the name of each way to
+/// train.
 pub fn times<'a>(ways: impl Iterator<Item = (&'static str, &'a [Vec<f64>])>) -> Result<String> {
     let line = |(number, (name, runs)): (usize, (&'static str, &[Vec<f64>]))| Line {
         name,

@@ -1,4 +1,4 @@
-//! Time of the calls that sharded training is made of, and of its steps.
+//! Times of the calls that sharded training uses, and of its steps.
 
 use std::fmt::Write;
 
@@ -8,16 +8,17 @@ use switchml_rack::{Shaping, Training};
 use super::{Backend, Example, Outcome, Site, plot};
 use crate::stats::Spread;
 
-/// Of the links, in bits per second.
+/// The links' rate in bits per second.
 const RATE: u64 = 1_000_000_000;
 
-/// Steps before the timed ones: allocation, and the first look at what comes when.
+/// Steps before the timed ones: allocation, and the profiling of the order of calls.
 const WARMUP: usize = 2;
 
-/// How far losses may be apart. Sums are in fixed point here, and in another order there.
+/// The largest difference of losses. Our sums are in fixed point, and Gloo's in another order.
 const TOLERANCE: f64 = 1e-3;
 
-/// What is measured: the script's word for it, what it is, and Gloo's time to ours at least.
+/// The measurements: the script's name of each, its description, and the least ratio of Gloo's time
+/// to ours.
 const STEPS: [(&str, &str, Option<f64>); 6] = [
     ("scatter", "reduce-scatter of 16 MiB", Some(1.0)),
     ("gather", "all-gather of 16 MiB", Some(1.0)),
@@ -71,7 +72,7 @@ pub fn compare(site: &Site, runs: usize) -> Result<Outcome> {
             cell(&gloo),
             cell(&ours)
         );
-        // What is measured shows, should a later script fail.
+        // The result is printed at once, in case a later script fails.
         eprintln!("train: {row}");
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{row}");

@@ -1,4 +1,4 @@
-//! Time of a training step where communication takes most of it.
+//! The time of a training step that communication dominates.
 
 use std::fmt::Write;
 
@@ -9,11 +9,11 @@ use super::bits::COMPRESSED;
 use super::{Backend, Example, Outcome, Site, plot};
 use crate::stats::Spread;
 
-/// Of the links, in bits per second.
+/// The links' rate in bits per second.
 const RATE: u64 = 1_000_000_000;
 
-/// Steps before the timed ones: allocation, DDP's second look at its buckets, and those that
-/// PowerSGD takes as they are.
+/// Steps before the timed ones: allocation, DDP's rebuilding of its buckets, and the steps that
+/// PowerSGD does not compress.
 const WARMUP: usize = 2;
 
 /// A way to average gradients.
@@ -21,12 +21,13 @@ struct Way {
     name: &'static str,
     backend: Backend,
     arguments: &'static [&'static str],
-    /// Gloo's time to its, at least: where it is a goal. A ring of four moves 1.5 times the bytes.
+    /// The least ratio of Gloo's time to this one's, if it is a goal. A ring of four moves 1.5
+    /// times the bytes.
     goal: Option<f64>,
 }
 
-/// The first is what others are compared with. PowerSGD makes calls in callbacks, whose order is
-/// sure with one bucket alone.
+/// The ways to compare; the first is the baseline. PowerSGD makes calls in callbacks, whose order
+/// is fixed only with a single bucket.
 const WAYS: [Way; 6] = [
     Way { name: "Gloo", backend: Backend::Gloo, arguments: &[], goal: None },
     Way { name: "switchml", backend: Backend::Switchml, arguments: &[], goal: Some(1.35) },
@@ -64,7 +65,7 @@ pub fn compare(site: &Site, runs: usize) -> Result<Outcome> {
     let _shaped = (Shaping::new(&site.ours, RATE)?, Shaping::new(&site.gloo, RATE)?);
     let mut times: [Times; WAYS.len()] = Default::default();
     for run in 0..runs {
-        // None always follows the same other.
+        // The order rotates, so that no way always follows the same other one.
         for turn in (0..WAYS.len()).map(|turn| (turn + run) % WAYS.len()) {
             let Way { backend, arguments, .. } = &WAYS[turn];
             let training = site.train(Example::Wide, *backend, arguments)?;
@@ -74,7 +75,7 @@ pub fn compare(site: &Site, runs: usize) -> Result<Outcome> {
     let ratios: Vec<Spread> =
         times.iter().map(|runs| Spread::of_ratios(&medians(&times[0]), &medians(runs))).collect();
     let missed = WAYS.iter().zip(&ratios).filter_map(|(way, ratio)| {
-        // As in the benchmark: when the better quartile misses it too.
+        // A goal is missed only if the better quartile misses it, too, as in the benchmark.
         let goal = way.goal.filter(|goal| ratio.high < *goal)?;
         let Way { name, .. } = way;
         Some(format!("wide, {name}: {:.2} times Gloo's step rate, goal {goal}", ratio.median))

@@ -1,9 +1,9 @@
 //! Modules do not import each other in a circle.
 //!
-//! A module and those below it are one unit: a module may build on the modules in it, and they may
-//! use what it defines for them. So what counts is who imports whom among the modules that lie
-//! side by side, each with all that is below it. Imports through a re-export are those of the
-//! module that defines the thing. Code for tests does not count.
+//! A module and its submodules are one unit: a module may build on its submodules, and they may use
+//! its items. So only imports between sibling modules count, each with all its submodules. An
+//! import through a re-export counts as an import of the module that defines the item. Code for
+//! tests does not count.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,8 +17,8 @@ use super::{
     modules::{Edge, Modules},
 };
 
-/// Checks the crates of the workspace in `folder` that these files are the roots of: libraries,
-/// programs, tests and examples.
+/// Checks the crates of the workspace in `folder` with these root files: libraries, programs, tests
+/// and examples.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     super::links::resolve(Path::new(""), path.strip_prefix(root).unwrap_or(path))
 }
 
-/// Modules side by side, by name, and whom each imports, with the place where it does.
+/// Sibling modules by name; for each the modules that it imports, with the place of the import.
 type Siblings<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a Edge>>;
 
 /// One finding for each group of modules that import each other: its shortest circle.

@@ -1,10 +1,10 @@
-//! Python functions have at most 70 lines. Clippy checks those in Rust.
+//! Python functions have at most 70 lines. Clippy checks functions in Rust.
 
 use std::path::Path;
 
 use super::{Finding, has_extension};
 
-/// As `too-many-lines-threshold` in `clippy.toml`.
+/// The same limit as `too-many-lines-threshold` in `clippy.toml`.
 const LINES: usize = 70;
 
 pub fn check(path: &Path, text: &str) -> Vec<Finding> {
@@ -28,7 +28,7 @@ pub fn check(path: &Path, text: &str) -> Vec<Finding> {
     lines.iter().enumerate().filter_map(long).collect()
 }
 
-/// How many lines up to the last one that is further to the right than `indent`, or closes the
+/// The number of lines up to the last one that is indented more than `indent`, or that closes the
 /// brackets of the function's head.
 fn body(lines: &[&str], indent: usize) -> usize {
     let belongs = |line: &&&str| {

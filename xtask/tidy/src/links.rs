@@ -23,14 +23,14 @@ pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
             .with_context(|| format!("cannot read {}", path.display()))?;
         documents.insert(path.clone(), Document::parse(&text));
     }
-    // A folder exists if there is a file in it.
+    // A folder exists if it contains a file.
     let existing = files.iter().flat_map(|path| path.ancestors()).collect();
     Ok(findings(&documents, &existing))
 }
 
-/// What matters of a Markdown file.
+/// The links and anchors of a Markdown file.
 struct Document {
-    /// With their lines.
+    /// The links, with their lines.
     links: Vec<(usize, String)>,
     anchors: BTreeSet<String>,
 }
@@ -64,7 +64,7 @@ impl Document {
         document
     }
 
-    /// Where several headings read alike, those after the first have numbers.
+    /// Adds an anchor. If several headings have the same text, all after the first get numbers.
     fn add_anchor(&mut self, name: &str) {
         let numbered = (1..).map(|number| format!("{name}-{number}"));
         let free = std::iter::once(name.to_owned())
@@ -80,7 +80,7 @@ impl Document {
     }
 }
 
-/// What GitHub makes of a heading.
+/// The anchor that GitHub makes of a heading.
 fn anchor(heading: &str) -> String {
     let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     heading.to_lowercase().chars().filter(is_kept).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -98,7 +98,7 @@ fn findings(documents: &BTreeMap<PathBuf, Document>, existing: &BTreeSet<&Path>)
     findings
 }
 
-/// What is wrong with a link in this file.
+/// The error in a link of the file `from`, if any.
 fn broken(
     from: &Path,
     link: &str,
@@ -134,7 +134,7 @@ fn broken(
     })
 }
 
-/// Where a relative path leads to from a folder.
+/// The target of a relative path, seen from a folder.
 pub fn resolve(folder: &Path, relative: &Path) -> PathBuf {
     let mut path = folder.to_owned();
     for component in relative.components() {

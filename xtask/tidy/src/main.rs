@@ -1,13 +1,13 @@
-//! What no compiler checks of the text, for `cargo xtask tidy`. Each finding is one line,
+//! Checks of the text that no compiler makes, for `cargo xtask tidy`. Each finding is one line,
 //! `file:line: what is wrong; what is allowed`.
 //!
-//! It is a program of its own because parsers of Rust and Markdown take long to compile, and
-//! `cargo xtask run` needs none.
+//! This is a separate program because parsers of Rust and Markdown take long to compile, and `cargo
+//! xtask run` needs none.
 //!
 //! | module | what it checks |
 //! | --- | --- |
 //! | [`width`] | lines of code and prose have at most 100 columns |
-//! | [`functions`] | Python functions have at most 70 lines; for Rust, clippy says so (`clippy.toml`) |
+//! | [`functions`] | Python functions have at most 70 lines; clippy checks Rust (`clippy.toml`) |
 //! | [`circles`] | modules do not import each other in a circle |
 //! | [`links`] | links in Markdown lead to files and headings that exist |
 //! | [`rules`] | every rule of the protocol that is cited exists |
@@ -44,10 +44,10 @@ struct Tidy {
 /// A line that breaks a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
-    /// Below the workspace's root.
+    /// The file, relative to the workspace's root.
     path: PathBuf,
     line: usize,
-    /// What is wrong, and what is allowed.
+    /// The error, and what is allowed.
     text: String,
 }
 
@@ -93,7 +93,7 @@ fn check(Tidy { folder, roots }: &Tidy) -> Result<()> {
     }
 }
 
-/// All files that git has or would take, below the workspace's root.
+/// All files that git tracks or would add, relative to the workspace's root.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
         .current_dir(folder)
@@ -103,11 +103,11 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     let names = String::from_utf8(output.stdout).context("a file's name is not UTF-8")?;
     let names = names.split_terminator('\0').map(PathBuf::from);
-    // Those that are deleted and not yet committed are listed, too.
+    // Git also lists files that are deleted but not yet committed.
     Ok(names.filter(|path| folder.join(path).is_file()).collect())
 }
 
-/// Whether the file's name ends in one of these.
+/// Whether the file's name has one of the extensions.
 fn has_extension(path: &Path, extensions: &[&str]) -> bool {
     path.extension().is_some_and(|extension| extensions.iter().any(|other| extension == *other))
 }

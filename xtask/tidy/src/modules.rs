@@ -10,34 +10,34 @@ use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Attribute, Item, UseTree};
 
-/// A module's place: the names on the way from the root, which has none.
+/// A module's path: the names from the root to it; empty for the root.
 pub type Place = Vec<String>;
 
 /// A path that a module names.
 struct Import {
-    /// As written, but without what it is called here: `["crate", "a", "B"]`.
+    /// The path as written, without a local alias: `["crate", "a", "B"]`.
     path: Vec<String>,
     line: usize,
 }
 
-/// One module, in a file of its own or not.
+/// One module, with or without its own file.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
     imports: Vec<Import>,
-    /// What `use` gives names here.
+    /// Names that `use` defines here, and their paths.
     names: BTreeMap<String, Vec<String>>,
     /// `use path::*`
     globs: Vec<Vec<String>>,
-    /// What is defined here, other modules aside.
+    /// Items that are defined here, except for modules.
     items: Vec<String>,
 }
 
-/// All modules of a crate, but those for tests only.
+/// All modules of a crate, except for those that only tests use.
 #[derive(Default)]
 pub struct Modules(BTreeMap<Place, Module>);
 
-/// That one module imports another, and where it does first.
+/// The import of one module by another, and the place of the first such import.
 #[derive(Debug)]
 pub struct Edge {
     pub from: Place,
@@ -94,7 +94,7 @@ impl Modules {
         Ok(())
     }
 
-    /// Which modules import which, a pair once.
+    /// The pairs of modules of which one imports the other, each pair once.
     pub fn edges(&self) -> Vec<Edge> {
         let mut edges = BTreeMap::new();
         for (from, module) in &self.0 {
@@ -109,8 +109,8 @@ impl Modules {
             .collect()
     }
 
-    /// The module where what this path means is defined; `None` if it is of another crate.
-    /// `depth`: how many re-exports led here, which may go in circles.
+    /// The module that defines the item of this path; `None` if it is in another crate. `depth` is
+    /// the number of re-exports followed so far, which may form a circle.
     fn resolve(&self, from: &Place, path: &[String], depth: usize) -> Option<Place> {
         let (first, mut rest) = path.split_first()?;
         let mut place = match first.as_str() {
@@ -197,8 +197,8 @@ impl Module {
         self.names.insert(called, full);
     }
 
-    /// Takes note of the paths in code that begin at the crate's root or the module above. In
-    /// tokens, for macros' arguments are nothing else.
+    /// Records the paths in code that begin with `crate` or `super`. It searches tokens, because
+    /// the arguments of macros are only tokens.
     fn add_paths(&mut self, tokens: TokenStream) {
         let mut tokens = tokens.into_iter().peekable();
         while let Some(token) = tokens.next() {
@@ -226,7 +226,7 @@ impl Module {
     }
 }
 
-/// Where the file of a module is that another declares, and the folder of those that it declares.
+/// The file of a module that another one declares, and the folder of the module's submodules.
 fn find(
     declaring: &Path,
     folder: &Path,
@@ -257,7 +257,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     Some(text.value())
 }
 
-/// Whether it is compiled for tests only.
+/// Whether the attributes say that the item is compiled for tests only.
 fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
@@ -282,7 +282,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// What the item is called.
+/// The item's name.
 fn name(item: &Item) -> Option<&Ident> {
     match item {
         Item::Const(item) => Some(&item.ident),

@@ -1,4 +1,4 @@
-//! Every test that a document names, as `path/file.rs::test`, is there.
+//! Every test that a document names, as `path/file.rs::test`, exists.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     for path in files.iter().filter(|path| has_extension(path, &["md"])) {
         let text = fs::read_to_string(root.join(path))
             .with_context(|| format!("cannot read {}", path.display()))?;
-        // A file that is not there has no tests.
+        // A missing file has no tests.
         let source = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
         findings.extend(missing(path, &text, source));
     }

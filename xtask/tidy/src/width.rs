@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::{Finding, has_extension};
 
-/// As `max_width` in `rustfmt.toml`.
+/// The same limit as `max_width` in `rustfmt.toml`.
 const COLUMNS: usize = 100;
 
-/// Files of code and prose, by how their names end.
+/// File extensions of code and prose.
 const CHECKED: [&str; 11] = ["rs", "p4", "py", "pyi", "c", "h", "cpp", "toml", "proto", "sh", "md"];
-/// One without an extension.
+/// A script without an extension.
 const SCRIPT: &str = ".ci/run";
-/// What programs write: reports of measurements, and files that others read as they are.
+/// Folders of generated files: reports of measurements, and files that others read unchanged.
 const GENERATED: [&str; 1] = ["docs/plots"];
 
 pub fn check(path: &Path, text: &str) -> Vec<Finding> {
@@ -30,12 +30,12 @@ pub fn check(path: &Path, text: &str) -> Vec<Finding> {
     text.lines().enumerate().filter_map(wide).collect()
 }
 
-/// Rows of Markdown tables cannot, in documents and in comments; nor can a single word, such as a
-/// URL.
+/// Whether a line can be broken. Rows of Markdown tables in documents and comments cannot, and
+/// neither can a single word, such as a URL.
 fn can_be_broken(line: &str) -> bool {
     let comment = line.trim_start().trim_start_matches(['/', '!', '#', '*']).trim_start();
     let content = comment.strip_prefix("- ").unwrap_or(comment);
-    // What a reference in Markdown stands for: `[name]: URL`.
+    // The target of a Markdown reference: `[name]: URL`.
     let content = match content.split_once("]: ") {
         Some((name, url)) if name.starts_with('[') => url,
         _ => content,

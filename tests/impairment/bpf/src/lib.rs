@@ -1,5 +1,4 @@
-//! What the BPF program and its loader share: the keys and values of the maps, and the random
-//! numbers.
+//! Shared by the BPF program and its loader: keys and values of the maps, and the random numbers.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -12,34 +11,34 @@ pub const MAX_FRAME: usize = 14 + 3500;
 /// The farthest that a frame may be moved back, in frames.
 pub const MAX_DISTANCE: u32 = 1024;
 
-/// What the program counts, per direction.
+/// The program's counters, per direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
     /// Frames of the aggregation protocol that came in.
     Frames,
-    /// Of those, lost.
+    /// Frames lost.
     Lost,
-    /// Sent twice.
+    /// Frames sent twice.
     Duplicated,
-    /// Held back.
+    /// Frames held back.
     Reordered,
-    /// With a bit flipped in the headers: IP, UDP or the protocol's own.
+    /// Frames with a flipped bit in the headers: IP, UDP or the protocol's own.
     Corrupted,
-    /// With a bit flipped in the payload.
+    /// Frames with a flipped bit in the payload.
     Flipped,
-    /// Held back earlier, and sent.
+    /// Frames held back earlier, and now sent.
     Released,
-    /// To be held back, but sent at once: [`ROOM`] others were.
+    /// Frames sent at once instead of being held back, because [`ROOM`] others were held.
     NoRoom,
-    /// Frames that the kernel refused to send or to change, lost against the plan.
+    /// Frames that the kernel refused to send or to change, lost without intent.
     Failed,
 }
 
 impl Counter {
     /// Number of counters.
     pub const COUNT: usize = 9;
-    /// All, in their order, with the names that users see.
+    /// All counters in their order, with the names that users see.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Frames, "frames"),
         (Self::Lost, "lost"),
@@ -53,7 +52,8 @@ impl Counter {
     ];
 }
 
-/// How likely each fault is: a fault happens to a frame when a random 32-bit number is below.
+/// How likely each fault is: a fault happens to a frame when a random 32-bit number is below its
+/// threshold.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -69,8 +69,8 @@ pub struct Thresholds {
     pub corruption: u32,
     /// A flipped bit in the payload.
     pub flips: u32,
-    /// A frame that is held back comes after 1 to this many later ones, at most [`MAX_DISTANCE`];
-    /// later if there was no frame to send it after.
+    /// Largest number of later frames, at most [`MAX_DISTANCE`], after which a held frame is sent;
+    /// it may be later if no frame comes to send it after.
     pub distance: u32,
 }
 
@@ -81,17 +81,17 @@ pub struct Thresholds {
 )]
 #[repr(C)]
 pub struct Direction {
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Frames of the protocol so far. Written by the program alone, as are the counters.
+    /// Frames of the protocol so far. Only the program writes this, and the counters.
     pub sequence: u64,
-    /// By [`Counter`].
+    /// The counters, by [`Counter`].
     pub counters: [u64; Counter::COUNT],
-    /// Index of the interface to which frames go.
+    /// Index of the interface that frames are sent to.
     pub to: u32,
     /// First of the [`ROOM`] entries of the map `HELD` that are this direction's.
     pub first_held: u32,
-    /// What happens to frames.
+    /// The faults of frames.
     pub faults: Thresholds,
 }
 
@@ -103,28 +103,28 @@ pub struct Held {
     pub state: u32,
     /// Length of the frame.
     pub len: u32,
-    /// It is sent after the frame of that number.
+    /// The number of the frame after which this one is sent.
     pub due: u64,
     /// The frame.
     pub bytes: [u8; MAX_FRAME.next_multiple_of(8)],
 }
 
 impl Held {
-    /// No frame is here.
+    /// The entry is free.
     pub const FREE: u32 = 0;
-    /// A frame is being written or read.
+    /// The entry is being written or read.
     pub const BUSY: u32 = 1;
-    /// A frame is here.
+    /// The entry holds a frame.
     pub const FULL: u32 = 2;
 }
 
-/// The random word number `draw` for frame `number`, the same for the same seed: what happens to a
-/// frame depends on its place in its direction alone, not on which CPU sees it or when.
+/// The random word number `draw` for frame `number`, the same for the same seed: the faults of a
+/// frame depend only on its place in its direction, not on which CPU sees it or when.
 ///
 /// SplitMix64 (Steele, Lea and Flood) as a function of its counter.
 #[inline(always)]
 pub const fn random(seed: u64, number: u64, draw: u64) -> u64 {
-    /// More than there are draws for a frame.
+    /// A number larger than the number of draws for a frame.
     const DRAWS: u64 = 8;
     let counter = number.wrapping_mul(DRAWS).wrapping_add(draw).wrapping_add(1);
     let mut word = seed.wrapping_add(counter.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -133,8 +133,8 @@ pub const fn random(seed: u64, number: u64, draw: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// A number from 0 to `bound` - 1 out of a random word's upper half; by multiplication, for a BPF
-/// program that might divide by zero does not build.
+/// A number from 0 to `bound` - 1 from a random word's upper half; computed by multiplication,
+/// because a BPF program that might divide by zero does not build.
 #[inline(always)]
 pub const fn below(bound: u32, random: u64) -> u32 {
     (((random >> 32) * bound as u64) >> 32) as u32

@@ -1,12 +1,12 @@
-//! A bad link: a tc program at the ingress of each end of a wire, which sends every frame out of
-//! the other end, or not.
+//! A bad link: a tc program at the ingress of each end of a wire, which sends each frame out of the
+//! other end, or drops it.
 //!
 //! Program: `impair`. Maps: `DIRECTIONS` and `HELD`, see the library of this crate.
 //!
-//! Only frames of the aggregation protocol are impaired; what else there is (ARP, the control
-//! plane's TCP) passes as it is. A frame is held back by keeping its bytes while others pass.
-//! Nothing but a frame can make the program run, so one that is held when traffic ends comes out
-//! when there is traffic again, as late as that may be.
+//! Only frames of the aggregation protocol are impaired; other traffic (ARP, the control plane's
+//! TCP) passes unchanged. A frame is held back by storing its bytes while others pass. Only a frame
+//! can make the program run, so a frame that is held when traffic ends is sent when there is
+//! traffic again, however late.
 #![no_std]
 #![no_main]
 // The entry point that the `classifier` macro makes has no documentation.
@@ -29,7 +29,7 @@ use switchml_protocol::DATA_PORT;
 use switchml_protocol::frame::{Envelope, Ipv4, Ipv6};
 use switchml_protocol::header::HEADER_LEN;
 
-/// Both directions of as many links as a rack may have.
+/// Both directions of each link that a rack may have.
 const MAX_DIRECTIONS: usize = 32;
 
 #[btf_map]
@@ -41,14 +41,14 @@ const ETHERNET: u32 = 14;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xDD];
 const UDP: u8 = 17;
-/// Of UDP's header.
+/// Length of the UDP header.
 const UDP_LEN: usize = 8;
 
-// Relaxed or acquire-release atomics miscompile on this target when their result is used:
-// sequentially consistent ones.
+// Relaxed or acquire-release atomics miscompile on this target when their result is used, so these
+// are sequentially consistent.
 const ORDER: AtomicOrdering = AtomicOrdering::SeqCst;
 
-/// What each random word of a frame decides.
+/// The decision that each random word of a frame makes.
 #[repr(u64)]
 enum Draw {
     Loss,
@@ -61,11 +61,11 @@ enum Draw {
     FlippedBit,
 }
 
-/// Sends a frame on, or not.
+/// Sends a frame on, or drops it.
 #[classifier]
 pub fn impair(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
-    // SAFETY: the context is that of the running program.
+    // SAFETY: the context is the one of the running program.
     let from = unsafe { (*skb).ifindex };
     let Some(direction) = DIRECTIONS.get_ptr_mut(from) else { return TC_ACT_OK };
     let wire = Wire { skb, direction };
@@ -75,7 +75,7 @@ pub fn impair(ctx: TcContext) -> i32 {
     }
 }
 
-/// A frame, and the direction in which it goes.
+/// A frame, and its direction.
 struct Wire {
     skb: *mut __sk_buff,
     /// Stays valid while the program runs. User space writes to it before the program is attached.
@@ -83,10 +83,10 @@ struct Wire {
 }
 
 impl Wire {
-    /// What becomes of a frame of the protocol, whose headers end there: the verdict.
+    /// Impairs a frame of the protocol, whose headers end at `headers`. Returns the verdict.
     #[inline(always)]
     fn impair(&self, headers: u32) -> i32 {
-        // SAFETY: `direction` is valid; the counter is changed by atomics alone.
+        // SAFETY: `direction` is valid; the counter is only changed by atomics.
         let number =
             unsafe { atomic_xadd::<u64, u64, ORDER>(&raw mut (*self.direction).sequence, 1) };
         self.count(Counter::Frames);
@@ -123,7 +123,7 @@ impl Wire {
             self.count(Counter::Corrupted);
             self.flip(ETHERNET, headers - ETHERNET, self.random(number, Draw::CorruptedBit));
         }
-        // SAFETY: the context is that of the running program.
+        // SAFETY: the context is the one of the running program.
         let len = unsafe { (*self.skb).len };
         if len > headers && self.happens(number, Draw::Flips, faults.flips) {
             self.count(Counter::Flipped);
@@ -136,7 +136,7 @@ impl Wire {
     fn flip(&self, start: u32, len: u32, random: u64) {
         let offset = start + below(len, random);
         let mut byte = 0u8;
-        // SAFETY: the context is that of the running program, and the pointer is to one byte.
+        // SAFETY: the context is the one of the running program, and the pointer is to one byte.
         let loaded =
             unsafe { bpf_skb_load_bytes(self.skb.cast(), offset, (&raw mut byte).cast(), 1) };
         let flipped = byte ^ 1 << (random & 7);
@@ -148,10 +148,10 @@ impl Wire {
         }
     }
 
-    /// Keeps the frame for later; false when there is no room.
+    /// Holds the frame back; false when there is no room.
     #[inline(always)]
     fn hold_back(&self, number: u64) -> bool {
-        // SAFETY: the context is that of the running program.
+        // SAFETY: the context is the one of the running program.
         let len = unsafe { (*self.skb).len };
         let Some(held) = self.find(|held| take(held, Held::FREE)) else {
             self.count(Counter::NoRoom);
@@ -159,9 +159,9 @@ impl Wire {
         };
         let distance = self.direction().faults.distance.clamp(1, MAX_DISTANCE);
         let due = number + 1 + u64::from(below(distance, self.random(number, Draw::Distance)));
-        // The verifier must see that what it compares is what it passes on.
+        // The verifier must see that the compared value is the one passed on.
         let len = core::hint::black_box(len);
-        // SAFETY: the entry is this run's alone since `take`.
+        // SAFETY: only this run uses the entry since `take`.
         let bytes = unsafe { (&raw mut (*held).bytes).cast() };
         let state = if (1..=MAX_FRAME as u32).contains(&len)
             // SAFETY: the frame fits into the entry.
@@ -203,15 +203,15 @@ impl Wire {
         })
     }
 
-    /// Sends a frame that was held back, instead of the current one.
+    /// Sends a held frame in place of the current one.
     #[inline(always)]
     fn release(&self, held: *mut Held) -> i32 {
-        // SAFETY: the entry is this run's alone.
+        // SAFETY: only this run uses the entry.
         let len = core::hint::black_box(unsafe { (*held).len });
         // SAFETY: as above.
         let bytes = unsafe { (&raw const (*held).bytes).cast() };
         let written = (1..=MAX_FRAME as u32).contains(&len)
-            // SAFETY: the context is that of the running program; the entry holds `len` bytes.
+            // SAFETY: the context is the one of the running program; the entry holds `len` bytes.
             && unsafe {
                 bpf_skb_change_tail(self.skb, len, 0) == 0
                     && bpf_skb_store_bytes(self.skb, 0, bytes, len, 0) == 0
@@ -225,7 +225,7 @@ impl Wire {
         self.redirect()
     }
 
-    /// The first of the direction's entries for which `f` is true.
+    /// The first entry of the direction for which `f` is true.
     #[inline(always)]
     fn find(&self, f: impl Fn(*mut Held) -> bool) -> Option<*mut Held> {
         let first = self.direction().first_held;
@@ -241,7 +241,7 @@ impl Wire {
     /// Sends a copy of the frame.
     #[inline(always)]
     fn send_copy(&self) {
-        // SAFETY: the context is that of the running program.
+        // SAFETY: the context is the one of the running program.
         if unsafe { bpf_clone_redirect(self.skb, self.direction().to, 0) } < 0 {
             self.count(Counter::Failed);
         }
@@ -274,19 +274,19 @@ impl Wire {
 
     #[inline(always)]
     fn direction(&self) -> &Direction {
-        // SAFETY: the pointer is valid; the fields that change are not read through this.
+        // SAFETY: the pointer is valid; fields that change are not read through this reference.
         unsafe { &*self.direction }
     }
 }
 
-/// Takes an entry that is in this state; false when it is not.
+/// Takes an entry that is in this state; false if it is not.
 #[inline(always)]
 fn take(held: *mut Held, state: u32) -> bool {
-    // SAFETY: the entry of a map stays valid; its state is changed by atomics alone.
+    // SAFETY: the entry of a map stays valid; its state is only changed by atomics.
     unsafe { atomic_cxchg::<u32, ORDER, ORDER>(&raw mut (*held).state, state, Held::BUSY).1 }
 }
 
-/// Lets others have an entry that was taken.
+/// Releases an entry that was taken.
 #[inline(always)]
 fn give_back(held: *mut Held, state: u32) {
     // SAFETY: as in `take`.
@@ -296,7 +296,7 @@ fn give_back(held: *mut Held, state: u32) {
 /// Length of Ethernet, IP and UDP headers, if the frame is UDP to or from the data plane's port.
 #[inline(always)]
 fn envelope_len(skb: *mut __sk_buff) -> Option<usize> {
-    // EtherType to the protocol of IPv4; that of IPv6 comes before.
+    // EtherType up to IPv4's protocol field; IPv6's comes earlier.
     let start: [u8; 12] = load(skb, 12)?;
     let len = match ([start[0], start[1]], start[2] >> 4) {
         (ETHERTYPE_IPV4, 4) if start[2] == 0x45 && start[11] == UDP => Envelope::<Ipv4>::LEN,
@@ -308,11 +308,11 @@ fn envelope_len(skb: *mut __sk_buff) -> Option<usize> {
     (is_ours(ports[0], ports[1]) || is_ours(ports[2], ports[3])).then_some(len)
 }
 
-/// Bytes of the frame from `offset` on, if it is that long.
+/// Bytes of the frame from `offset` on, if the frame is long enough.
 #[inline(always)]
 fn load<const N: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    // SAFETY: the context is that of the running program; the buffer is that long.
+    // SAFETY: the context is the one of the running program; the buffer has that length.
     let loaded =
         unsafe { bpf_skb_load_bytes(skb.cast(), offset, (&raw mut bytes).cast(), N as u32) };
     (loaded == 0).then_some(bytes)
@@ -323,7 +323,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
-// bpf_clone_redirect and others are lent to GPL-compatible programs alone.
+// Only GPL-compatible programs may use bpf_clone_redirect and other functions.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,5 +1,5 @@
 //! A host on a port of the switch that is not a member of the job. Whatever it sends, no sum
-//! changes, nothing answers it, and everything is counted. It knows all that a sniffer at a
+//! changes, nothing answers it, and everything is counted. It knows everything that a sniffer at a
 //! member's port could know.
 
 mod damage;
@@ -42,22 +42,22 @@ const STRANGER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, STRANGER as u8 + 1];
 const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
 const AGGREGATOR_PORT: u16 = 48864;
 const ELEMENTS: i32 = 50_000;
-/// Of each forgery.
+/// Copies of each forgery.
 const COPIES: u64 = 50;
 /// The flag of rule 7.8.
 const GROUP: u8 = 16;
 const RANDOM_FRAMES: u64 = 100_000;
 /// Fewer than the queue of a veth holds.
 const BURST: u64 = 100;
-/// What becomes of members' packets.
+/// Counters of members' packets.
 const OF_MEMBERS: [&str; 8] =
     ["started", "added", "completed", "replayed", "pending", "stale", "hello", "slot_busy"];
 
-/// What hosts send by themselves is counted as: ARP, TCP, IPv6 neighbours, IGMP.
+/// Counters of frames that hosts send by themselves: ARP, TCP, IPv6 neighbours, IGMP.
 const OF_HOSTS: [&str; 3] = ["not_ours", "ipv6", "ip_options"];
 
-/// A member's life: sums, each element checked, until somebody wants to stop. How many there were,
-/// and what was counted.
+/// The life of a member: makes sums, each element checked, until a rank wants to stop. Returns
+/// their number, and the statistics.
 pub fn sum_until(stop: &AtomicBool, rank: u32, builder: Builder) -> (i32, Stats) {
     let communicator = builder.connect().unwrap();
     let mut round = 0;
@@ -93,15 +93,15 @@ impl Drop for Stop {
     }
 }
 
-/// The stranger's port, and what it has sent.
+/// The stranger's port, and the frames that it has sent.
 struct Stranger<'a> {
     cluster: &'a Cluster,
     socket: RawSocket,
     sniffer: &'a Sniffer,
-    /// Frames that had come in by its port before it sent any.
+    /// Frames that had come in through its port before it sent any.
     before: u64,
     sent: u64,
-    /// By the counter that they must be found in.
+    /// Packets sent, by the counter that must count them.
     expected: BTreeMap<&'static str, u64>,
 }
 
@@ -142,7 +142,7 @@ impl Stranger<'_> {
     }
 }
 
-/// Frames that have come in by the stranger's port.
+/// Frames that have come in through the stranger's port.
 fn arrived(cluster: &Cluster) -> u64 {
     let path = format!("/sys/class/net/p{STRANGER}/statistics/rx_packets");
     cluster
@@ -172,7 +172,7 @@ fn own_envelope() -> Envelope {
     }
 }
 
-/// In the aggregator's name, to a member or to the group.
+/// An envelope in the aggregator's name, to a member or to the group.
 pub fn as_aggregator(to: &Envelope) -> Envelope {
     Envelope {
         mac_source: AGGREGATOR_MAC,
@@ -182,7 +182,7 @@ pub fn as_aggregator(to: &Envelope) -> Envelope {
     }
 }
 
-/// To the member that sent this.
+/// An envelope to the member that sent this contribution.
 pub fn to_member(contribution: &Contribution) -> Envelope {
     let Envelope { mac_source, source, source_port, .. } = contribution.envelope.clone();
     Envelope {
@@ -193,7 +193,7 @@ pub fn to_member(contribution: &Contribution) -> Envelope {
     }
 }
 
-/// To the job's group.
+/// An envelope to the job's group.
 pub fn to_group(contribution: &Contribution) -> Envelope {
     let [high, low] = contribution.packet.job.to_be_bytes();
     Envelope {
@@ -204,7 +204,7 @@ pub fn to_group(contribution: &Contribution) -> Envelope {
     }
 }
 
-/// HELLOs in members' names, which ask for an answer to one or to the group.
+/// HELLOs in members' names, which ask for an answer to one rank or to the group.
 fn forge_hellos(stranger: &mut Stranger, flags: u8) {
     let hello = |seen: &Contribution, rank: u16, aux: u32| Packet {
         kind: HELLO,
@@ -220,12 +220,12 @@ fn forge_hellos(stranger: &mut Stranger, flags: u8) {
         stranger.send_copies("wrong_secret", |seen| {
             own_envelope().bytes(&hello(seen, rank, 0).bytes())
         });
-        // From the member's own address, except for the port.
+        // HELLOs from the member's own address, except for the port.
         stranger.send_copies("wrong_secret", |seen| {
             seen.envelope.bytes(&hello(seen, rank, !secret).bytes())
         });
     }
-    // Member 0's secret is right for its own rank alone, and there its place is known.
+    // Member 0's secret is right only for its own rank, whose place is known already.
     stranger
         .send_copies("wrong_place", |seen| own_envelope().bytes(&hello(seen, 0, secret).bytes()));
     stranger
@@ -244,7 +244,7 @@ fn forge_hellos(stranger: &mut Stranger, flags: u8) {
     });
 }
 
-/// Contributions, right in all but where they come from, and worse ones; `unopened` is a job whose
+/// Contributions that are right except for their source, and worse ones; `unopened` is a job whose
 /// ranks have not said HELLO.
 fn forge_contributions(stranger: &mut Stranger, unopened: (u16, u32)) {
     let values: Vec<u32> = (0..352).map(|i| i * 77).collect();
@@ -256,13 +256,13 @@ fn forge_contributions(stranger: &mut Stranger, unopened: (u16, u32)) {
             from_own_address(Packet { rank, ..contribution(seen) })
         });
     }
-    // With member 0's MAC, IP address and UDP port.
+    // Contributions with member 0's MAC, IP address and UDP port.
     stranger.send_copies("wrong_place", |seen| seen.envelope.bytes(&contribution(seen).bytes()));
     stranger.send_copies("wrong_place", |seen| {
         let round = seen.packet.round.wrapping_add(1);
         seen.envelope.bytes(&Packet { round, ..contribution(seen) }.bytes())
     });
-    // With parts of it.
+    // Contributions with one of them.
     stranger.send_copies("wrong_place", |seen| {
         Envelope { source: seen.envelope.source, ..own_envelope() }
             .bytes(&contribution(seen).bytes())
@@ -297,7 +297,7 @@ fn forge_contributions(stranger: &mut Stranger, unopened: (u16, u32)) {
     });
 }
 
-/// A RESULT for the chunk that a member waits for, right in all but its values; a PENDING and
+/// A RESULT for the chunk that a member waits for, right except for its values; a PENDING and
 /// REJECTs.
 pub fn replies_to(seen: &Contribution) -> [Packet; 6] {
     let garbage = vec![0x0BAD_5EED; seen.packet.values.len()];
@@ -314,8 +314,8 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
         let reply = |seen: &Contribution| replies_to(seen)[kind].bytes();
         stranger.send_copies("spoofed", |seen| as_aggregator(&to_member(seen)).bytes(&reply(seen)));
         stranger.send_copies("spoofed", |seen| as_aggregator(&to_group(seen)).bytes(&reply(seen)));
-        // From any port of the aggregator's address, and with a tag that names no VLAN, which a
-        // host takes off.
+        // Answers from any port of the aggregator's address, and with a tag that names no VLAN,
+        // which a host removes.
         stranger.send_copies("spoofed", |seen| {
             Envelope { source_port: 1, ..as_aggregator(&to_member(seen)) }.bytes(&reply(seen))
         });
@@ -324,8 +324,8 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
             frame.splice(12..12, [0x81, 0, 0, 0]);
             frame
         });
-        // From its own address. The group's sockets hear it, and their owners do not; a member's
-        // own socket is connected.
+        // Answers from the stranger's own address. The group's sockets receive them, and the ranks
+        // ignore them; a member's own socket is connected.
         stranger.send_copies("not_ours", |seen| {
             Envelope {
                 mac_source: STRANGER_MAC,
@@ -339,7 +339,7 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
         });
         foreign += COPIES;
     }
-    // In two fragments, the second of which has no ports.
+    // An answer in two fragments, the second of which has no ports.
     for _ in 0..COPIES {
         let seen = stranger.outstanding();
         for fragment in fragments(&as_aggregator(&to_member(&seen)), &replies_to(&seen)[1].bytes())
@@ -347,7 +347,7 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
             stranger.send("spoofed", &fragment);
         }
     }
-    // What the aggregator did send, again.
+    // Replays of answers that the aggregator has sent.
     for _ in 0..COPIES {
         let result = stranger.sniffer.result();
         stranger.send("spoofed", &result);
@@ -371,7 +371,8 @@ fn fragments(envelope: &Envelope, payload: &[u8]) -> [Vec<u8>; 2] {
     [fragment(0, &body[..cut], 1), fragment(cut, &body[cut..], 0)]
 }
 
-/// Noise: any bytes at all, any behind right headers, and contributions with some bytes changed.
+/// Noise: random bytes, random bytes behind right headers, and contributions with some bytes
+/// changed.
 fn send_noise(stranger: &mut Stranger) {
     let mut random = StdRng::seed_from_u64(0x57A6);
     for number in 0..RANDOM_FRAMES {
@@ -406,8 +407,8 @@ fn send_noise(stranger: &mut Stranger) {
     stranger.wait_for_arrival();
 }
 
-/// How many packets of each kind have been counted since, as soon as that is enough: at tc ingress
-/// a moment after they have arrived.
+/// How many packets of each kind have been counted since `before`, once that is enough: at tc
+/// ingress they are counted a moment after they have arrived.
 fn moved_enough(
     cluster: &Cluster,
     before: &BTreeMap<String, u64>,
@@ -416,20 +417,20 @@ fn moved_enough(
     let begin = Instant::now();
     loop {
         let moved = moved(before, &cluster.counters());
-        // What is missing then, the caller says.
+        // After that time the caller reports what is missing.
         if is_enough(&moved) || begin.elapsed() > Duration::from_secs(5) {
             return moved;
         }
     }
 }
 
-/// How many packets of each kind have been counted since.
+/// How many packets of each kind have been counted since `before`.
 fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let since = |name: &String| before.get(name).copied().unwrap_or(0);
     after.iter().map(|(name, packets)| (name.clone(), packets - since(name))).collect()
 }
 
-/// A job whose ranks have joined, and do not go on to HELLO.
+/// A job whose ranks have joined, but do not say HELLO.
 fn unopened_job(cluster: &Cluster) -> [(Membership, (u16, u32)); 2] {
     let join = |namespace: usize| {
         let address = cluster.aggregator.control().to_owned();
@@ -451,18 +452,18 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
     a_stranger_gets_nowhere(&Cluster::in_mode(MEMBERS + 1, mode), &[]);
 }
 
-/// It gets no copies, and whatever it forges of the group's or of copies is ignored.
+/// The stranger gets no copies, and its forgeries of the group's frames or of copies are ignored.
 fn nor_where_a_member_gets_copies(mode: Mode) {
     let cluster = Cluster::in_mode(MEMBERS + 1, mode);
-    // What the stranger sends to the group does come to it.
+    // Packets that the stranger sends to the group do reach this member.
     block_multicast_of_the_aggregator(cluster.rack.worker(0));
     a_stranger_gets_nowhere(&cluster, &[0]);
 }
 
-/// These members get copies.
+/// Runs all attacks of a stranger; the members in `copied` get copies.
 fn a_stranger_gets_nowhere(cluster: &Cluster, copied: &[usize]) {
     let home = cluster.rack.worker(STRANGER);
-    // Without IPv6 it sends nothing by itself.
+    // Without IPv6 the host sends nothing by itself.
     home.run(|| std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1")).unwrap();
     let unopened = unopened_job(cluster);
     let sniffer =
@@ -498,7 +499,7 @@ fn a_stranger_gets_nowhere(cluster: &Cluster, copied: &[usize]) {
             stats.foreign, stats.engine.ignored
         );
         assert!(*rounds > 10, "hardly anything was summed meanwhile");
-        // Who gets copies has left the group.
+        // A member that gets copies has left the group.
         assert_unimpressed(stats, if copied.contains(&rank) { 0..=0 } else { 1..=foreign });
     }
     assert_nothing_was_answered(cluster, &capture);
@@ -507,8 +508,8 @@ fn a_stranger_gets_nowhere(cluster: &Cluster, copied: &[usize]) {
     }
 }
 
-/// Forges what it can in members' names and the aggregator's. Returns how many answers went to the
-/// group from the stranger's own address.
+/// Forges all kinds of packets in members' names and the aggregator's. Returns how many answers
+/// went to the group from the stranger's own address.
 fn all_forgeries_are_counted(stranger: &mut Stranger, unopened: (u16, u32)) -> u64 {
     let before = stranger.cluster.counters();
     [0, GROUP].into_iter().for_each(|flags| forge_hellos(stranger, flags));
@@ -550,8 +551,8 @@ fn all_noise_is_counted(stranger: &mut Stranger) {
     );
 }
 
-/// Nothing forged has come as far as a member's engine. After a resend, a HELLO may come back late,
-/// and a result twice; superpackets have FILLERs in them.
+/// Asserts that nothing forged has reached a member's engine. After a resend, a HELLO may come back
+/// late, and a result twice; superpackets have FILLERs in them.
 fn assert_unimpressed(stats: &Stats, foreign: RangeInclusive<u64>) {
     let is_usual = |reason: &Ignored| {
         matches!(reason, Ignored::Kind | Ignored::NotOutstanding | Ignored::Filler)
@@ -561,8 +562,8 @@ fn assert_unimpressed(stats: &Stats, foreign: RangeInclusive<u64>) {
     assert!(foreign.contains(&stats.foreign), "{} of {foreign:?}", stats.foreign);
 }
 
-/// The capture has heard nothing from the aggregator's port, and does hear what comes from there: a
-/// datagram of the switch's own.
+/// Asserts that the capture has received nothing from the aggregator's port, and that it can: it
+/// receives a datagram that the switch sends from there.
 fn assert_nothing_was_answered(cluster: &Cluster, capture: &Capture) {
     assert_eq!(capture.packets(), 0, "the aggregator has answered a stranger");
     let address = Rack::worker_address(STRANGER);

@@ -13,7 +13,7 @@ use switchml_rack::Namespace;
 pub const ALL: u16 = libc::ETH_P_ALL as u16;
 /// IPv4 that comes in.
 pub const IPV4: u16 = libc::ETH_P_IP as u16;
-/// The same of IPv6.
+/// IPv6 that comes in.
 #[allow(dead_code)] // not all that share this file use it
 pub const IPV6: u16 = libc::ETH_P_IPV6 as u16;
 
@@ -21,12 +21,12 @@ pub const IPV6: u16 = libc::ETH_P_IPV6 as u16;
 pub struct RawSocket(File);
 
 impl RawSocket {
-    /// One on `eth0` that receives frames of this EtherType.
+    /// A socket on `eth0` that receives frames of this EtherType.
     pub fn open(namespace: &Namespace, protocol: u16) -> Self {
         Self::open_on(namespace, "eth0", protocol)
     }
 
-    /// The same on another interface.
+    /// A socket on another interface.
     pub fn open_on(namespace: &Namespace, interface: &'static str, protocol: u16) -> Self {
         Self(namespace.run(move || open(interface, protocol)).expect("a packet socket"))
     }
@@ -45,12 +45,12 @@ impl RawSocket {
         }
     }
 
-    /// The next frame that is here; `None` after 50 ms without one.
+    /// The next frame; `None` after 50 ms without one.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
         let len = loop {
             match (&self.0).read(buffer) {
                 Ok(len) => break len,
-                // A socket with a timeout does not go on by itself.
+                // A read with a timeout is not restarted after a signal.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>

@@ -1,4 +1,4 @@
-//! What passes a port: the newest of each kind of packet.
+//! Watches the packets at a port: keeps the newest of each kind.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use super::packet::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT, TAGGED};
 use super::raw::RawSocket;
 use crate::PATIENCE;
 
-/// Where a frame has its packet.
+/// Offset of the packet in a frame.
 const PAYLOAD: usize = 42;
 
-/// A contribution of a member, with what is around it.
+/// A contribution of a member, with its envelope.
 #[derive(Clone)]
 pub struct Contribution {
     pub envelope: Envelope,
     pub packet: Packet,
-    /// As it is on the wire, with its tag.
+    /// The packet's bytes on the wire, with its tag.
     pub bytes: Vec<u8>,
 }
 
@@ -33,13 +33,12 @@ pub struct Sniffer {
 struct Heard {
     secret: Option<u32>,
     contribution: Option<Contribution>,
-    /// A RESULT for all, or the member's copy, as it is on the wire when it is not in a
-    /// superpacket.
+    /// A RESULT for all, or the member's copy, as on the wire if it is not in a superpacket.
     result: Option<Vec<u8>>,
 }
 
 impl Sniffer {
-    /// At the port of a member of this aggregator.
+    /// Starts at the port of a member of this aggregator.
     pub fn start(socket: RawSocket, aggregator: Ipv4Addr) -> Self {
         let heard = Arc::new(Mutex::new(Heard::default()));
         let notes = Arc::clone(&heard);
@@ -49,7 +48,7 @@ impl Sniffer {
             let bytes = &frame[PAYLOAD..PAYLOAD + packet.bytes().len() + tag];
             let mut notes = notes.lock().unwrap();
             match packet.kind {
-                // The answer by the group has none.
+                // The answer by the group has no secret.
                 HELLO if envelope.source != aggregator.octets() => {
                     notes.secret = Some(packet.aux);
                 }
@@ -57,7 +56,7 @@ impl Sniffer {
                     let bytes = bytes.to_vec();
                     notes.contribution = Some(Contribution { envelope, packet, bytes });
                 }
-                // What the stranger sends to the group in its own name comes by here too.
+                // Packets that the stranger sends to the group in its own name come by here too.
                 RESULT if envelope.source == aggregator.octets() => {
                     notes.result = Some(envelope.bytes(bytes));
                 }
@@ -67,7 +66,7 @@ impl Sniffer {
         Self { heard, _thread: Listener::start(socket, note) }
     }
 
-    /// Waits until there is one of each.
+    /// Waits until there is a packet of each kind.
     pub fn wait(&self) {
         let begin = Instant::now();
         let all = || {
@@ -80,7 +79,7 @@ impl Sniffer {
         }
     }
 
-    /// What the member's HELLO carried.
+    /// The secret of the member's HELLO.
     pub fn secret(&self) -> u32 {
         self.heard.lock().unwrap().secret.unwrap()
     }
@@ -94,7 +93,7 @@ impl Sniffer {
     }
 }
 
-/// Counts what comes in from the aggregator's port.
+/// Counts packets that come in from the aggregator's port.
 pub struct Capture {
     packets: Arc<AtomicU64>,
     _thread: Listener,

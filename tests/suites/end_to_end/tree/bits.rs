@@ -1,11 +1,11 @@
-//! As large as `cargo xtask run` makes them: trees give the bits of one rack.
+//! Trees as large as those of `cargo xtask run` give the same bits as one rack.
 
 use std::thread;
 
 use switchml_rack::{Aggregator, Binaries, Namespace, Plane, Rack, RackOptions, Racks, Tree};
 use switchml_worker::{Communicator, ReduceOp};
 
-/// Elements of the calls, of which each rank has its own.
+/// Elements of the calls; each rank has different ones.
 const SIZES: [usize; 4] = [1, 352, 5_000, 200_000];
 
 pub fn eight_ranks_in_two_racks_have_the_bits_of_one_rack(plane: Plane, options: RackOptions) {
@@ -36,7 +36,7 @@ fn bits_of_one_rack(number: usize, plane: Plane, options: &RackOptions) {
     assert!(by_combiners == in_one_rack, "bits differ");
 }
 
-/// Sums of floats of different magnitudes, which all ranks have alike.
+/// Sums of floats of different magnitudes, which must be the same on all ranks.
 fn bits_of_sums<'a>(workers: &[Namespace], control: impl Fn(usize) -> &'a str) -> Vec<u32> {
     let ranks: Vec<Vec<u32>> = thread::scope(|scope| {
         let start = |rank: usize| {

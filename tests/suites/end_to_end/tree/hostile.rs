@@ -13,7 +13,7 @@ use crate::strangers::packet::{AGGREGATOR_PORT, CHECKED, PARTIAL, Packet};
 use crate::strangers::raw::{ALL, RawSocket};
 use crate::strangers::sniffer::Sniffer;
 
-/// Of each forgery.
+/// Copies of each forgery.
 const COPIES: u64 = 50;
 
 /// Ranks 0 and 1 are in rack 0, ranks 2 and 3 in rack 1.
@@ -37,10 +37,11 @@ pub fn partial_sums_that_are_no_combiners_change_no_sum(plane: Plane, options: R
             socket.send_to(&partial(&packet, ranks), to).unwrap();
         }
     };
-    // A rank for its neighbours, below them and past their combiner.
+    // A rank sends for its neighbours too, to their combiner and past it.
     forge(&rank_1, combiner, RACK_0);
     forge(&rank_1, root, RACK_0);
-    // The combiner of one rack for ranks of another: for them alone, and beside its own.
+    // The combiner of one rack sends for ranks of another: only for them, and together with its
+    // own.
     forge(&rack_1, combiner, RACK_0);
     forge(&rack_1, root, RACK_0);
     forge(&rack_1, root, EVERYBODY);
@@ -52,8 +53,9 @@ pub fn partial_sums_that_are_no_combiners_change_no_sum(plane: Plane, options: R
     summing.stop();
 }
 
-/// What rank 2 contributes also comes as a partial sum of its own, to the combiner from the rank's
-/// host and to the root from the combiner's: before, beside and after what it is part of.
+/// Rank 2's contributions are also sent as partial sums of that rank, to the combiner from the
+/// rank's host and to the root from the combiner's host: before, beside and after the sum that they
+/// are part of.
 pub fn partial_sums_that_overlap_add_nobody_twice(plane: Plane, options: RackOptions) {
     let site = Site::new(plane, options);
     let sniffer = at_rank(&site, 2);
@@ -88,7 +90,7 @@ fn socket(host: &Namespace) -> UdpSocket {
     host.run(|| UdpSocket::bind("0.0.0.0:0").unwrap())
 }
 
-/// Hears what this rank contributes, on its own host.
+/// Sniffs the contributions of this rank, on its own host.
 fn at_rank(site: &Site, rank: usize) -> Sniffer {
     let IpAddr::V4(combiner) = site.racks.host_address(site.racks.rack_of(rank)) else {
         panic!("not IPv4")
@@ -96,7 +98,7 @@ fn at_rank(site: &Site, rank: usize) -> Sniffer {
     Sniffer::start(RawSocket::open(&site.racks.workers()[rank], ALL), combiner)
 }
 
-/// A partial sum of this set of ranks, otherwise as that contribution.
+/// A partial sum of this set of ranks, otherwise like this contribution.
 fn partial(contribution: &Packet, ranks: u32) -> Vec<u8> {
     let partial = Packet {
         kind: PARTIAL,
@@ -109,7 +111,7 @@ fn partial(contribution: &Packet, ranks: u32) -> Vec<u8> {
     partial.bytes()
 }
 
-/// Waits until a daemon has counted so many, and no more.
+/// Waits until a daemon has counted `count` packets, and no more.
 fn wait_for(site: &Site, rack: Option<usize>, name: &str, count: u64) {
     let begin = Instant::now();
     while site.counter(rack, name) < count {

@@ -1,5 +1,5 @@
-//! A root and combiners in racks, on each data plane that has them: right sums whatever happens to
-//! combiners, uplinks and ranks, and errors that name who is at fault, with the rack.
+//! A root and combiners in racks, on each data plane that supports them: sums are right whatever
+//! happens to combiners, uplinks and ranks, and errors name the ranks at fault, with their rack.
 
 mod bits;
 mod hostile;
@@ -23,7 +23,7 @@ use bits::sixteen_ranks_in_four_racks_have_the_bits_of_one_rack;
 use hostile::partial_sums_that_are_no_combiners_change_no_sum;
 use hostile::partial_sums_that_overlap_add_nobody_twice;
 
-/// Tests of what holds on all data planes: in processes, natively, and by bundles.
+/// Tests on all data planes: in processes, natively, and in bundles.
 macro_rules! on_all_planes {
     ($($test:ident),+ $(,)?) => {
         on_all_planes!(software, Plane::Software, Mode::Auto, $($test)+);
@@ -61,19 +61,19 @@ on_all_planes! {
     partial_sums_that_overlap_add_nobody_twice,
 }
 
-/// Two in each of two racks.
+/// Two ranks in each of two racks.
 const RANKS: usize = 4;
-/// How long lost ranks are waited for, and some time for a busy machine.
+/// Time to wait for lost ranks, with some time for a busy machine.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Racks with a root's daemon, and one in each rack.
+/// Racks with a daemon at the root, and one in each rack.
 struct Site {
     binaries: Binaries,
     plane: Plane,
-    // Before the racks, whose end would kill them.
+    // Declared before the racks, so that they are dropped first: the racks' end would kill them.
     root: Process,
     combiners: Vec<Process>,
-    /// What uplinks with wires have: they lose a fifth, both ways.
+    /// The impairment of open uplinks: they lose a fifth of packets in each direction.
     uplinks: Option<Impairment>,
     racks: Racks,
     /// The control plane that each rank joins.
@@ -88,7 +88,7 @@ fn combiner_at(rack: usize) -> String {
 }
 
 impl Site {
-    /// With combiners below the root.
+    /// A site with combiners below the root.
     fn new(plane: Plane, options: RackOptions) -> Self {
         Self::with_parents(plane, options, [ROOT.to_owned(), ROOT.to_owned()])
     }
@@ -120,7 +120,7 @@ impl Site {
         serve(self.racks.hosts()[rack].spawn("combiner", command).unwrap())
     }
 
-    /// One of a daemon's counters: the root's, or a rack's combiner's.
+    /// A counter of the root's daemon, or of a rack's combiner.
     fn counter(&self, rack: Option<usize>, name: &str) -> u64 {
         let (host, address) = match rack {
             None => (self.racks.root(), ROOT.to_owned()),
@@ -133,7 +133,7 @@ impl Site {
         line.map_or(0, |line| line.split_whitespace().nth(1).unwrap().parse().unwrap())
     }
 
-    /// Runs `life` as each rank, all at the same time; what each returned.
+    /// Runs `life` as each rank, all at the same time. Returns each result.
     fn run<T: Send + 'static>(
         &self,
         job: &str,
@@ -169,7 +169,7 @@ impl Site {
         (0..RANKS).map(start).collect()
     }
 
-    /// One that goes on for long, under way.
+    /// Starts a long benchmark, and waits until it makes progress.
     fn long_bench(&self) -> Vec<Process> {
         let ranks = self.bench(&["-b", "1M", "-e", "1M", "-n", "1000000"]);
         let begin = Instant::now();
@@ -187,7 +187,7 @@ fn start_root(binaries: &Binaries, plane: Plane, racks: &Racks) -> Process {
     serve(racks.root().spawn("root", command).unwrap())
 }
 
-/// A daemon with that data plane, at these ports if it has any.
+/// A daemon with this data plane, at these ports if it uses any.
 fn daemon(binaries: &Binaries, plane: Plane, mode: Mode, ports: &[String]) -> Command {
     let mut command = Command::new(&binaries.aggregator);
     match plane {
@@ -246,7 +246,7 @@ fn sums_over_combiners_have_the_bits_of_those_without(plane: Plane, options: Rac
     for rack in [0, 1] {
         assert!(site.counter(Some(rack), "combined") > 1_000, "rack {rack}");
     }
-    // Each rack's two contributions travel as one.
+    // Each rack's two contributions travel as one partial sum.
     assert!(site.counter(None, "completed") * 3 > site.counter(None, "added") * 2);
     let mixed = {
         site.joined[3] = ROOT.to_owned();
@@ -273,7 +273,7 @@ fn combiners_below_combiners(plane: Plane, options: RackOptions) {
     assert!(completed > 1_000 && started * 2 < completed, "{started} of {completed}");
 }
 
-/// Each thread's shard has uplink ports of its own.
+/// Each thread's shard has its own uplink ports.
 fn sums_of_several_threads(plane: Plane, options: RackOptions) {
     let site = Site::new(plane, options);
     let sizes = ["-b", "4K", "-e", "4M", "-f", "32", "-n", "3"];
@@ -343,7 +343,7 @@ fn sum_until(
 /// Ranks that add up until they are told to stop.
 struct Summing {
     stop: Arc<AtomicBool>,
-    /// Of all ranks together.
+    /// Rounds of all ranks together.
     rounds: Arc<AtomicU64>,
     ranks: Vec<JoinHandle<Result<(), Error>>>,
 }
@@ -371,7 +371,7 @@ impl Summing {
         Self { stop, rounds, ranks }
     }
 
-    /// Waits for so many more rounds.
+    /// Waits for `more` more rounds.
     fn progress(&self, more: u64) {
         let (before, begin) = (self.rounds.load(Ordering::Relaxed), Instant::now());
         while self.rounds.load(Ordering::Relaxed) < before + more {
@@ -380,7 +380,7 @@ impl Summing {
         }
     }
 
-    /// No sum was wrong.
+    /// Stops the ranks, and asserts that no sum was wrong.
     fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         for rank in self.ranks {
@@ -389,7 +389,7 @@ impl Summing {
     }
 }
 
-/// Both are killed in the midst of calls, and started again at the same address.
+/// Both combiners are killed during calls, and restarted at the same address.
 fn calls_go_on_with_the_next_combiner(plane: Plane, options: RackOptions) {
     let mut site = Site::new(plane, options);
     let summing = Summing::start(&site);
@@ -401,13 +401,13 @@ fn calls_go_on_with_the_next_combiner(plane: Plane, options: RackOptions) {
         assert!(site.counter(Some(rack), "combined") > 0, "the next one adds up, too");
     }
     if plane == Plane::Programs {
-        // Its data plane goes on meanwhile.
+        // The root's data plane continues meanwhile.
         site.root.kill().unwrap();
         summing.progress(5);
         site.root = start_root(&site.binaries, plane, &site.racks);
         summing.progress(40);
     }
-    // Nobody counts as lost when the time to come back is over.
+    // No rank counts as lost after the time to come back.
     sleep(Duration::from_secs(6));
     summing.progress(40);
     summing.stop();
@@ -420,7 +420,7 @@ fn a_combiner_that_stays_away_is_named(plane: Plane, options: RackOptions) {
     for (rank, process) in ranks.iter_mut().enumerate() {
         process.wait(GRACE).unwrap();
         let stderr = process.stderr();
-        // Those behind it know it by its address, the others by what the root says.
+        // Ranks behind the combiner know it by its address, the others by the root's report.
         let expected = match rank {
             2 | 3 => "10.88.2.254",
             _ => "rank 2 (10.88.2.1, rack ",

@@ -16,12 +16,12 @@ use super::{
 use crate::kernel::{Kernel, SLOTS};
 use crate::packet::{CHECKED, EMPTY, FILLER, JOB, Packet};
 
-/// So many that no two keys have the same one: what a cell gives way to depends on the time.
+/// Enough cells that no two keys share one: what a cell evicts depends on the time.
 const CELLS: u32 = 4096;
-/// As many segments as fit into the kernel's test run, a page.
+/// Segments that fit into the kernel's test run, which takes one page.
 const MOST: usize = 11;
 
-/// What becomes of a superpacket: its headers, and its segments.
+/// The headers and segments of a superpacket that is sent on, if it is.
 type Sent = Option<(Vec<u8>, Vec<Vec<u8>>)>;
 
 #[test]
@@ -59,14 +59,14 @@ fn any_cut_goes_up_as_its_packets_would() {
     }
 }
 
-/// Where a superpacket ends that begins there: its last segment alone may be shorter.
+/// The end of a superpacket that begins at `begin`: only its last segment may be shorter.
 fn cut(packets: &[Packet], begin: usize, random: &mut StdRng) -> usize {
     let end = random.random_range(begin + 1..=packets.len());
     let is_short = |packet: &Packet| packet.flags & EMPTY != 0;
     packets[begin..end].iter().position(is_short).map_or(end, |index| begin + index + 1)
 }
 
-/// Segments that go on are what they are alone; all else is filler.
+/// Segments that go on are the same as when sent alone; all others are FILLERs.
 fn compare(alone: &[Sent], bundle: Sent, rank: u16, context: &str) {
     let Some((headers, segments)) = bundle else {
         return assert!(alone.iter().all(Option::is_none), "nothing goes on, {context}");
@@ -106,7 +106,7 @@ fn any_cut_goes_down_as_its_packets_would() {
         let port = to.map_or_else(port_for_all, port_of);
         let mut packets: Vec<_> =
             (0..random.random_range(1..=MOST)).map(|_| parents_packet(to, &mut random)).collect();
-        // No parent sends filler alone.
+        // A parent never sends only FILLERs.
         let last = random.random_range(0..packets.len());
         packets[last] = answer(to, &mut random);
         let bytes: Vec<_> = packets.iter().flat_map(padded).collect();
@@ -121,7 +121,7 @@ fn any_cut_goes_down_as_its_packets_would() {
     }
 }
 
-/// What the parent sends to that rank, or to all; or FILLER, of whichever job.
+/// A packet from the parent to rank `to`, or to all; or a FILLER of any job.
 fn parents_packet(to: Option<u16>, random: &mut StdRng) -> Packet {
     let packet = answer(to, random);
     if random.random_ratio(1, 3) {
@@ -142,7 +142,7 @@ fn answer(to: Option<u16>, random: &mut StdRng) -> Packet {
     }
 }
 
-/// Its bytes, as long as a segment.
+/// The packet's bytes, padded to the length of a segment.
 fn padded(packet: &Packet) -> Vec<u8> {
     let mut bytes = packet.bytes();
     bytes.resize(SEGMENT, 0);

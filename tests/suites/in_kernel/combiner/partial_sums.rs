@@ -12,10 +12,10 @@ use super::{
 use crate::kernel::{Kernel, binding, job, member};
 use crate::packet::{Envelope, JOB, Packet, port};
 
-/// They are behind another combiner, which lives where rank 32 would; the last of them is not to
-/// come this way.
+/// Ranks behind another combiner, which lives where rank 32 would; the last one must not come
+/// through this combiner.
 const RACK: [u16; 5] = [32, 33, 34, 35, 37];
-/// Ranks 32 to 36. The last one is below by itself.
+/// Ranks 32 to 36. Rank 36 is directly below.
 const BELOW_OF_GROUP_1: u32 = 0b1_1111;
 const SLOT: u16 = 3;
 
@@ -44,14 +44,14 @@ fn partial_sums_and_contributions_become_one() {
     let held = |frame: &[u8]| expect(&kernel, frame, XDP_DROP, Outcome::Held);
     held(&partial(&[33, 35], SLOT).frame());
     held(&own(36, SLOT).frame());
-    // Groups share no cell, whichever comes first.
+    // Groups share no cell, in whatever order they come.
     held(&own(2, SLOT).frame());
-    // Rule 7.9: from whichever port.
+    // Rule 7.9: a partial sum may come from any port.
     let last = Envelope { source_port: 9, ..sender(32) }.bytes(&partial(&[32, 34], SLOT).bytes());
     let sent = expect(&kernel, &last, XDP_REDIRECT, Outcome::Combined);
     let sum = partial(&[32, 33, 34, 35, 36], SLOT);
     assert_eq!((sum.rank, sum.aux), (32, BELOW_OF_GROUP_1));
-    // From the port of the highest rank of the packet whose place it takes.
+    // The frame leaves from the port of the highest rank of the packet that it replaces.
     assert_eq!(sent, to_parent(&sum.bytes(), 34));
     held(&own(0, SLOT).frame());
     let sent = expect(&kernel, &own(1, SLOT).frame(), XDP_REDIRECT, Outcome::Combined);
@@ -70,7 +70,7 @@ fn overlaps_are_never_added() {
     for known in [partial(&[32, 33], SLOT), partial(&[33], SLOT)] {
         expect(&kernel, &known.frame(), XDP_DROP, Outcome::Duplicate);
     }
-    // Rank 33 would count twice. What is held is forgotten, for one frame cannot become two.
+    // Rank 33 would count twice. The held sum is dropped, for one frame cannot become two.
     let overlap = partial(&[33, 34], SLOT);
     let sent = expect(&kernel, &overlap.frame(), XDP_REDIRECT, Outcome::Flushed);
     assert_eq!(sent, to_parent(&overlap.bytes(), 34));
@@ -94,19 +94,19 @@ fn forged_partial_sums_touch_no_cell() {
     let right = partial(&[32, 33], SLOT);
     let of = |rank, aux| Packet { rank, aux, ..partial(&[32], SLOT) };
     let refused = [
-        // Who sends it is no member, or one of other ranks' racks.
+        // The sender is no member, or belongs to a rack of other ranks.
         (sender(99), right.clone(), Outcome::WrongPlace),
         (sender(0), right.clone(), Outcome::WrongPlace),
         (sender(0), partial(&[0, 1], SLOT), Outcome::WrongPlace),
         (sender(32), partial(&[35, 36], SLOT), Outcome::WrongPlace),
         (sender(32), partial(&[32, 38], SLOT), Outcome::NoHello),
-        // It names a rank that is not below, or is none.
+        // The packet names a rank that is not below, or no rank.
         (sender(32), partial(&[32, 37], SLOT), Outcome::BadRank),
         (sender(32), of(33, 1), Outcome::BadRank),
         (sender(32), of(32, 0), Outcome::BadRank),
         (sender(32), of(32, 1 << 8), Outcome::BadRank),
         (sender(32), of(64, 1), Outcome::BadRank),
-        // It is damaged: values, set or flag.
+        // The packet is damaged: in its values, set or flag.
         (sender(32), Packet { check: Some(1), ..right.clone() }, Outcome::BadCheck),
         (
             sender(32),

@@ -22,7 +22,7 @@ in_both_modes! {
     without_the_lock_two_cpus_break_partial_sums,
 }
 
-/// With one cell; all ranks are below.
+/// A combiner with one cell; all ranks are below.
 fn combiner(object: &[u8]) -> Kernel {
     let mut kernel = Kernel::load_combiner(object, 1);
     kernel.set_uplink(JOB, &Uplink { below: below(0xFF), ..uplink(1) });
@@ -41,8 +41,8 @@ fn play(kernel: &Kernel, mode: Mode, cpus: &[usize], rounds: u32) -> Result<(), 
     })
 }
 
-/// Ranks that send again and again, as if for the first time, until the partial sum of all has gone
-/// to the parent, once. `complete` counts those.
+/// Plays ranks that send again and again, as if for the first time, until the partial sum of all
+/// has gone to the parent, once. `complete` counts these sums.
 fn play_round(
     program: Program,
     players: &Players,

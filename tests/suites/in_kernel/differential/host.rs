@@ -24,7 +24,7 @@ const MACS: usize = 12;
 const UDP_LEN: usize = 8;
 
 pub struct Host {
-    /// Whether to answer as the program at tc ingress does, instead of that in XDP.
+    /// Whether to answer like the program at tc ingress instead of the one in XDP.
     pub at_tc: bool,
     pub job: JobEntry,
     pub members: RefCell<Vec<MemberEntry>>,
@@ -95,7 +95,7 @@ impl Hook for Whole {
 }
 
 impl Host {
-    /// Serves a frame in place, and says what becomes of it.
+    /// Serves a frame in place, and returns its outcome.
     pub fn run(&mut self, frame: &mut Vec<u8>) -> Outcome {
         let tagged = usize::from(!self.at_tc && is_tagged(frame));
         let ethertype = MACS + tagged * TAG_LEN..ETHERNET_LEN + tagged * TAG_LEN;
@@ -126,8 +126,8 @@ impl Host {
         outcome
     }
 
-    /// In XDP the program takes the first tag off, at tc the kernel has done so, but not in test
-    /// runs.
+    /// Takes off the first tag, as the program does in XDP. At tc the kernel does that, except in
+    /// test runs.
     fn take_tag(&self, frame: &mut Vec<u8>) -> Vec<u8> {
         if self.at_tc || !is_tagged(frame) {
             return Vec::new();
@@ -168,7 +168,7 @@ impl Host {
         if hello_to_group {
             header.aux.set(0);
         }
-        // The kernel knows of one place, that of rank 0.
+        // The kernel has one place, that of rank 0.
         let is_told = Done::may_tell(header) && !Audience::of(header.op).has_any(1);
         if self.at_tc && to_all && is_told {
             let mut done = Done::new(header);
@@ -181,7 +181,7 @@ impl Host {
             return outcome;
         }
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
-        // At tc an answer is as long as what it answers.
+        // At tc an answer is as long as the packet that it answers.
         let rest = usize::from(envelope.udp_len.get()) - UDP_LEN - HEADER_LEN;
         let summed = if self.at_tc { (rest - header.tag_len()) / 4 } else { lanes.into() };
         let sum = sum_of_packet(header, payload, summed).unwrap();
@@ -199,12 +199,12 @@ impl Host {
     }
 }
 
-/// Whether a tag of 802.1Q comes first.
+/// Whether an 802.1Q tag comes first.
 fn is_tagged(frame: &[u8]) -> bool {
     frame.len() >= MACS + TAG_LEN + 2 && frame[MACS..MACS + 2] == [0x81, 0]
 }
 
-/// The tag in these bytes, if there are any.
+/// The tag in some bytes, if there are any.
 fn tag_of(bytes: &[u8]) -> Tag {
     let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     if bytes.is_empty() { Tag::NONE } else { Tag::new(word(0), word(2)) }

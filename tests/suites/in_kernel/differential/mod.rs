@@ -107,7 +107,7 @@ impl Trace {
             if self.is_v6 {
                 member.binding.ip = v6(member.binding.ip.low()).into();
             }
-            // The rest is priority.
+            // The other bits of the tag are priority.
             member.binding.vlan = tag.unwrap_or(0) & 0xFFF;
         }
         self.host.members = RefCell::new(members);
@@ -139,7 +139,7 @@ impl Trace {
             if heads.iter().any(|head| head.epoch != self.host.job.epoch) {
                 return;
             }
-            // Even, so that each round stays in its set.
+            // The shift is even, so that each round stays in its set.
             let shift = 0u32.wrapping_sub(6).wrapping_sub(heads[0].round);
             for head in heads {
                 head.round = head.round.wrapping_add(shift);
@@ -179,8 +179,8 @@ impl Trace {
         let mut expected = frame.clone();
         let outcome = self.host.run(&mut expected);
         if outcome == Outcome::SendFailed || self.is_v6 && outcome.action() == Action::Drop {
-            // Nobody gets to see it. XDP has had it begin later, over IPv6; the program for tc has
-            // found out what the UDP checksum means, and spoiled it.
+            // Nobody sees this frame. Over IPv6, XDP has already moved its beginning; the program
+            // for tc has already used the field of the UDP checksum.
             run.frame.clone_from(&expected);
         }
         let context = || format!("{context}: {outcome:?} of {frame:02x?}");
@@ -232,7 +232,7 @@ impl Trace {
         }
     }
 
-    /// All that a packet should have left alone is as it was, too.
+    /// Checks all slots and members: a packet must leave the others unchanged.
     fn compare_all(&self, context: &str) {
         for (index, slot) in (0..).zip(self.host.slots.borrow().iter()) {
             assert!(self.kernel.slot(index).slot == *slot, "slot {index}, {context}");
@@ -269,8 +269,8 @@ fn kernel_and_host_agree_on_a_random_trace(mode: Mode) {
         }
     }
     trace.compare_all("the end");
-    // The trace is worth something only if it gets everywhere.
-    // Segments of several jobs come in superpackets alone.
+    // The trace proves something only if it reaches every outcome.
+    // Segments of several jobs occur in superpackets only.
     let elsewhere = |outcome: Outcome| outcome == Outcome::MixedJobs || outcome.is_of_combiner();
     for outcome in Outcome::ALL.iter().filter(|outcome| !elsewhere(**outcome)) {
         let count = trace.host.counters[*outcome as usize];

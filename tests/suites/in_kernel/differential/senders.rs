@@ -9,7 +9,7 @@ use crate::packet::{
     ip, mac,
 };
 
-/// What the senders believe, so that many of their packets are right.
+/// The senders' view of the job, from which they make mostly right packets.
 pub struct Senders {
     pub random: StdRng,
     epoch: u32,
@@ -17,13 +17,14 @@ pub struct Senders {
     slots: Vec<Slot>,
     /// Value of the tag that frames have, if they have one.
     tag: Option<u16>,
-    /// Whether all ranks live at one place but for the UDP port, and send partial sums, too.
+    /// Whether all ranks live at one place and differ only in the UDP port, and also send partial
+    /// sums.
     together: bool,
     /// Frames of this epoch, for late duplicates.
     sent: Vec<Vec<u8>>,
 }
 
-/// What the senders believe of a slot.
+/// The senders' view of a slot.
 #[derive(Clone)]
 struct Slot {
     round: u32,
@@ -57,7 +58,7 @@ impl Senders {
         self.slots[usize::from(slot)].missing.retain(|missing| *missing != rank);
     }
 
-    /// This slot's round is complete.
+    /// This slot's round has completed.
     pub fn completed(&mut self, slot: u16, round: u32) {
         self.slots[usize::from(slot)] =
             Slot { round: round.wrapping_add(1), missing: (0..self.ranks).collect() };
@@ -69,7 +70,7 @@ impl Senders {
         *round = round.wrapping_add(shift);
     }
 
-    /// The next frame of anyone.
+    /// The next frame, of any sender.
     pub fn next(&mut self) -> Vec<u8> {
         if !self.sent.is_empty() && self.random.random_ratio(1, 12) {
             return self.sent.choose(&mut self.random).unwrap().clone();
@@ -125,7 +126,7 @@ impl Senders {
         };
         // Size and operator belong to the round, so that its ranks agree.
         let blocks = [1, 2, 11, 24][(round % 4) as usize];
-        // Sums for rank 0, whom the one place is for, for another, and for all others.
+        // Sums for rank 0 (the rank of the one place), for another rank, and for all others.
         let op = [SUM, MAX, 64, 64 + 28, 128][(round / 4 % 5) as usize];
         let mut values = vec![0; 32 * blocks];
         self.random.fill(&mut values[..]);
@@ -199,7 +200,7 @@ impl Senders {
         packet
     }
 
-    /// What a broken link, an odd host or a malicious one does to a frame.
+    /// Damages a frame like a broken link, or an odd or malicious host.
     fn damage(&mut self, frame: &mut Vec<u8>) {
         match self.random.random_range(0..14) {
             0 => frame.truncate(self.random.random_range(14..=frame.len())),
@@ -236,7 +237,7 @@ impl Senders {
                 frame[byte] ^= 1 << self.random.random_range(0..8);
             }
             7 => {
-                // Nothing at all that is known.
+                // Random bytes.
                 *frame = vec![0; self.random.random_range(14..2000)];
                 self.random.fill(&mut frame[..]);
             }
@@ -245,7 +246,7 @@ impl Senders {
                 self.random.fill(&mut frame[42..]);
             }
             10 => {
-                // The aggregator's answer to somebody, maybe, and maybe with tags.
+                // Perhaps the aggregator's answer to somebody, perhaps with tags.
                 frame[26..30].copy_from_slice(&AGGREGATOR_IP);
                 frame[33] = self.random.random();
                 fix_ip_checksum(&mut frame[14..]);

@@ -25,7 +25,7 @@ const LIMITS: Limits = Limits {
     durable: true,
 };
 
-/// What was done in the data plane, of which job; or to a rank's stream.
+/// An action that the control plane carried out: on a job in the data plane, or on a stream.
 #[derive(Clone, Debug, PartialEq)]
 enum Done {
     KeepEpochs,
@@ -40,7 +40,7 @@ enum Done {
     Prepare(u32, Vec<u16>),
 }
 
-/// Writes down what is done, and refuses what it is told to.
+/// Records the actions, and fails those that it is told to.
 #[derive(Default)]
 struct Recorder {
     done: RefCell<Vec<Done>>,
@@ -165,7 +165,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
     }
 }
 
-/// What each rank was assigned, in their order.
+/// The Assigned of each rank, in order.
 fn assigned(done: &[Done]) -> Vec<Assigned> {
     let assigned = |done: &Done| match done {
         Done::Tell(_, Event::Assigned(assigned)) => Some(assigned.clone()),
@@ -243,7 +243,7 @@ fn a_job_that_does_not_start_is_aborted_and_nobody_is_told_of_a_start() {
     let expected = [
         Done::Save(0),
         Done::Start(0),
-        // As it is now, for the next daemon.
+        // The job's present state, for the next daemon.
         Done::Save(0),
         Done::Abort(0),
         Done::Tell("zero", news.clone()),
@@ -298,7 +298,7 @@ fn a_job_whose_numbers_cannot_be_prepared_is_aborted_and_nobody_is_assigned() {
     assert_eq!(io.take(), expected);
 }
 
-/// Its number may be another job's by then.
+/// The job's number may belong to another job by then.
 #[test]
 fn a_job_that_ends_while_its_numbers_are_prepared_is_not_opened() {
     let (mut control_plane, mut io) = (control_plane(), Recorder::default());
@@ -403,7 +403,8 @@ fn a_job_that_is_not_restored_keeps_no_other_from_it() {
     assert_eq!(io.take(), expected);
 }
 
-/// Both hosts are behind the same port: that takes as long as a ring by links of half its speed.
+/// Both hosts are behind the same port: the job takes as long as a ring over links of half its
+/// speed.
 #[test]
 fn a_port_that_is_too_slow_is_told_when_a_job_starts() {
     for (speed, expected) in [(None, 0), (Some(10_000_000_000), 1)] {

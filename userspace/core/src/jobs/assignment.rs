@@ -1,4 +1,4 @@
-//! A job whose ranks are all there takes numbers and slots, or is refused.
+//! A job whose ranks have all joined takes numbers and slots, or is refused.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,8 +31,8 @@ impl JobTable {
         (0..self.limits.shards).filter(move |number| !used.contains(number))
     }
 
-    /// Whether the numbers of a saved job, and their slots, are as this table would give them, and
-    /// free.
+    /// Whether the numbers of a saved job, and their slots, are those that this table would give
+    /// them, and free.
     pub(super) fn has_room_for(&self, job: &Job) -> bool {
         let free: HashSet<_> = self.free_numbers().collect();
         let is_first = job.shards.first() == Some(&job.number) && job.number < self.limits.max_jobs;
@@ -128,7 +128,7 @@ impl JobTable {
     }
 }
 
-/// What the ranks of a job are told of its shards, of which there is one at least.
+/// The parameters of a job's shards, of which there is at least one, for its ranks.
 pub(super) struct Terms<'a> {
     pub limits: &'a Limits,
     pub fanout: Fanout,
@@ -152,7 +152,7 @@ impl Terms<'_> {
         if job.has_combiners() {
             lacks |= Capabilities::EMPTY_CONTRIBUTIONS;
         }
-        // Neither is a DONE tagged, nor does a combiner know of one; and an op names few ranks.
+        // A DONE is never tagged, combiners do not know it, and an op can name few ranks.
         let is_large = job.world_size() > usize::from(NAMED_RANKS);
         if job.has_combiners() || !job.key.is_none() || is_large {
             lacks |= Capabilities::AUDIENCES;
@@ -179,13 +179,13 @@ impl Terms<'_> {
     }
 }
 
-/// A key as messages have it: no bytes if it is none.
+/// A key as messages have it: no bytes for [`Key::NONE`].
 fn bytes(key: Key) -> Vec<u8> {
     if key.is_none() { Vec::new() } else { key.to_bytes().into() }
 }
 
 impl Job {
-    /// Its shards, as the data plane is to serve them.
+    /// The job's shards, as the data plane serves them.
     pub(super) fn specs(&self) -> Vec<JobSpec> {
         let Some(address) = self.address() else { return Vec::new() };
         let secrets: Vec<_> = self.joined().map(|(_, member)| member.hello_secret).collect();
@@ -205,8 +205,8 @@ impl Job {
     }
 }
 
-/// The multicast group, and its port, of a job whose ranks send to this address. It is one of those
-/// that stay within a site (RFC 2365); over IPv6 there is none (rule 5.12).
+/// The multicast group, and its port, of a job whose ranks send to this address. The group is local
+/// to a site (RFC 2365); over IPv6 there is none (rule 5.12).
 pub(crate) fn group(address: IpAddr, job: u16) -> (Ipv4Addr, u16) {
     let [high, low] = job.to_be_bytes();
     match address {

@@ -8,12 +8,12 @@ use super::job::{Member, Presence, State};
 use super::tally::Ending;
 use super::{Effect, JobTable, MemberId, StreamId, info};
 
-/// How long the daemon waits for the answer to a ping: long enough that a process starved of its
-/// CPU is not taken for dead.
+/// How long the daemon waits for the answer to a ping: long enough that a process without CPU time
+/// is not taken for dead.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What became of a rank whose connection ended after it gave no sign of life for so long. If that
-/// is long, its host cannot be reached, or stands still.
+/// How a rank was lost whose connection ended after this silence. After a long silence, its host
+/// cannot be reached, or is frozen.
 pub(crate) fn how_lost(silence: Duration) -> String {
     match silence.as_secs() {
         _ if silence < PING_TIMEOUT => {
@@ -27,7 +27,7 @@ impl Member {
     /// The combiner whose connection is this rank's, if there is one.
     pub(super) fn combiner(&self) -> Option<String> {
         self.is_behind.then(|| match self.rack.last.as_str() {
-            // The daemon was restarted, and has not heard of it.
+            // The daemon was restarted, and does not know the combiner's name yet.
             "" => "its combiner".to_owned(),
             last => format!("combiner {last}"),
         })
@@ -35,8 +35,8 @@ impl Member {
 }
 
 impl JobTable {
-    /// A combiner has lost a rank: its connection broke, as `what` says, or that of the named
-    /// combiner below.
+    /// A combiner has lost a rank: its connection broke, as `what` says, or the connection of the
+    /// named combiner below.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl JobTable {
         let job = self.job_of(id)?;
         let (number, what) = (job.number, super::one_line(what));
         let Some(stream) = job.member(id.rank).and_then(Member::stream) else {
-            // What follows from that has begun.
+            // The loss of this rank has been handled already.
             return Ok(Vec::new());
         };
         self.streams.remove(&stream);
@@ -65,8 +65,8 @@ impl JobTable {
         Ok(effects)
     }
 
-    /// The connection of this combiner broke, by which the rank had this stream. Before the start
-    /// that is the end of the job, because its ranks do not come back either.
+    /// The connection of this combiner broke, and with it the rank's stream. Before the start that
+    /// ends the job, because its ranks do not come back.
     pub(super) fn cut_off(
         &mut self,
         number: u16,
@@ -91,8 +91,8 @@ impl JobTable {
         vec![info(log), Effect::Await(stream)]
     }
 
-    /// The time is over in which the rank might have come back that had this stream. It is taken
-    /// for dead, and so are those that were lost in the same way.
+    /// The time in which the rank of this stream could come back is over. The rank is taken for
+    /// dead, and so are the other ranks lost with the same combiner.
     pub fn give_up_on(&mut self, stream: StreamId) -> Vec<Effect> {
         let is_cut = |member: &Member| matches!(member.presence, Presence::Cut(_));
         let job = self

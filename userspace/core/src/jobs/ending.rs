@@ -41,7 +41,7 @@ impl JobTable {
         }
         let reason = match (error, &job.state) {
             ("", State::Started { .. }) => None,
-            // Nobody else's collectives depend on it.
+            // No other rank's collectives depend on it.
             ("", _) if job.world_size() == 1 => None,
             ("", _) => Some("left before all ranks were ready".to_owned()),
             (error, _) => Some(format!("failed: {}", one_line(error))),
@@ -76,8 +76,8 @@ impl JobTable {
         }
     }
 
-    /// Frames of an interface do not reach the data plane any more, as `what` says: aborts the jobs
-    /// that have ranks behind it, of which the data plane may have missed anything.
+    /// Frames of an interface no longer reach the data plane, for the reason in `what`: aborts the
+    /// jobs that have ranks behind it, whose packets may have been lost.
     pub fn lose_port(&mut self, port: u32, what: &str) -> Vec<Effect> {
         let numbers: Vec<_> = self.jobs.keys().copied().collect();
         let mut effects = Vec::new();
@@ -160,8 +160,8 @@ impl JobTable {
             return Vec::new();
         }
         let verifies = self.limits.capabilities.contains(Capabilities::CHECKED_MAXIMA);
-        // If ranks made different calls, that comes first: what else happens then is likely to be a
-        // consequence.
+        // If ranks made different calls, that is the reason to tell: other failures are likely to
+        // be a consequence.
         let (ending, aborted) = match job.mismatch.take() {
             Some(mismatch) if reason.is_empty() || mismatch.is_certain(verifies) => {
                 (Ending::DifferentCalls, mismatch.into_event(verifies))
@@ -178,7 +178,7 @@ impl JobTable {
         [log].into_iter().chain(self.save(number)).chain(done).collect()
     }
 
-    /// Ends a job that nobody is in any more.
+    /// Ends a job in which no rank is left.
     pub(super) fn remove_if_empty(&mut self, number: u16) -> Vec<Effect> {
         let Entry::Occupied(entry) = self.jobs.entry(number) else { return Vec::new() };
         if entry.get().present().next().is_some() {

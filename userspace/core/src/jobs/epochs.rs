@@ -6,12 +6,12 @@ use rand::{Rng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
-/// As many as NIST SP 800-38G has for FF1, which is such a network too.
+/// As many rounds as NIST SP 800-38G has for FF1, which is a Feistel network, too.
 const ROUNDS: u8 = 10;
 
-/// The epochs of a data plane, in their order: a permutation of all numbers of 32 bits, which its
-/// key alone tells. So all others come before one comes again, and whoever knows some knows nothing
-/// of the rest but that they are others.
+/// The epochs of a data plane, in their order: a permutation of all 32-bit numbers, determined by a
+/// secret key. So an epoch comes again only after all others, and some epochs reveal nothing about
+/// the rest, except that they are different.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epochs {
     key: [u64; 2],
@@ -25,7 +25,7 @@ impl Epochs {
         Self { key: [rng.next_u64(), rng.next_u64()], used: 0 }
     }
 
-    /// The next one, which is not 0.
+    /// The next epoch, which is not 0.
     pub fn draw(&mut self) -> u32 {
         loop {
             let epoch = self.permute(self.used);
@@ -36,7 +36,7 @@ impl Epochs {
         }
     }
 
-    /// A Feistel network: it permutes whatever its rounds make of a half.
+    /// A Feistel network: it is a permutation for any round function.
     fn permute(&self, place: u32) -> u32 {
         let halves = ((place >> 16) as u16, place as u16);
         let (left, right) = (0..ROUNDS)
@@ -89,14 +89,14 @@ mod tests {
         assert_eq!(epochs.draw(), after);
     }
 
-    /// Neither the difference of two nor what they have in common tells the next.
+    /// Neither the difference of two epochs nor their common bits tell the next one.
     #[test]
     fn those_of_a_key_look_random() {
         let mut epochs = epochs(3);
         let drawn: Vec<u32> = (0..10_000).map(|_| epochs.draw()).collect();
         let steps: HashSet<_> =
             drawn.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
-        // Of 9,999 random steps 0.01 pairs coincide; 5 or more never do.
+        // Of 9,999 random steps, 0.01 pairs coincide on average; 5 or more practically never do.
         assert!(steps.len() > 9_994, "{}", steps.len());
         for bit in 0..32 {
             // Binomial(9,999, 1/2): 5,000 on average, standard deviation 50.
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn another_key_another_order() {
         let (mut one, mut other) = (epochs(4), epochs(5));
-        // Of two lists of 1,000 random numbers, 0.0002 pairs are at the same place.
+        // In two lists of 1,000 random numbers, 0.0002 places on average have the same number.
         assert!((0..1000).all(|_| one.draw() != other.draw()));
     }
 

@@ -1,4 +1,4 @@
-//! Why a rank's request was refused: what was given, what is allowed, what to do.
+//! Why a rank's request was refused: the given value, the allowed ones, and the remedy.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use switchml_protocol::times::BUCKETS;
 
 use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_TENANT_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};
 
-/// What a tenant has a number of at once.
+/// The resources that a tenant's quota bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Jobs.
@@ -50,7 +50,7 @@ pub enum JoinError {
     /// A world size out of range.
     #[error("world size {world_size}; a job has 1 to {max_ranks} ranks")]
     WorldSize {
-        /// What was given.
+        /// The world size that was given.
         world_size: u32,
         /// Most ranks that the data plane takes.
         max_ranks: u16,
@@ -70,7 +70,7 @@ pub enum JoinError {
          without --packet-tags"
     )]
     Tags(String),
-    /// The job is somebody else's.
+    /// The job is another tenant's.
     #[error("job {name:?} is another tenant's; give the job a name of its own")]
     OtherTenant {
         /// The job.
@@ -86,7 +86,7 @@ pub enum JoinError {
         name: String,
         /// The rank.
         rank: u32,
-        /// Where the one that has it connected from.
+        /// Where the rank that has this number connected from.
         from: IpAddr,
     },
     /// The job has another world size.
@@ -97,7 +97,7 @@ pub enum JoinError {
     OtherWorldSize {
         /// The job.
         name: String,
-        /// Its world size.
+        /// The job's world size.
         expected: usize,
         /// The world size that was given.
         given: u32,
@@ -111,16 +111,16 @@ pub enum JoinError {
     OverQuota {
         /// The tenant.
         tenant: String,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// Its quota.
+        /// The tenant's quota.
         most: u32,
-        /// What its jobs have.
+        /// The amount that the tenant's jobs have.
         used: u32,
-        /// What this one needs at least.
+        /// The amount that this job needs at least.
         wanted: u32,
     },
-    /// The job alone would be more than its tenant may have.
+    /// The job alone exceeds its tenant's quota.
     #[error(
         "tenant {tenant:?} may have {most} {resource} at once, and this job alone needs {wanted}: \
          it can never start; ask the aggregator's operator for a larger quota"
@@ -128,11 +128,11 @@ pub enum JoinError {
     NeverInQuota {
         /// The tenant.
         tenant: String,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// Its quota.
+        /// The tenant's quota.
         most: u32,
-        /// What this job needs at least.
+        /// The amount that this job needs at least.
         wanted: u32,
     },
     /// The tenant's ranks have joined as often as they may.
@@ -143,16 +143,16 @@ pub enum JoinError {
     TooManyJoins {
         /// The tenant.
         tenant: String,
-        /// Its quota.
+        /// The tenant's quota.
         most: u32,
     },
-    /// An address that means something on one link alone.
+    /// An address that is valid on one link only.
     #[error(
         "contributions cannot be sent to {0}, which is a link-local address; connect to another \
          address of the aggregator, or start it with --data-address"
     )]
     LinkLocal(IpAddr),
-    /// It comes by a combiner, and the data plane takes none.
+    /// The rank comes by a combiner, and the data plane takes no partial sums.
     #[error(
         "this aggregator's data plane does not accept partial sums, so {0} cannot have it as its \
          parent; start it with --data-plane xdp or software, or connect ranks to it directly"
@@ -167,7 +167,7 @@ pub enum JoinError {
     TooManyWaiting {
         /// Jobs that wait.
         waiting: usize,
-        /// Those whose first rank came from there.
+        /// Waiting jobs whose first rank came from this rank's host.
         of_host: usize,
         /// Where the rank connected from.
         peer: IpAddr,
@@ -192,15 +192,15 @@ pub enum MemberError {
     /// Ready with a number of lanes that no packet has.
     #[error("ready for {lanes} lanes; give a multiple of {LANES_PER_BLOCK} up to {max_lanes}")]
     Lanes {
-        /// What was given.
+        /// The number of lanes that was given.
         lanes: u32,
         /// Most lanes that the data plane takes.
         max_lanes: u16,
     },
-    /// A histogram that is none of ours.
+    /// A histogram with another number of buckets than ours.
     #[error("round trips in {given} buckets; give {BUCKETS}")]
     Buckets {
-        /// How many were given.
+        /// The number of buckets that was given.
         given: usize,
     },
     /// Ready before the data plane has seen the rank.
@@ -214,7 +214,7 @@ pub enum MemberError {
     NotStarted {
         /// The rank.
         rank: u32,
-        /// What the job is.
+        /// The job's state.
         state: &'static str,
     },
     /// Ready when the job is not waiting for that.
@@ -222,7 +222,7 @@ pub enum MemberError {
     NotAssigned {
         /// The rank.
         rank: u32,
-        /// What the job is.
+        /// The job's state.
         state: &'static str,
     },
 }

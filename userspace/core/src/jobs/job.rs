@@ -1,4 +1,4 @@
-//! One job: its members, and what is to be told to them.
+//! One job: its members, and the events for them.
 
 use std::{collections::BTreeSet, net::IpAddr, ops::Range, time::Duration};
 
@@ -13,19 +13,19 @@ use super::rack::Rack;
 use super::{Effect, MemberId, StreamId, Threads};
 use crate::limits::Fanout;
 
-/// Most ranks of a job that is saved. Each takes half a KiB of each entry of the journal, in use or
+/// Most ranks of a job that is saved. Each takes half a KiB of every entry of the journal, used or
 /// not.
 const MAX_SAVED_RANKS: usize = 64;
 
-/// A saved job takes less than so many bytes of JSON, whatever its name and what is said of it.
+/// Upper bound of a saved job's bytes of JSON, whatever its name and its reasons are.
 pub const MAX_SAVED_LEN: usize = 36 << 10;
 
-/// How far a job has come.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum State {
     /// Ranks are missing.
     Waiting,
-    /// All ranks are there, and open their data paths.
+    /// All ranks have joined, and open their data paths.
     Assigned,
     /// All ranks are ready, and contribute chunks of this many lanes.
     Started { lanes: u16 },
@@ -44,16 +44,16 @@ impl State {
     }
 }
 
-/// Whether a rank is there.
+/// Whether a rank is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Presence {
-    /// Its stream of events is open.
+    /// The rank's stream of events is open.
     Here(StreamId),
     /// The daemon was restarted, and has not heard of the rank yet.
     Awaited,
-    /// A combiner was lost, and the rank with it, which had this stream. It may come back.
+    /// The rank, which had this stream, was lost with its combiner. It may come back.
     Cut(StreamId),
-    /// It has left, or is taken for dead.
+    /// The rank has left, or is taken for dead.
     Gone,
 }
 
@@ -61,37 +61,38 @@ pub(super) enum Presence {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Member {
     pub(super) presence: Presence,
-    /// Where its control connection comes from; behind a combiner, where the combiner sees it.
+    /// Source address of the rank's control connection; behind a combiner, as the combiner sees it.
     pub(super) peer: IpAddr,
-    /// Whether it is behind a combiner.
+    /// Whether the rank is behind a combiner.
     pub(super) is_behind: bool,
-    /// Its combiners, for people: each daemon learns them anew.
+    /// The rank's combiners, for people: each daemon learns them again.
     #[serde(skip)]
     pub(super) rack: Rack,
-    /// How it was lost, while its presence is [`Presence::Cut`].
+    /// How the rank was lost, while its presence is [`Presence::Cut`].
     #[serde(skip)]
     pub(super) why_cut: String,
-    /// The address by which it reached the daemon.
+    /// The address by which the rank reached the daemon.
     pub(super) local: IpAddr,
-    /// What its HELLO carries, in the clear wherever its packets pass.
+    /// The secret in the rank's HELLO, which travels unencrypted.
     pub(super) hello_secret: u32,
-    /// What its requests carry.
+    /// The secret in the rank's requests.
     pub(super) control_secret: u64,
-    /// Of the tags of what it sends, and of what answers it alone. Only it and the data plane need
-    /// that once the job is open.
+    /// Key for the tags of the rank's packets and of answers to it alone. Once the job is open,
+    /// only the rank and the data plane need it.
     #[serde(skip)]
     pub(super) key: Key,
-    /// Until the job is assigned.
+    /// Set until the job is assigned.
     #[serde(skip)]
     pub(super) threads: Threads,
-    /// Most lanes that its path carries, once it is ready.
+    /// Most lanes that the rank's path carries, once the rank is ready.
     pub(super) ready: Option<u16>,
-    /// Whether RESULTs to all reach it by the job's group, once it is ready; else it gets copies.
+    /// Whether RESULTs to all reach the rank by the job's group, once it is ready; else it gets
+    /// copies.
     pub(super) by_group: bool,
-    /// Indices of the interfaces that its frames come in by, once it is ready; each once.
+    /// Indices of the interfaces by which the rank's frames come in, once it is ready; each once.
     pub(super) ports: BTreeSet<u32>,
-    /// Whether it has told that it gets no RESULTs for all by multicast, since the job started. It
-    /// tells each daemon.
+    /// Whether the rank has reported, since the job started, that it gets no RESULTs by multicast.
+    /// It reports that to each daemon.
     #[serde(skip)]
     pub(super) has_no_multicast: bool,
 }
@@ -101,7 +102,7 @@ impl Member {
         self.presence == Presence::Gone
     }
 
-    /// Whether it gets copies of RESULTs to all, and why.
+    /// Whether the rank gets copies of RESULTs to all, and why.
     fn copies(&self, fanout: Fanout) -> control::Copies {
         match fanout {
             _ if self.ready.is_none() || self.by_group || self.is_behind => {
@@ -122,7 +123,7 @@ impl Member {
         format!("rank {rank} ({}{of_rack})", self.peer)
     }
 
-    /// Its stream of events, while there is one.
+    /// The rank's stream of events, while there is one.
     pub(super) fn stream(&self) -> Option<StreamId> {
         match self.presence {
             Presence::Here(stream) => Some(stream),
@@ -130,7 +131,7 @@ impl Member {
         }
     }
 
-    /// How it gets RESULTs to all.
+    /// How the rank gets RESULTs to all.
     const fn way(&self) -> Way {
         match self.is_behind {
             true => Way::Combiner,
@@ -143,29 +144,29 @@ impl Member {
 /// A job, as the table knows it, and as a durable data plane keeps it for the next daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its number; until it is assigned, it has none.
+    /// The job's number; meaningless until the job is assigned.
     pub number: u16,
     pub(super) name: String,
-    /// Its epoch; 0 until it is assigned.
+    /// The job's epoch; 0 until the job is assigned.
     pub epoch: u32,
     /// Slots of each shard.
     pub(super) slots_per_shard: u32,
     /// Numbers in the data plane, one for each data thread of a rank. The first is the job's own.
     pub shards: Vec<u16>,
     pub(super) state: State,
-    /// While ranks report that they made different calls.
+    /// The reports of ranks that made different calls, while they come in.
     #[serde(skip)]
     pub(super) mismatch: Option<Mismatch>,
-    /// Whose job tokens its ranks have; empty where none is asked for.
+    /// The tenant of its ranks' job tokens; empty if no tokens are asked for.
     #[serde(default)]
     pub(super) tenant: String,
-    /// Of the tags of RESULTs to all, as [`Member::key`].
+    /// Key for the tags of RESULTs to all; see [`Member::key`].
     #[serde(skip)]
     pub(super) key: Key,
-    /// The host of its first rank, while it waits.
+    /// The host of the job's first rank, while the job waits.
     #[serde(skip)]
     pub(super) begun_from: Option<IpAddr>,
-    /// By rank; as many as the world size.
+    /// The members by rank; as many as the world size.
     pub(super) members: Vec<Option<Member>>,
 }
 
@@ -174,7 +175,7 @@ impl Job {
         self.members.len()
     }
 
-    /// Lanes of a full chunk while it runs; otherwise 0.
+    /// Lanes of a full chunk while the job runs; otherwise 0.
     pub fn lanes(&self) -> u16 {
         match self.state {
             State::Started { lanes } => lanes,
@@ -188,8 +189,8 @@ impl Job {
             || self.joined().any(|(_, member)| member.is_gone())
     }
 
-    /// Whether it can go on in a durable data plane when the daemon dies: if it is small enough to
-    /// be saved.
+    /// Whether the job is small enough to be saved, so that it can go on in a durable data plane
+    /// when the daemon dies.
     pub(super) fn may_be_saved(&self) -> bool {
         self.world_size() <= MAX_SAVED_RANKS
     }
@@ -200,7 +201,7 @@ impl Job {
         self.may_be_saved() && matches!(self.state, State::Started { .. } | State::Aborted { .. })
     }
 
-    /// What is to be done in the data plane, to each shard.
+    /// An effect in the data plane for each shard.
     pub(super) fn on_shards(&self, effect: impl Fn(u16) -> Effect) -> impl Iterator<Item = Effect> {
         self.shards.iter().map(move |shard| effect(*shard))
     }
@@ -220,9 +221,9 @@ impl Job {
             && present.any(|(rank, member)| (rank, member.control_secret) == (id.rank, id.secret))
     }
 
-    /// Where its ranks send to: the address by which they reached the daemon. If they came by both
-    /// kinds of IP, that of the first that came by IPv6: clients try IPv4 first, so it has none
-    /// that leads here.
+    /// The address that the ranks send to: the one by which they reached the daemon. If they came
+    /// by both kinds of IP, it is the IPv6 address of the first rank that used IPv6: clients try
+    /// IPv4 first, so that rank has no IPv4 route to the daemon.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let mut addresses = self.joined().map(|(_, member)| member.local);
         let first = addresses.next()?;
@@ -232,7 +233,8 @@ impl Job {
         }
     }
 
-    /// How RESULTs to all reach its ranks, if the data plane sends those of others so (rule 5.12).
+    /// How RESULTs to all reach the ranks; `of_others` is the data plane's way for jobs over IPv4
+    /// (rule 5.12).
     pub(super) fn fanout(&self, of_others: Fanout) -> Fanout {
         match self.address() {
             Some(IpAddr::V6(_)) => Fanout::Unicast,
@@ -306,7 +308,7 @@ impl Job {
         self.members.iter().map(|member| member.as_ref()?.ready).min()?
     }
 
-    /// Whether every rank that is present has reported its calls.
+    /// Whether every present rank has reported its calls.
     pub(super) fn all_have_reported(&self) -> bool {
         let mismatch = self.mismatch.as_ref();
         mismatch.is_some_and(|mismatch| {
@@ -314,7 +316,7 @@ impl Job {
         })
     }
 
-    /// Whether no rank that is present can be about to report more.
+    /// Whether every present rank has reported all calls that matter.
     pub(super) fn all_have_said_enough(&self) -> bool {
         let mismatch = self.mismatch.as_ref();
         mismatch.is_some_and(|mismatch| {

@@ -1,4 +1,4 @@
-//! Ranks join, and jobs wait until all are there.
+//! Ranks join, and jobs wait until all ranks have.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,21 +23,21 @@ use rand::Rng;
 pub struct Joiner {
     /// Name of the job.
     pub name: String,
-    /// Whose job token it has; empty where none is asked for.
+    /// The tenant of the rank's job token; empty if no token is asked for.
     pub tenant: String,
     /// The rank.
     pub rank: u32,
     /// Number of ranks of the job.
     pub world_size: u32,
-    /// Where its control connection comes from.
+    /// Source address of the rank's control connection.
     pub peer: IpAddr,
-    /// The address by which it reached the daemon.
+    /// The address by which the rank reached the daemon.
     pub local: IpAddr,
-    /// How many data threads it has use for.
+    /// The data threads that the rank can use.
     pub threads: Threads,
-    /// The combiners that it came by.
+    /// The combiners between the rank and the daemon.
     pub via: Vec<control::Combiner>,
-    /// When it does.
+    /// The time of the request.
     pub at: Instant,
 }
 
@@ -46,7 +46,7 @@ impl JobTable {
     ///
     /// # Errors
     ///
-    /// [`JoinError`]; the table is as before, but for the tenant's joins.
+    /// [`JoinError`]; only the tenant's joins are counted, the table is as before otherwise.
     pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
         check_joiner(joiner, self.limits.most_ranks())?;
         self.count_join(&joiner.tenant, joiner.at)?;
@@ -107,7 +107,7 @@ impl JobTable {
         Ok((stream, effects))
     }
 
-    /// A key that nobody knows; none if packets have no tags.
+    /// A random key; [`Key::NONE`] if packets have no tags.
     fn new_key(&mut self) -> Key {
         if !self.has_tags {
             return Key::NONE;
@@ -145,7 +145,7 @@ impl JobTable {
         job.tell_all(&Event::Waiting(control::Waiting { missing_ranks: job.missing() })).collect()
     }
 
-    /// A rank goes before all were there: its place is free again.
+    /// A rank leaves before all have joined: its place is free again.
     pub(super) fn give_up(&mut self, name: &str, rank: u32) -> Vec<Effect> {
         let Some(job) = self.waiting.get_mut(name) else { return Vec::new() };
         let member = job.members.get_mut(rank as usize).and_then(Option::take);
@@ -183,7 +183,7 @@ fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
 
 /// Whether the job has the place that the rank wants.
 fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
-    // First, because the other errors tell of the job.
+    // This check comes first, because the other errors reveal details of the job.
     if job.tenant != joiner.tenant {
         return Err(JoinError::OtherTenant { name: joiner.name.clone() });
     }

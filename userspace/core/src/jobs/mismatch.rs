@@ -1,4 +1,4 @@
-//! Ranks that made different calls: what each has reported, and what all are told of it.
+//! Ranks that made different calls: the report of each, and the event for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,21 +9,22 @@ use switchml_control::{self as control, rank_list};
 /// it is only a rank that cannot answer that takes so long.
 pub const GATHERING: Duration = Duration::from_millis(500);
 
-/// What the ranks of a job have reported.
+/// The reports of a job's ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mismatch {
     /// The ranks that the data plane has named.
     named: BTreeSet<u16>,
-    /// By rank, and then by number: the calls in flight, up to the one that was refused.
+    /// The calls in flight, up to the refused one, by rank and number.
     calls: BTreeMap<u16, BTreeMap<u64, String>>,
     /// Numbers of the calls that were refused.
     refused: BTreeSet<u64>,
-    /// Whether no report is missing.
+    /// Whether all reports are in.
     is_complete: bool,
 }
 
 impl Mismatch {
-    /// Takes in a rank's report. `is_refused`: its last call was refused; else the rank was asked.
+    /// Adds a rank's report. `is_refused`: the rank's last call was refused; else the rank was
+    /// asked.
     pub fn note(
         &mut self,
         rank: u16,
@@ -40,8 +41,9 @@ impl Mismatch {
         self.calls.contains_key(&rank)
     }
 
-    /// Whether the rank has nothing to add: a call of its own was refused, or it has made one of
-    /// that number. Another may be about to make it.
+    /// Whether the rank has reported all calls that matter: a call of its own was refused, or it
+    /// has made a call of the same number as a refused one. Other ranks may be about to make that
+    /// call.
     pub fn has_call_of(&self, rank: u16) -> bool {
         self.calls
             .get(&rank)
@@ -54,12 +56,13 @@ impl Mismatch {
     }
 
     /// Whether ranks are known to have made different calls. A data plane that verifies before it
-    /// adds refuses no other packets. Ranks at different numbers may have made the same.
+    /// adds refuses only packets of different calls. Ranks at different call numbers may have made
+    /// the same calls.
     pub fn is_certain(&self, data_plane_verifies: bool) -> bool {
         data_plane_verifies || self.first_difference().is_some()
     }
 
-    /// What all ranks are told.
+    /// The event for all ranks.
     pub fn into_event(self, data_plane_verifies: bool) -> control::Aborted {
         if let Some((number, call)) = self.common_call().filter(|_| self.is_complete) {
             let reason = format!(
@@ -109,7 +112,7 @@ impl Mismatch {
         control::Aborted { reason, ranks: wide(&at_fault), calls: calls.collect() }
     }
 
-    /// The last call that all ranks have reported which were in any, unless they differ on one.
+    /// The last call that all ranks in any call have reported, unless ranks differ on one.
     fn common_call(&self) -> Option<(u64, &str)> {
         if self.first_difference().is_some() {
             return None;
@@ -125,8 +128,8 @@ impl Mismatch {
             .map(|(number, call)| (*number, call.as_str()))
     }
 
-    /// The calls that differ, each with its ranks. Those that stand alone come first: they are most
-    /// likely wrong.
+    /// The calls that differ, each with its ranks. Calls of the fewest ranks come first: they are
+    /// most likely wrong.
     fn groups(&self) -> Vec<Group<'_>> {
         let first = self.first_difference();
         let mut groups: BTreeMap<(u64, &str), Vec<u16>> = BTreeMap::new();
@@ -148,7 +151,7 @@ impl Mismatch {
         groups
     }
 
-    /// The first call on which ranks differ. What was refused may be a later one: with several
+    /// The first call on which ranks differ. The refused call may be a later one: with several
     /// calls in flight, packets of one meet those of another.
     fn first_difference(&self) -> Option<u64> {
         let mut first: BTreeMap<u64, &str> = BTreeMap::new();

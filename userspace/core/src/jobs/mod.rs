@@ -1,5 +1,5 @@
-//! The job table: which ranks are there, and what follows from it. Pure: requests in, [`Effect`]s
-//! out.
+//! The job table: which ranks are present, and the consequences. Without I/O: requests in,
+//! [`Effect`]s out.
 //!
 //! ```text
 //!   Waiting ──all ranks joined──▶ Assigned ──all ranks ready──▶ Started ──all ranks left──▶ (gone)
@@ -10,17 +10,16 @@
 //! ```
 //!
 //! A job takes its numbers, and with them its slots, and its epoch when its last rank has joined,
-//! and gives them back when the last is gone; while it waits it has none of them. Ranks of an
-//! aborted job may linger; whoever joins under its name meanwhile starts a new job, with an epoch
-//! of its own.
+//! and gives them back when the last is gone; a waiting job has none of them. Ranks of an aborted
+//! job may linger; a rank that joins under its name meanwhile starts a new job, with a new epoch.
 //!
 //! Over a durable data plane a job that has started outlives the daemon: each change of it is saved
-//! ([`Effect::Save`]) before anything else is done about it. The next daemon's table takes it back
-//! ([`JobTable::restore`]), its ranks come back ([`JobTable::resume`]), and those that do not are
+//! ([`Effect::Save`]) before its other effects. The next daemon's table restores the job
+//! ([`JobTable::restore`]), its ranks come back ([`JobTable::resume`]), and ranks that do not are
 //! taken for dead ([`JobTable::expire`]).
 //!
-//! The table's requests by a rank's life: `joining`, as far as its tenant's `quota` goes,
-//! `assignment`, `starting`, `reports` while it runs, `ending`; and `restart`, of the daemon.
+//! The modules follow a rank's life: `joining`, within its tenant's `quota`, `assignment`,
+//! `starting`, `reports` while it runs, and `ending`; `restart` is the daemon's.
 
 mod assignment;
 mod cut;
@@ -80,9 +79,9 @@ pub const MAX_NAME_LEN: usize = 200;
 pub const MAX_HOST_LEN: usize = 64;
 /// Longest name of a tenant, in bytes.
 pub const MAX_TENANT_LEN: usize = 64;
-/// Most jobs that wait for ranks: they cost memory alone, a few KB each.
+/// Most jobs that wait for ranks; each costs a few KB of memory.
 pub const MAX_WAITING: usize = 4096;
-/// Most that wait of those whose first rank came from one host, so that one host does not keep all
+/// Most waiting jobs whose first rank came from the same host, so that one host cannot keep all
 /// others out.
 pub const MAX_WAITING_OF_HOST: usize = 256;
 /// Longest text that a failing rank may give to the others, in characters.
@@ -93,10 +92,10 @@ const MAX_REASON_LEN: usize = 500;
 pub struct StreamId(u64);
 
 impl StreamId {
-    /// Before all others.
+    /// The first stream.
     pub(crate) const FIRST: Self = Self(0);
 
-    /// This one, which becomes the next.
+    /// Returns this id, and advances to the next.
     pub(crate) const fn take(&mut self) -> Self {
         let Self(number) = *self;
         self.0 += 1;
@@ -104,7 +103,7 @@ impl StreamId {
     }
 }
 
-/// What is to be done, in this order.
+/// An action for the caller, to be carried out in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Have the data plane keep for the next daemon that the job of this number uses the last of
@@ -118,7 +117,7 @@ pub enum Effect {
     Abort(u16),
     /// Close the job in the data plane, which keeps nothing of it.
     Close(u16),
-    /// Have the data plane keep the job for the next daemon, in place of what it kept of it before.
+    /// Have the data plane keep the job for the next daemon, replacing its earlier state.
     Save(Box<Job>),
     /// Send the event to a rank.
     Tell(StreamId, Event),
@@ -126,19 +125,19 @@ pub enum Effect {
     End(StreamId),
     /// Call [`JobTable::conclude`] with the job and its epoch when [`GATHERING`] is over.
     Gather(u16, u32),
-    /// Call [`JobTable::give_up_on`] with this stream, whose combiner was lost, when the rank has
-    /// had its time to come back.
+    /// Call [`JobTable::give_up_on`] with this stream, whose combiner was lost, when the rank's
+    /// time to come back is over.
     Await(StreamId),
     /// Log a line.
     Log(Level, String),
 }
 
-/// How much a line of the log matters.
+/// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// What goes as it should.
+    /// Normal operation.
     Info,
-    /// A job that came to no good end.
+    /// A job that did not end well.
     Warn,
     /// The daemon itself could not do something.
     Error,
@@ -147,9 +146,9 @@ pub enum Level {
 /// Which job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum JobKey {
-    /// That waits under this name.
+    /// A job that waits under this name.
     Waiting(String),
-    /// That has this number.
+    /// A job with this number.
     Assigned(u16),
 }
 
@@ -160,19 +159,19 @@ pub struct JobTable {
     /// The address that workers send to, if it is not the one that they joined by.
     data_address: Option<IpAddr>,
     quotas: Quotas,
-    /// How often each tenant has joined whose joins are bounded.
+    /// The joins of each tenant whose joins are bounded.
     joins: BTreeMap<String, Rate>,
     /// Whether packets of new jobs have tags.
     has_tags: bool,
-    /// Whether the log says what jobs without are open to.
+    /// Whether the log has warned that jobs without tags are open to forged packets.
     has_warned_of_forgery: bool,
     tally: Tally,
     rng: StdRng,
-    /// Jobs whose ranks are not all there, by name.
+    /// Jobs that wait for ranks, by name.
     waiting: BTreeMap<String, Job>,
     /// All others, by number.
     jobs: BTreeMap<u16, Job>,
-    /// Whose every stream is that has not ended.
+    /// The job and rank of each open stream.
     streams: BTreeMap<StreamId, (JobKey, u32)>,
     recent_aborts: RecentAborts,
     round_trips: RoundTrips,
@@ -213,7 +212,7 @@ impl JobTable {
         self.list_with_ages(|_| Duration::ZERO)
     }
 
-    /// The same, with the ages of streams.
+    /// All jobs as in [`Self::list`], with the ages of streams.
     pub fn list_with_ages(&self, age: impl Fn(StreamId) -> Duration) -> Vec<control::JobStatus> {
         let fanout = self.limits.fanout;
         self.jobs
@@ -223,19 +222,18 @@ impl JobTable {
             .collect()
     }
 
-    /// Whether a job of that name waits for ranks.
+    /// Whether a job with this name waits for ranks.
     pub fn is_waiting(&self, name: &str) -> bool {
         self.waiting.contains_key(name)
     }
 
-    /// Whether the ranks of that job have its number, or are about to get it, and are not all
-    /// ready.
+    /// Whether the job with this number and epoch is assigned, and its ranks are not all ready yet.
     pub(crate) fn is_assigned(&self, number: u16, epoch: u32) -> bool {
         let job = self.jobs.get(&number).filter(|job| job.epoch == epoch);
         job.is_some_and(|job| job.state == job::State::Assigned)
     }
 
-    /// How many jobs there have been.
+    /// The numbers of jobs so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
@@ -254,8 +252,9 @@ impl JobTable {
         self.find(id).map(|job| job.shards.as_slice())
     }
 
-    /// Of a member's job: its name, and for each host that contributes the port that it is behind;
-    /// `None` if combiners contribute for some. Ranks of a host add up first, but not with tags.
+    /// The name of a member's job, and for each contributing host the port that it is behind;
+    /// `None` if combiners contribute for some ranks. The ranks of a host add up first, except with
+    /// tags.
     pub fn contributors(&self, id: MemberId) -> Option<(&str, Vec<u32>)> {
         let job = self.find(id).ok().filter(|job| !job.has_combiners())?;
         let adds_up = self.limits.capabilities.contains(Capabilities::PARTIAL_SUMS);
@@ -267,14 +266,14 @@ impl JobTable {
         Some((job.name.as_str(), places.into_iter().filter_map(|(.., port)| port).collect()))
     }
 
-    /// The job of that member, who is there and has proven to be it.
+    /// The job of this member, if the member is present and its secret is right.
     fn find(&self, id: MemberId) -> Result<&Job, MemberError> {
         let number = u16::try_from(id.job).ok();
         let job = number.and_then(|number| self.jobs.get(&number)).filter(|job| job.has_member(id));
         job.ok_or(MemberError::NoMember { job: id.job, rank: id.rank })
     }
 
-    /// The same, to change it.
+    /// [`Self::find`], for changes to the job.
     fn job_of(&mut self, id: MemberId) -> Result<&mut Job, MemberError> {
         let number = self.find(id)?.number;
         self.jobs.get_mut(&number).ok_or(MemberError::NoMember { job: id.job, rank: id.rank })
@@ -289,7 +288,7 @@ fn warn(line: String) -> Effect {
     Effect::Log(Level::Warn, line)
 }
 
-/// What a rank says of its failure, fit for one line of a log.
+/// A rank's description of its failure, made fit for one line of a log.
 fn one_line(text: &str) -> String {
     let words =
         text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());

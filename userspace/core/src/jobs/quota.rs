@@ -1,4 +1,4 @@
-//! What a tenant's jobs may have together.
+//! Quotas: the resources that a tenant's jobs may have together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -8,21 +8,21 @@ use super::job::Job;
 use super::{JobTable, Joiner};
 use crate::rate::Rate;
 
-/// Bounds of a tenant; `None` is as much as there is.
+/// Bounds of a tenant; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Jobs at once. One counts until its last rank is gone.
+    /// Jobs at once. A job counts until its last rank is gone.
     pub jobs: Option<u32>,
     /// Ranks at once: the world sizes of its jobs, from their first rank on.
     pub ranks: Option<u32>,
-    /// Slots at once. A job that waits for ranks counts with those of one data thread.
+    /// Slots at once. A waiting job counts the slots of one data thread.
     pub slots: Option<u32>,
     /// Joins in a minute.
     pub joins: Option<u32>,
 }
 
 impl Quota {
-    /// This one, and what it does not say as in `other`.
+    /// This quota, with missing bounds taken from `other`.
     fn or(self, other: Self) -> Self {
         Self {
             jobs: self.jobs.or(other.jobs),
@@ -36,9 +36,9 @@ impl Quota {
 /// The quotas of all tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
-    /// Of those that are not named, and what the others' do not say.
+    /// The quota of tenants without one of their own, and the default for missing bounds.
     pub of_all: Quota,
-    /// By name.
+    /// The quotas of named tenants.
     pub named: BTreeMap<String, Quota>,
 }
 
@@ -48,29 +48,29 @@ impl Quotas {
     }
 }
 
-/// What a tenant has.
+/// The resources that a tenant has now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Jobs.
+    /// Jobs of the tenant.
     pub jobs: u32,
-    /// Ranks of these: their world sizes.
+    /// Ranks of these jobs: their world sizes.
     pub ranks: u32,
-    /// Slots of these.
+    /// Slots of these jobs.
     pub slots: u32,
 }
 
 impl JobTable {
-    /// The same table, whose tenants have these quotas.
+    /// The table with these quotas of tenants.
     pub fn with_quotas(self, quotas: Quotas) -> Self {
         Self { quotas, ..self }
     }
 
-    /// Tenants have these quotas from now on. What they have already, they keep.
+    /// Tenants have these quotas from now on. They keep the resources that they have already.
     pub fn set_quotas(&mut self, quotas: Quotas) {
         self.quotas = quotas;
     }
 
-    /// A rank of a tenant joins, whatever becomes of it.
+    /// Counts the join of a tenant's rank, whether it succeeds or not.
     pub(super) fn count_join(&mut self, tenant: &str, now: Instant) -> Result<(), JoinError> {
         let Some(most) = self.quotas.of(tenant).joins.filter(|_| !tenant.is_empty()) else {
             return Ok(());
@@ -107,8 +107,9 @@ impl JobTable {
         Ok(())
     }
 
-    /// Most data threads of a job, which counts no more, by the slots that are left to its tenant.
-    /// For one there are always some: they were the job's from its first rank on.
+    /// Most data threads of a job by the slots that its tenant has left, now that the waiting job
+    /// no longer counts. There are always slots for one thread: the job has had them since its
+    /// first rank.
     pub(super) fn threads_within_quota(&self, job: &Job) -> u32 {
         let most = self.quotas.of(&job.tenant).slots.filter(|_| !job.tenant.is_empty());
         most.map_or(u32::MAX, |most| {
@@ -117,7 +118,7 @@ impl JobTable {
         })
     }
 
-    /// What each tenant has who has anything, by name.
+    /// The resources of each tenant that has any, by name.
     pub fn used(&self) -> impl Iterator<Item = (&str, Used)> {
         let jobs = self.jobs.values().chain(self.waiting.values());
         let tenants: BTreeSet<_> = jobs.map(|job| job.tenant.as_str()).collect();

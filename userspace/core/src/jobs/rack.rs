@@ -4,17 +4,17 @@ use std::net::IpAddr;
 
 use switchml_control::Combiner;
 
-/// By which way a rank's requests come in.
+/// The path of a rank's requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The other end of the connection.
+    /// The other end of the daemon's connection.
     pub peer: IpAddr,
-    /// The combiners on the way, from the rank's own on.
+    /// The combiners on the path, beginning with the rank's own.
     pub via: Vec<Combiner>,
 }
 
 impl Origin {
-    /// That of a rank without combiners.
+    /// The path of a rank without combiners.
     pub const fn direct(peer: IpAddr) -> Self {
         Self { peer, via: Vec::new() }
     }
@@ -23,9 +23,9 @@ impl Origin {
 /// A rank's combiners, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rack {
-    /// Its own.
+    /// The rank's own combiner.
     pub name: String,
-    /// That whose connection leads here.
+    /// The combiner that is connected to this daemon.
     pub last: String,
 }
 
@@ -35,7 +35,7 @@ impl Rack {
         Self { name: name(via.first()), last: name(via.last()) }
     }
 
-    /// Where a rank is that came this way.
+    /// The place of a rank whose requests come this way, for people.
     pub fn place(via: &[Combiner], peer: IpAddr) -> String {
         let of_rack = via.first().map(|own| format!(", rack {}", in_words(own)));
         format!("{}{}", peer_of(via, peer), of_rack.unwrap_or_default())

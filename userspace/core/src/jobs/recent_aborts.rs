@@ -1,5 +1,5 @@
-//! Why jobs were aborted, remembered for a while after they are gone: a rank that stood still, and
-//! comes back, hears it.
+//! Why jobs were aborted, remembered for a while after they are gone: a rank that was frozen, and
+//! comes back, is told the reason.
 
 use std::collections::VecDeque;
 
@@ -19,13 +19,13 @@ pub(super) struct RecentAborts(VecDeque<Abort>);
 struct Abort {
     job: u16,
     epoch: u32,
-    /// By rank.
+    /// The control secrets by rank.
     secrets: Vec<Option<u64>>,
     aborted: control::Aborted,
 }
 
 impl RecentAborts {
-    /// The job is gone. One that ended in good order has nobody to come back.
+    /// Remembers a job that is gone, if it was aborted: no rank of another job can come back.
     pub fn note(&mut self, job: &Job) {
         let State::Aborted { reason, ranks } = &job.state else { return };
         let aborted =

@@ -1,4 +1,4 @@
-//! What ranks report of a job that runs: different calls, no multicast.
+//! The reports of ranks while a job runs: different calls, no multicast.
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
@@ -10,9 +10,10 @@ use super::{Effect, JobTable, MemberId, info, one_line, warn};
 use crate::limits::Fanout;
 
 impl JobTable {
-    /// A rank that was told that ranks made different calls, or was asked, says which calls of its
-    /// own are in flight. The first has the others asked. When all have reported, or when it is
-    /// time to [conclude](Self::conclude), the job is aborted with what was gathered.
+    /// A rank reports its calls in flight, because its call was refused as a different one, or
+    /// because it was asked. After the first report, the other ranks are asked. When all have
+    /// reported, or when it is time to [conclude](Self::conclude), the job is aborted with the
+    /// gathered calls.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl JobTable {
         let job = self.job_of(id)?;
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
         let is_known = std::mem::replace(&mut member.has_no_multicast, true);
-        // An earlier daemon may have heard of it, and have seen to it.
+        // An earlier daemon may have handled the report already.
         if is_known || !member.by_group {
             return Ok(Vec::new());
         }

@@ -10,19 +10,20 @@ use super::tally::Ending;
 use super::{Effect, Epochs, JobKey, JobTable, MemberId, Origin, StreamId, info, warn};
 
 impl JobTable {
-    /// Goes on with the epochs of an earlier daemon, after those that it used.
+    /// Continues the epochs of an earlier daemon, after those that it used.
     pub fn continue_epochs(&mut self, epochs: Epochs) {
         self.epochs = epochs;
     }
 
-    /// What keeps the job for the next daemon, as it is now.
+    /// The effects that save the job's present state for the next daemon.
     pub(super) fn save(&self, number: u16) -> Vec<Effect> {
         let job = self.jobs.get(&number).filter(|job| self.limits.durable && job.is_durable());
         job.map(|job| Effect::Save(Box::new(job.clone()))).into_iter().collect()
     }
 
     /// Takes back a job that an earlier daemon saved, before any rank has joined. Its ranks are
-    /// awaited. The effects have the data plane do again what may have been saved and not done.
+    /// awaited. The effects repeat actions in the data plane that may have been saved and not
+    /// carried out.
     pub fn restore(&mut self, mut job: Job) -> Vec<Effect> {
         let number = job.number;
         if !self.has_room_for(&job) {

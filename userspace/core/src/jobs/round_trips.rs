@@ -1,6 +1,7 @@
 //! What ranks report of their round trips (rule 22.15), added up over all jobs.
 //!
-//! Not by job or rank: whoever joins would choose how many metrics there are.
+//! They are not kept by job or rank: otherwise ranks that join would decide how many metrics there
+//! are.
 
 use switchml_control as control;
 use switchml_protocol::times::{BUCKETS, SUM, Times};
@@ -8,14 +9,14 @@ use switchml_protocol::times::{BUCKETS, SUM, Times};
 use super::error::MemberError;
 use super::{JobTable, MemberId};
 
-/// Most that a bucket counts. That many in each are still an integer in a double, as which
-/// monitoring reads them.
+/// Highest count of a bucket. The sum of all buckets is still an exact integer as a double, in
+/// which monitoring reads it.
 pub(super) const MOST: u64 = 1 << 48;
-/// Most of their sum, in units: in nanoseconds it fits 64 bits.
+/// Largest sum of the times, in units: in nanoseconds it fits 64 bits.
 pub(super) const MOST_UNITS: u64 = 1 << 53;
 
-/// See the [module's documentation](self). Counts stay at their bound: a rank that lies can spoil
-/// what is shown here, and nothing else.
+/// See the [module's documentation](self). Counts saturate: a rank that lies can only spoil these
+/// metrics.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrips(Times);
 
@@ -39,7 +40,7 @@ impl RoundTrips {
 }
 
 impl JobTable {
-    /// A rank tells how long round trips took that it has not told of yet. No job changes.
+    /// A rank reports the durations of round trips since its last report. No job changes.
     ///
     /// # Errors
     ///
@@ -53,7 +54,7 @@ impl JobTable {
         self.round_trips.add(report)
     }
 
-    /// What all ranks have reported since this table was made.
+    /// All round trips reported since this table was made.
     pub fn round_trips(&self) -> &Times {
         &self.round_trips.0
     }

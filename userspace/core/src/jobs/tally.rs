@@ -3,15 +3,15 @@
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// All its ranks left in good order.
+    /// All ranks left normally.
     Finished,
     /// A rank said that it failed, or left before all were ready.
     RankFailed,
-    /// A rank is gone without a word.
+    /// A rank disappeared without leaving.
     RankLost,
     /// Ranks made different calls, or a packet was damaged.
     DifferentCalls,
-    /// An interface does not reach ranks any more.
+    /// An interface no longer reaches ranks.
     PortLost,
     /// The data plane refused something.
     DataPlane,
@@ -19,7 +19,7 @@ pub enum Ending {
     Stopped,
 }
 
-/// All of them, in this order: their names, and what they say.
+/// All endings, in this order: their names and descriptions.
 const ENDINGS: [(&str, &str); 7] = [
     ("finished", "jobs whose ranks all left normally"),
     ("rank_failed", "jobs in which a rank reported a failure, or left too early"),

@@ -42,7 +42,7 @@ const LIMITS: Limits = Limits {
     fanout: Fanout::Multicast,
     durable: false,
 };
-/// Where the data plane has heard a rank; which place does not matter here.
+/// A place from which the data plane has heard a rank; any will do.
 const BINDING: Binding = Binding {
     ifindex: 1,
     ip: Ip::v4([10, 0, 0, 1]),
@@ -77,7 +77,8 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
     }
 }
 
-/// So many ranks without combiners get RESULTs to all by group where their bit is set, else copies.
+/// How `ranks` ranks without combiners get RESULTs to all: by group if their bit is set, else by
+/// copies.
 fn ways(ranks: u16, by_group: u64) -> Vec<(u16, Way)> {
     let way = |rank| if by_group >> rank & 1 == 1 { Way::Group } else { Way::Copy };
     (0..ranks).map(|rank| (rank, way(rank))).collect()
@@ -96,11 +97,11 @@ fn join_all(table: &mut Table, name: &str, world_size: u32) -> (Vec<StreamId>, V
     (streams, effects)
 }
 
-/// A job as the data plane opens it, and what its ranks were told beside.
+/// A job as the data plane opens it, and the secrets that its ranks were told.
 #[derive(Clone, Debug)]
 struct Opened {
     spec: JobSpec,
-    /// By rank: what its requests carry.
+    /// The control secrets, by rank.
     control_secrets: Vec<u64>,
 }
 
@@ -125,7 +126,7 @@ fn opened(effects: &[Effect]) -> Opened {
     Opened { spec: spec.expect("an Open").clone(), control_secrets: told.collect() }
 }
 
-/// Rank `rank` with its own secret; of a rank that does not exist, with that of none.
+/// Rank `rank` with its own secret; for a rank that does not exist, with no rank's secret.
 fn member(job: &Opened, rank: u32) -> MemberId {
     let secret = job.control_secrets.get(rank as usize).copied().unwrap_or_default();
     MemberId { job: job.number.into(), epoch: job.epoch, rank, secret }
@@ -149,7 +150,7 @@ fn aborted(reason: &str, ranks: &[u32]) -> Event {
     })
 }
 
-/// A joiner with use for so many data threads.
+/// A joiner that can use up to `most` data threads.
 fn threaded(name: &str, rank: u32, world_size: u32, most: u32) -> Joiner {
     Joiner { threads: Threads { most, host: String::new() }, ..joiner(name, rank, world_size) }
 }
@@ -196,7 +197,7 @@ fn the_log_tells_a_job_from_its_first_rank_to_its_end() {
     assert_eq!(table.log, expected.map(|(level, line)| (level, line.to_owned())));
 }
 
-/// What is nearly rank `rank` of the job, each wrong in another way.
+/// Ids that resemble rank `rank` of the job, each with another mistake.
 fn strangers(job: &Opened, rank: u32) -> Vec<MemberId> {
     let id = member(job, rank);
     let mut strangers = vec![

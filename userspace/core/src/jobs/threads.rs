@@ -1,4 +1,4 @@
-//! How many data threads the ranks of a job get: as many shards the job has in the data plane.
+//! The number of data threads that a job's ranks get: one for each of the job's shards.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use switchml_control::MAX_DATA_THREADS;
 
 use crate::slots::power_of_two_up_to;
 
-/// How many data threads a rank has use for.
+/// The data threads that a rank can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Threads {
-    /// Most of them; 0 means 1.
+    /// Most data threads; 0 means 1.
     pub most: u32,
     /// The host whose ranks share them; empty when they are the rank's own.
     pub host: String,

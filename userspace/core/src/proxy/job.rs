@@ -20,12 +20,12 @@ use crate::limits::Fanout;
 pub(super) struct Job {
     pub epoch: u32,
     pub shards: Vec<u16>,
-    /// Where its ranks below send to.
+    /// The address that the ranks below send to.
     address: IpAddr,
-    /// Whether its ranks can resume when the parent was lost.
+    /// Whether the ranks can resume after the parent was lost.
     pub is_durable: bool,
     has_started: bool,
-    /// Somebody wanted to come back, since this was last asked.
+    /// Whether a rank wanted to come back since the last check.
     pub was_asked_for: bool,
     /// The ranks below.
     pub ranks: BTreeMap<u16, Member>,
@@ -36,7 +36,7 @@ pub(super) struct Job {
 pub(super) struct Member {
     secret: u64,
     way: Way,
-    /// Whether the data plane sends it RESULTs to all.
+    /// Whether the data plane sends RESULTs to all to this rank.
     is_served: bool,
     pub stream: Option<StreamId>,
 }
@@ -62,7 +62,7 @@ impl Job {
         self.shards.iter().map(|shard| Effect::Start(*shard, ways.clone())).collect()
     }
 
-    /// Serves those that have said HELLO by now, and looks again while some have not.
+    /// Serves the ranks that have said HELLO by now, and checks again later while some have not.
     pub fn look(&mut self, number: u16, bound: &[u16]) -> Vec<Effect> {
         let mut has_changed = false;
         for (rank, member) in &mut self.ranks {
@@ -77,7 +77,7 @@ impl Job {
         effects
     }
 
-    /// What this combiner knows better of its ranks than the root.
+    /// Corrects the status of ranks where this combiner knows more than the root.
     pub fn describe(&self, members: &mut [control::MemberStatus]) {
         for status in members {
             let Some(member) = self.ranks.get(&(status.rank as u16)) else { continue };
@@ -89,7 +89,7 @@ impl Job {
 }
 
 impl Proxy {
-    /// What the parent has assigned to a rank (rule 27.16).
+    /// The parent has assigned a rank (rule 27.16).
     pub(super) fn assign(&mut self, stream: StreamId, assigned: control::Assigned) -> Vec<Effect> {
         let Some(terms) = Terms::read(&assigned) else {
             return self
@@ -174,8 +174,8 @@ impl Proxy {
         effects
     }
 
-    /// Where the ranks of a stream's job send to: as at a root, an address of IPv6 if any came by
-    /// one.
+    /// The address that the ranks of a stream's job send to: as at a root, an IPv6 address if any
+    /// rank used one.
     fn address_of(&self, stream: StreamId) -> Option<IpAddr> {
         let own = self.streams.get(&stream)?;
         let is_same = |other: &&Below| !own.name.is_empty() && other.name == own.name;
@@ -191,7 +191,7 @@ impl Proxy {
         }
     }
 
-    /// What is different below.
+    /// The Assigned for a rank below, with this combiner's addresses and limits.
     fn rewrite(&self, number: u16, assigned: control::Assigned) -> control::Assigned {
         let Some(job) = self.jobs.get(&number) else { return assigned };
         let has_group = self.fanout(number) != Fanout::Unicast;
@@ -229,7 +229,7 @@ impl Proxy {
         let joins = self.streams.get(&stream).is_some_and(Below::joins);
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         if !joins {
-            // It may have to say HELLO again.
+            // The rank may have to say HELLO again.
             return job.look(number, &[]);
         }
         if std::mem::replace(&mut job.has_started, true) {
@@ -285,7 +285,7 @@ impl Proxy {
     }
 }
 
-/// What an Assigned says, if it makes sense.
+/// The contents of an Assigned, if they make sense.
 struct Terms {
     number: u16,
     shards: Vec<u16>,

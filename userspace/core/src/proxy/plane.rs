@@ -1,5 +1,4 @@
-//! Carries out what follows from requests and news, through an [`Io`], the daemon's or the
-//! simulator's.
+//! Carries out the proxy's effects through an [`Io`], the daemon's or the simulator's.
 
 use std::time::Duration;
 
@@ -10,20 +9,20 @@ use super::{Effect, Proxy, Timer};
 use crate::data_plane::{Error, ServesJobs};
 use crate::jobs::{Level, StreamId};
 
-/// What a combiner's control plane has done.
+/// The outside world of a combiner's control plane: streams, data plane, timers, log.
 pub trait Io {
-    /// What serves the jobs.
+    /// The type of the data plane.
     type DataPlane: ServesJobs + ?Sized;
 
-    /// What serves the jobs.
+    /// The data plane, which serves the jobs.
     fn data_plane(&self) -> &Self::DataPlane;
     /// Sends an event to below.
     fn tell(&mut self, stream: StreamId, event: Event);
-    /// Ends a stream to below; with a reason, as one whose connection broke.
+    /// Ends a stream to below; with a reason, as if its connection broke.
     fn end(&mut self, stream: StreamId, broken: Option<String>);
     /// Sends a request to the parent, by the connection of this stream, if there is one.
     fn leave(&mut self, stream: StreamId, request: LeaveRequest);
-    /// Ends the stream to the parent that belongs to this one, behind what is on its way there.
+    /// Ends the stream to the parent that belongs to this one, after its last request.
     fn hang_up(&mut self, stream: StreamId);
     /// Calls [`on_timer`](Proxy::on_timer) with `timer` after this time.
     fn schedule(&mut self, after: Duration, timer: Timer);
@@ -31,14 +30,14 @@ pub trait Io {
     fn log(&mut self, level: Level, line: &str);
 }
 
-/// Carries out what follows from something that concerns this stream, if it does one.
+/// Carries out the effects of an event, which concerns the stream `of`, if it concerns one.
 pub fn perform(proxy: &mut Proxy, io: &mut impl Io, of: Option<StreamId>, effects: Vec<Effect>) {
     for effect in effects {
         let Err(error) = perform_one(io, effect) else { continue };
         let error = error.to_string();
         io.log(Level::Error, &error);
         if let Some(stream) = of {
-            // What is left of the effects is news of a job that has failed.
+            // The remaining effects are news of a job that has failed.
             let instead = proxy.fail(stream, &error);
             return perform(proxy, io, None, instead);
         }

@@ -1,4 +1,4 @@
-//! The proxy on its own: what a rank's requests and the parent's news lead to.
+//! The proxy on its own: the effects of a rank's requests and of the parent's events.
 
 use std::net::Ipv4Addr;
 
@@ -28,7 +28,7 @@ const ENDS: Ends = Ends {
     local: IpAddr::V4(Ipv4Addr::new(10, 1, 0, 254)),
 };
 const EPOCH: u32 = 77;
-/// What a connection that was closed gave no sign of life for.
+/// The silence of a connection that was closed.
 const CLOSED: Duration = Duration::ZERO;
 
 fn proxy() -> Proxy {
@@ -45,7 +45,7 @@ fn join(rank: u32) -> JoinRequest {
     }
 }
 
-/// What the parent gives to a rank of a job with two shards.
+/// The Assigned of the parent for a rank of a job with two shards.
 fn assigned(rank: u32, durable: bool) -> Assigned {
     let group_address = "239.255.0.7".to_owned();
     Assigned {
@@ -150,11 +150,11 @@ fn what_is_assigned_opens_the_job_and_is_other_below() {
         Effect::Tell(two, Event::Assigned(below)),
     ];
     assert_eq!(effects, expected);
-    // The next one joins what is open.
+    // The next rank joins the job that is already open.
     let effects = proxy.hear(three, Event::Assigned(assigned(3, false)));
     assert_eq!(effects[..2], [Effect::Admit(7, 3, 103), Effect::Admit(500, 3, 103)]);
     assert_eq!(effects.len(), 3);
-    // Its group is no use to rank 3.
+    // The combiner's group does not reach rank 3.
     proxy.ready(id(3), true);
     let ways = vec![(2, Way::Group), (3, Way::Copy)];
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_combiner_that_was_lost_below_is_named() {
     let request = JoinRequest { via: vec![leaf], ..join(2) };
     let (stream, _) = proxy.join(request, ENDS).expect("joined");
     proxy.hear(stream, Event::Assigned(assigned(2, true)));
-    // One copy for all that are behind it.
+    // One copy serves all ranks behind the combiner.
     let effects = proxy.hear(stream, started());
     assert_eq!(effects[0], Effect::Start(7, vec![(2, Way::Combiner)]));
     let effects = proxy.disconnect(stream, CLOSED);
@@ -260,7 +260,7 @@ fn a_parent_that_is_gone_is_named_or_awaited() {
     assert_eq!(proxy.on_timer(forget, &[]), [Effect::Close(7), Effect::Close(500)]);
 }
 
-/// Rule 27.19: a combiner that was started anew.
+/// Rule 27.19: a restarted combiner.
 #[test]
 fn ranks_that_come_back_bring_their_job_and_are_served_once_they_are_bound() {
     let mut proxy = proxy();

@@ -1,11 +1,11 @@
 //! bmv2's `simple_switch` with `p4/bmv2.p4`, controlled over Thrift: a software switch that
-//! interprets P4 programs, for trying them out.
+//! interprets P4 programs, to try them out.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`thrift`] | calls of its control interface |
-//! | [`schema`] | the tables of its program, as it tells them |
-//! | [`notifications`] | the digests that it publishes |
+//! | [`thrift`] | calls of the switch's control interface |
+//! | [`schema`] | the tables of the program, as the switch reports them |
+//! | [`notifications`] | the digests that the switch publishes |
 
 mod notifications;
 mod schema;
@@ -32,7 +32,7 @@ use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use schema::{Schema, SchemaError};
 use thrift::{CallError, Client};
 
-/// What `p4/bmv2.p4` can do.
+/// Capabilities of `p4/bmv2.p4`.
 pub const CAPABILITIES: Capabilities =
     Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
@@ -49,7 +49,7 @@ pub struct Bmv2 {
     _digests: Digests,
 }
 
-/// The connection, and how `simple_switch` calls what was made over it.
+/// The connection, and `simple_switch`'s handles for objects that were made over it.
 struct Control {
     client: Client,
     /// Entries by table, key and priority.
@@ -61,13 +61,14 @@ struct Control {
 type EntryKey = (&'static str, Vec<(&'static str, Match)>, u32);
 
 impl Bmv2 {
-    /// Takes over the `simple_switch` at a Thrift port, whatever it held, and returns with it the
-    /// HELLOs that it will tell of. `register` is one of its program's, with an entry for each set
-    /// or cell.
+    /// Takes over the `simple_switch` at a Thrift port, and clears it. Also returns a channel of
+    /// the HELLOs that it reports. `register` is a register of its program, with an entry for each
+    /// set or cell.
     ///
     /// # Errors
     ///
-    /// When there is none, it publishes no notifications on TCP, or its program is another one.
+    /// When there is no `simple_switch`, it publishes no notifications on TCP, or its program is
+    /// another one.
     pub fn connect(
         address: SocketAddr,
         register: &str,
@@ -105,7 +106,7 @@ impl Bmv2 {
     }
 }
 
-/// What a switch says of itself.
+/// The properties of a switch that was taken over.
 struct Taken {
     schema: Schema,
     sets: u32,
@@ -113,8 +114,8 @@ struct Taken {
     notifications: TcpStream,
 }
 
-/// Clears the switch of what an earlier daemon left, and subscribes to its notifications. Fails
-/// with what is wrong.
+/// Clears the switch of an earlier daemon's entries, and subscribes to its notifications. The error
+/// is a line of text.
 fn take_over(client: &mut Client, register: &str) -> Result<Taken, String> {
     let text = |error: CallError| error.to_string();
     let schema =
@@ -129,7 +130,8 @@ fn take_over(client: &mut Client, register: &str) -> Result<Taken, String> {
     }
     client.clear_groups().map_err(text)?;
     client.clear_counter(outcomes).map_err(text)?;
-    // It waits a second for more otherwise, as long as ranks do for an answer.
+    // Otherwise the switch would collect digests for a second, which is as long as ranks wait for
+    // an answer.
     client.set_digest_size(hellos, 1).map_err(text)?;
     let ports = client.ports().map_err(text)?;
     let publisher = client.notifications().map_err(text)?;
@@ -277,7 +279,7 @@ fn key_of(entry: &Entry) -> EntryKey {
 }
 
 fn lock(control: &Mutex<Control>) -> MutexGuard<'_, Control> {
-    // A panic between a call and the note of it is the worst that can have happened.
+    // A panic can at most happen between a call and its record.
     control.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -289,7 +291,7 @@ fn failed_at(verb: &str, entry: &Entry) -> impl Fn(CallError) -> SwitchError {
     move |error| SwitchError(format!("simple_switch: cannot {verb} {}: {error}", entry.table))
 }
 
-/// The thread that hands on the HELLOs that the switch tells of. Dropping this ends it.
+/// The thread that forwards the HELLOs that the switch reports. Dropping this ends it.
 struct Digests {
     notifications: TcpStream,
     is_wanted: Arc<AtomicBool>,
@@ -321,16 +323,16 @@ impl Digests {
 impl Drop for Digests {
     fn drop(&mut self) {
         self.is_wanted.store(false, Ordering::Relaxed);
-        // Whoever reads from it finds its end. An error says that it has ended already.
+        // The reading thread sees the end of the stream. An error means that it has ended already.
         let _ = self.notifications.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by itself.
+            // A panic in the thread has been reported already.
             let _ = thread.join();
         }
     }
 }
 
-/// Hands on HELLOs until the connection ends, which is an error, or nobody wants them any more.
+/// Forwards HELLOs until the connection ends, which is an error, or the receiver is dropped.
 fn forward_digests(
     stream: &mut TcpStream,
     control: &Mutex<Control>,
@@ -345,7 +347,7 @@ fn forward_digests(
                 None => warn!("a digest of {} bytes is not a HELLO", sample.len()),
             }
         }
-        // From now on the switch tells of the same HELLO again.
+        // After this the switch reports the same HELLO again.
         let acknowledged = lock(control).client.acknowledge_digest(digest.list, digest.buffer);
         acknowledged.map_err(io::Error::other)?;
     }

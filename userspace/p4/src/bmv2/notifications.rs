@@ -1,8 +1,8 @@
-//! What `simple_switch` publishes: digests of its P4 program, over nanomsg's publish/subscribe
+//! Notifications of `simple_switch`: digests of its P4 program, over nanomsg's publish/subscribe
 //! protocol on TCP.
 //!
-//! Of that protocol a subscriber needs little: eight bytes of greeting each way, then messages
-//! after their length. So there is no library for it here; those that there are wrap one in C.
+//! A subscriber needs little of that protocol: eight bytes of greeting each way, then messages,
+//! each after its length. So no library is used; the existing ones wrap a C library.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,12 +20,12 @@ const MAX_MESSAGE: u64 = 1 << 20;
 const HEADER_LEN: usize = 32;
 const DIGEST: &[u8; 4] = b"LEA|";
 
-/// Samples that a P4 program gave to `digest`.
+/// Samples that a P4 program passed to `digest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// Which list of fields.
+    /// The digest's list of fields.
     pub list: i32,
-    /// What to acknowledge.
+    /// The buffer to acknowledge.
     pub buffer: i64,
     /// The samples, each with its fields one after the other, big-endian, each in whole bytes.
     pub samples: Vec<Vec<u8>>,
@@ -36,7 +36,7 @@ pub struct Digest {
 ///
 /// # Errors
 ///
-/// When nothing answers there, or something else.
+/// When nothing answers at the address, or another protocol does.
 pub fn subscribe(address: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, GREETING_PATIENCE)?;
     stream.set_read_timeout(Some(GREETING_PATIENCE))?;
@@ -49,7 +49,7 @@ pub fn subscribe(address: SocketAddr) -> io::Result<TcpStream> {
             "what answers is not a nanomsg publisher",
         ));
     }
-    // What comes next comes when a rank says HELLO.
+    // The next message only comes when a rank says HELLO.
     stream.set_read_timeout(None)?;
     Ok(stream)
 }
@@ -58,7 +58,7 @@ pub fn subscribe(address: SocketAddr) -> io::Result<TcpStream> {
 ///
 /// # Errors
 ///
-/// When the connection ends, or what comes is no message.
+/// When the connection ends, or the bytes are no message.
 pub fn read(stream: &mut impl Read) -> io::Result<Option<Digest>> {
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;

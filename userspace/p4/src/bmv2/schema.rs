@@ -1,8 +1,8 @@
 //! The tables of the program that `simple_switch` runs, from the JSON that p4c wrote: names, and
-//! how long fields are.
+//! lengths of fields.
 //!
-//! Names are those of the P4 source. The JSON has the controls in front of them, which is
-//! `simple_switch`'s business alone.
+//! Names are those of the P4 source. The JSON puts the controls in front of them, which only
+//! matters to `simple_switch`.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::thrift;
 use crate::switch::Match;
 
-/// Why a program and what is asked of it do not fit.
+/// Why a program does not fit an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// The JSON is not what p4c writes.
+    /// The JSON is not p4c's.
     #[error("its program cannot be read: {0}")]
     Unreadable(String),
-    /// There is nothing of that name.
+    /// The program has nothing with this name.
     #[error("its program has no {kind} `{name}`; it is not p4/bmv2.p4 of this version")]
     Missing {
         /// Table, action, field, ….
@@ -34,12 +34,12 @@ pub enum SchemaError {
         /// The name.
         name: String,
     },
-    /// A field is matched in another way than it is asked for.
+    /// A field is matched in another way than the entry needs.
     #[error("`{name}` is matched {how} in its program; it is not p4/bmv2.p4 of this version")]
     Otherwise {
         /// The field.
         name: String,
-        /// How it is.
+        /// How the program matches it.
         how: &'static str,
     },
     /// A value is too large for its field.
@@ -47,14 +47,14 @@ pub enum SchemaError {
     TooLarge {
         /// The field.
         name: String,
-        /// Its length.
+        /// The field's length.
         width: u32,
         /// The value.
         value: u64,
     },
 }
 
-/// What the program has.
+/// The objects of the program.
 #[derive(Debug)]
 pub struct Schema {
     tables: Vec<Table>,
@@ -66,11 +66,11 @@ pub struct Schema {
 /// A table.
 #[derive(Debug)]
 pub struct Table {
-    /// Its name with the controls.
+    /// The table's name, with the controls.
     pub name: String,
     key: Vec<Field>,
     actions: Vec<Action>,
-    /// Whether the program says its entries itself.
+    /// Whether the table's entries are constant, in the program itself.
     pub constant: bool,
 }
 
@@ -154,9 +154,9 @@ struct Named {
 /// A register.
 #[derive(Debug, Deserialize)]
 pub struct Register {
-    /// Its name with the controls.
+    /// The register's name, with the controls.
     pub name: String,
-    /// Its entries.
+    /// The number of its entries.
     pub size: u32,
 }
 
@@ -165,7 +165,7 @@ pub struct Register {
 pub struct Digest {
     /// The structure in the source.
     pub name: String,
-    /// Its number.
+    /// The digest's number.
     pub id: i32,
 }
 
@@ -242,7 +242,7 @@ impl Table {
     ) -> Self {
         let field = |key: &KeyField| Field {
             name: key.name.clone(),
-            // What is not in a header says whether the header is there.
+            // A key that is not a header's field says whether the header is there.
             width: widths
                 .get(&(key.target.0.as_str(), key.target.1.as_str()))
                 .copied()
@@ -271,7 +271,7 @@ impl Table {
         }
     }
 
-    /// A key, from what its fields must be.
+    /// A table key, from the matches of its fields.
     ///
     /// # Errors
     ///
@@ -343,7 +343,7 @@ impl Field {
     }
 }
 
-/// How long the fields of headers are.
+/// The lengths of the headers' fields.
 fn widths(program: &Program) -> HashMap<(&str, &str), u32> {
     let types: HashMap<&str, &[Vec<Value>]> = program
         .header_types
@@ -362,7 +362,7 @@ fn widths(program: &Program) -> HashMap<(&str, &str), u32> {
     fields.collect()
 }
 
-/// Whether that is the name, with or without controls in front.
+/// Whether `full` is the name, with or without controls in front.
 fn is_named(full: &str, name: &str) -> bool {
     full.strip_suffix(name).is_some_and(|controls| controls.is_empty() || controls.ends_with('.'))
 }
@@ -381,7 +381,7 @@ fn find<'a, T>(
 mod tests {
     use super::*;
 
-    /// What p4c writes of a program, except what is of no interest.
+    /// The relevant part of p4c's JSON for a program.
     const PROGRAM: &str = r#"{
         "header_types": [{
             "name": "frame_t", "fields": [["rank", 16, false], ["port", 9, false], ["rest", "*"]]

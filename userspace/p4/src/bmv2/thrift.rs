@@ -1,6 +1,6 @@
 //! Calls of `simple_switch`'s control interface: Thrift, with the services, methods and field
-//! numbers of bmv2's `standard.thrift` and `simple_pre_lag.thrift`. Only what is needed, written by
-//! hand: generating it would need the Thrift compiler at build time.
+//! numbers of bmv2's `standard.thrift` and `simple_pre_lag.thrift`. Only the calls that are needed,
+//! written by hand: generating them would need the Thrift compiler at build time.
 
 use std::io::{BufReader, BufWriter};
 use std::net::{SocketAddr, TcpStream};
@@ -14,21 +14,22 @@ use thrift::protocol::{
     TStructIdentifier, TType,
 };
 
-/// How long `simple_switch` may take for a call. Most take less than a millisecond.
+/// Longest time of a call to `simple_switch`. Most take less than a millisecond.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The only one that `simple_switch` has.
+/// The only context of `simple_switch`.
 const CONTEXT: i32 = 0;
-/// Multicast groups consist of nodes; what tells a group's nodes apart means nothing here.
+/// The replication id of multicast nodes. It would tell a group's nodes apart; here each group has
+/// one.
 const REPLICATION_ID: i32 = 0;
 
-/// A service of `simple_switch`, as it multiplexes them.
+/// The services of `simple_switch`, by the names under which it multiplexes them.
 const STANDARD: &str = "standard";
 const MULTICAST: &str = "simple_pre_lag";
 
 /// Why a call had no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The connection, or what came over it.
+    /// The connection failed, or a message on it was wrong.
     #[error("{0}")]
     Connection(#[from] thrift::Error),
     /// `simple_switch` refused.
@@ -36,16 +37,16 @@ pub enum CallError {
     Refused(String),
 }
 
-/// What an entry wants of a field of its table's key: bytes as long as the field.
+/// The match for a field of a table's key: bytes as long as the field.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// The field is this.
+    /// The field has this value.
     Exact(Vec<u8>),
-    /// The field's bits that the mask has are these.
+    /// The field's bits under the mask have these values.
     Ternary {
         /// The bits.
         value: Vec<u8>,
-        /// Which bits.
+        /// The mask.
         mask: Vec<u8>,
     },
 }
@@ -53,9 +54,9 @@ pub enum Match {
 /// A port of the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number in the P4 program.
+    /// The port's number in the P4 program.
     pub number: u16,
-    /// Its interface.
+    /// The port's interface.
     pub interface: String,
 }
 
@@ -66,7 +67,7 @@ pub struct Client {
     calls: i32,
 }
 
-/// What `bm_mc_get_entries` tells of multicast groups, as far as it is needed.
+/// The relevant part of `bm_mc_get_entries`' answer about multicast groups.
 #[derive(Deserialize)]
 struct Multicast {
     mgrps: Vec<Group>,
@@ -88,7 +89,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When nothing answers there.
+    /// When nothing answers at the port.
     pub fn connect(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -103,7 +104,7 @@ impl Client {
         self.call(STANDARD, "bm_get_config", |_| Ok(()), |input| input.read_string())
     }
 
-    /// Where it publishes notifications; empty if it was built without them.
+    /// The socket of the notifications; empty if `simple_switch` was built without them.
     pub fn notifications(&mut self) -> Result<String, CallError> {
         self.call(
             STANDARD,
@@ -123,7 +124,7 @@ impl Client {
         )
     }
 
-    /// Its ports.
+    /// The switch's ports.
     pub fn ports(&mut self) -> Result<Vec<Port>, CallError> {
         self.call(
             STANDARD,
@@ -201,7 +202,7 @@ impl Client {
         })
     }
 
-    /// What a table does with what no entry matches.
+    /// Sets a table's action for packets that match no entry.
     pub fn set_default_action(
         &mut self,
         table: &str,
@@ -287,7 +288,7 @@ impl Client {
         })
     }
 
-    /// Publishes digests of a list in messages of so many samples.
+    /// Sets the number of samples in a message of digests.
     pub fn set_digest_size(&mut self, list: i32, samples: i32) -> Result<(), CallError> {
         self.perform(STANDARD, "bm_learning_set_buffer_size", |call| {
             call.i32(1, CONTEXT)?;
@@ -296,7 +297,7 @@ impl Client {
         })
     }
 
-    /// Takes note of a digest; until then `simple_switch` does not tell of the same again.
+    /// Acknowledges a digest; until then `simple_switch` does not report the same sample again.
     pub fn acknowledge_digest(&mut self, list: i32, buffer: i64) -> Result<(), CallError> {
         self.perform(STANDARD, "bm_learning_ack_buffer", |call| {
             call.i32(1, CONTEXT)?;
@@ -355,7 +356,7 @@ impl Client {
         })
     }
 
-    /// Removes all multicast groups, whoever made them.
+    /// Removes all multicast groups.
     pub fn clear_groups(&mut self) -> Result<(), CallError> {
         let text = self.call(
             MULTICAST,
@@ -570,7 +571,7 @@ fn read_port(input: &mut dyn TInputProtocol) -> thrift::Result<Port> {
     Ok(port)
 }
 
-/// All of bmv2's exceptions consist of a code.
+/// Reads an exception of bmv2's, which consists of a code.
 fn read_code(input: &mut dyn TInputProtocol) -> thrift::Result<i32> {
     let mut code = 0;
     read_struct(input, |input, field| {

@@ -1,5 +1,5 @@
-//! Packets through the tables, as `p4/include/aggregator.p4` asks them, beside the same packets
-//! through `protocol::aggregator`.
+//! Passes packets through the tables, in the order of `p4/include/aggregator.p4`, and compares the
+//! outcomes with those of `protocol::aggregator`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -67,7 +67,7 @@ fn look_up<'a>(
     entries.iter().filter(is_hit).min_by_key(|entry| entry.priority)
 }
 
-/// What becomes of the frame, and the set's index if it is admitted.
+/// The outcome of the frame by the tables, and the set's index if it is admitted.
 fn admit(entries: &[Entry], frame: &Frame) -> (Outcome, Option<u64>) {
     let mut fields = frame.fields();
     if let Some(entry) = look_up(entries, "members", &fields) {
@@ -99,7 +99,7 @@ fn admit(entries: &[Entry], frame: &Frame) -> (Outcome, Option<u64>) {
     (Outcome::ALL[outcome as usize], None)
 }
 
-/// The same by the reference. What the packet adds up to does not matter here.
+/// The outcome of the frame by the reference. The packet's values do not matter here.
 fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
     let tables = MemoryTables::new();
     for job in open.values() {
@@ -181,7 +181,7 @@ proptest! {
         let secret = 1000 * u32::from(number) + u32::from(if own_secret { rank } else { other });
         let mut from = binding(rank);
         if !own_binding {
-            // In one respect only.
+            // The source differs in one field only.
             let elsewhere = binding(other + 40);
             match field {
                 0 => from.ifindex = elsewhere.ifindex,
@@ -196,7 +196,7 @@ proptest! {
         let wrongs = wrongs.into_iter().filter(|wrong| *wrong).count();
         let (outcome, index) = admit(&contents.entries, &frame);
         let expected = match reference(&open, &frame) {
-            // A slot that was never used takes round 0 alone: the tables do not look at rounds.
+            // An unused slot takes only round 0: the tables do not check rounds.
             Outcome::WrongRound => Outcome::Started,
             Outcome::Room if round == 1 && number < 3 => Outcome::Started,
             // A round of one.

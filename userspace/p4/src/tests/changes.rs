@@ -1,4 +1,4 @@
-//! What is written to a switch as jobs come and go, and when it refuses.
+//! The writes to a switch as jobs come and go, and when it refuses one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -187,7 +187,7 @@ fn the_switch_holds_what_the_jobs_say_at_every_step() {
     one.is_aborted = true;
     bench.assert_holds(&[one, two.clone()]);
     bench.data_plane.close(0).unwrap();
-    // The aggregator's address is still the other one's.
+    // The other job keeps the aggregator's address.
     bench.assert_holds(&[two]);
     bench.data_plane.stop();
     assert_eq!((bench.memory.sorted().len(), bench.memory.groups.lock().unwrap().len()), (0, 0));
@@ -207,15 +207,15 @@ fn a_hello_of_another_epoch_or_rank_teaches_nothing() {
         bench.hellos.send(hello).unwrap();
     }
     bench.hello(&spec, 1);
-    // Nor does one from elsewhere, once the binding is known.
+    // Nor does a HELLO from another place, once the binding is known.
     bench.hellos.send(hello(spec.epoch, 1, 7)).unwrap();
     bench.hello(&spec, 0);
     let bindings = [0, 1, 2].map(|rank| bench.data_plane.binding(0, rank).unwrap());
     assert_eq!(bindings, [Some(binding(0)), Some(binding(1)), None]);
 }
 
-/// Whichever write the switch refuses: the call that made it fails, with the switch's words, and
-/// another job is served as if nothing had been.
+/// For each write that the switch may refuse: the call that made it fails with the switch's
+/// message, and another job is served as if nothing had happened.
 #[test]
 fn a_refused_write_leaves_nothing_behind() {
     let mut refused_calls = 0;
@@ -247,8 +247,8 @@ fn a_refused_write_leaves_nothing_behind() {
     assert!(refused_calls > 10, "{refused_calls}");
 }
 
-/// Registers belong to a pipeline: a job that spans several would wait for ever. One at any
-/// pipeline is served.
+/// Registers belong to a pipeline: a job that spans several pipelines would wait forever. A job at
+/// any single pipeline is served.
 #[test]
 fn a_job_that_spans_pipelines_is_refused() {
     let cases: [(&[u32], Option<&str>); 5] = [

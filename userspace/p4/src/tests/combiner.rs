@@ -1,5 +1,5 @@
-//! What a combiner's tables say, against the arithmetic of the specification; and what its data
-//! plane refuses.
+//! A combiner's entries, compared with the arithmetic of the specification; and the jobs that its
+//! data plane refuses.
 
 use super::{below, jobs, spec};
 use crate::data_plane::{NextHop, Role};
@@ -15,7 +15,7 @@ fn field(entry: &Entry, name: &str) -> Option<u64> {
     })
 }
 
-/// Those of a table that are for packets of this rank, with what they do.
+/// A table's entries for packets of this rank.
 fn entries_of(contents: &Contents, table: &str, rank: u64) -> Vec<Entry> {
     let entries = contents.entries.iter();
     let is_one = |entry: &&Entry| entry.table == table && field(entry, "rank") == Some(rank);
@@ -57,7 +57,8 @@ fn contributions_know_what_is_below() {
     assert_eq!(entry.data[3], ("salts", 0));
 }
 
-/// Who has nobody to be combined with; and all ranks of an aborted job, which the root answers.
+/// A rank that is alone in its group goes by, and so do all ranks of an aborted job, which the root
+/// answers.
 #[test]
 fn who_waits_for_nobody_goes_by() {
     let mut aborted = below(1, 0..2);

@@ -1,5 +1,4 @@
-//! The names that the control plane uses are those of the P4 source, and the tables are large
-//! enough.
+//! The control plane uses the names of the P4 source, and the tables are large enough.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -16,7 +15,7 @@ use crate::entries::{
 use crate::switch::{Entry, Match};
 use crate::tofino::names::EXCLUSIONS;
 
-/// A file with those that it includes, without comments.
+/// A file and the files that it includes, without comments.
 fn source(file: &str) -> String {
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4").join(file))
 }
@@ -31,7 +30,7 @@ fn read(path: &Path) -> String {
     lines.collect()
 }
 
-/// What stands between a text and the next `end`.
+/// The text between `begin` and the next `end`.
 fn after<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
     let start =
         text.find(begin).unwrap_or_else(|| panic!("no `{begin}` in the source")) + begin.len();
@@ -125,8 +124,7 @@ fn frames_come_again_in_their_own_pipeline() {
     }
 }
 
-/// Of a combiner, whose ranks are below it in two groups, with as many jobs and ranks as there may
-/// be.
+/// A combiner, whose ranks are below it in two groups, with the most jobs and ranks.
 #[test]
 fn all_jobs_find_room_in_a_combiner() {
     let text = source("include/combiner.p4");
@@ -142,7 +140,7 @@ fn all_jobs_find_room_in_a_combiner() {
     }
 }
 
-/// With as many jobs and ranks as there may be, before and after all of them have said HELLO.
+/// An aggregator with the most jobs and ranks, before and after all of them have said HELLO.
 #[test]
 fn all_jobs_find_room() {
     let text = source("include/aggregator.p4");
@@ -206,8 +204,8 @@ fn size_of(text: &str, table: &str) -> u64 {
     size.split('+').map(|product| product.split('*').map(factor).product::<u64>()).sum()
 }
 
-/// Entries name what [`TABLES`] lists, in its order, so that the test above is about what is
-/// written.
+/// Entries use only the names in [`TABLES`], in their order, so that the test above covers all
+/// entries.
 #[test]
 fn entries_use_the_listed_names_alone() {
     let mut all = jobs([job(0, 3, true), job(1, 31, false)]);
@@ -253,8 +251,8 @@ fn what_parser_and_check_find_has_the_bit_and_what_precedes_has_not() {
     }
 }
 
-/// Tofino's parser ORs what a field is given to what it was given before: a frame behind three tags
-/// is found to be tagged, then hidden.
+/// Tofino's parser ORs a new value of a field to the old one: for a frame behind three tags it sets
+/// "tagged", then "hidden".
 #[test]
 fn a_parser_that_ors_still_finds_hidden_frames() {
     assert_eq!(Outcome::Vlan as u8 | Outcome::Spoofed as u8, Outcome::Spoofed as u8);

@@ -1,4 +1,4 @@
-//! The connection to the switch: a thread of its own, which does one request after the other.
+//! The connection to the switch: a separate thread, which sends one request after the other.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,19 +15,19 @@ use tracing::error;
 use super::reason::in_words;
 use crate::switch::{Learned, SwitchError};
 
-/// How long the switch may take for anything but taking a program: thousands of entries of a
-/// register, at most.
+/// Longest time of a command except deploying a program: the longest writes thousands of entries of
+/// a register.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to be given a program: it resets the pipelines, and brings the ports up
+/// Longest time to deploy a program: the switch resets the pipelines, and brings the ports up
 /// again.
 const DEPLOYING: Duration = Duration::from_secs(120);
 
-/// A switch that is connected to. The connection ends when this is dropped.
+/// A connection to a switch. It ends when this is dropped.
 pub struct Connection {
     commands: UnboundedSender<(Command, SyncSender<Answer>)>,
 }
 
-/// What to do.
+/// A command to the switch.
 pub enum Command {
     /// Insert entries.
     Insert(Vec<Request>),
@@ -37,7 +37,7 @@ pub enum Command {
     Delete(Vec<Request>),
     /// Write entries of a register.
     WriteRegister(Vec<register::Request>),
-    /// Have the switch do something to a table.
+    /// Run an operation on a table.
     Operate(Request),
     /// Read entries.
     Read(Vec<Request>),
@@ -46,17 +46,17 @@ pub enum Command {
 /// Entries that were read.
 type Answer = Result<Vec<TableEntry>, SwitchError>;
 
-/// What the switch is to run.
+/// The program that the switch should run.
 pub enum Program<'a> {
-    /// This one, which it runs already.
+    /// The program with this name, which the switch runs already.
     Running(&'a str),
-    /// The one that this file tells of, which is sent to it.
+    /// The program that this file describes, which is sent to the switch.
     Deploy(&'a Path),
 }
 
 impl Connection {
     /// Connects to the switch, and binds to the program. `names` are tables that it must have.
-    /// HELLOs go where `digests` takes them.
+    /// `learn` reads HELLOs from digests, which then go to `learned`.
     ///
     /// # Errors
     ///
@@ -115,14 +115,14 @@ impl Connection {
         Ok(Self { commands })
     }
 
-    /// Has the switch do something, and waits for it.
+    /// Sends a command to the switch, and waits for the answer.
     ///
     /// # Errors
     ///
-    /// What the switch says; or that it does not answer.
+    /// The switch's error; or that it does not answer.
     pub fn run(&self, command: Command) -> Answer {
         let (sender, answer) = sync_channel(1);
-        // Without the thread there is no answer, either.
+        // If the thread is gone, there is no answer, either.
         let _ = self.commands.send((command, sender));
         // The caller may be a thread that has other tasks to run.
         tokio::task::block_in_place(|| wait(&answer, 2 * PATIENCE))
@@ -158,7 +158,7 @@ async fn run(
     Ok(Vec::new())
 }
 
-/// The thread's answer. It has none when it is gone, which only a panic makes happen.
+/// The thread's answer. If the thread is gone, which only a panic causes, there is none.
 fn wait<T>(
     answer: &Receiver<Result<T, SwitchError>>,
     patience: Duration,

@@ -10,8 +10,8 @@ use super::connection::{Connection, Program};
 use super::names::{Names, NamesError};
 use super::{PROGRAM, SCHEMA, StartError};
 
-/// Sends the program that `cargo xtask p4 build` left in `folder` to the switch, in place of what
-/// that runs.
+/// Sends the program that `cargo xtask p4 build` wrote to `folder` to the switch, replacing the
+/// switch's program.
 ///
 /// # Errors
 ///
@@ -20,7 +20,7 @@ pub fn deploy(server: SocketAddr, folder: &Path) -> Result<(), StartError> {
     let names = Names::read(&folder.join(SCHEMA))?;
     let config = config(folder)?;
     let failed = |why: String| StartError::Switch { server, why };
-    // The library takes the program from files that a file tells of.
+    // The library reads the program from files that a configuration file lists.
     let path = std::env::temp_dir().join(format!("switchml-deploy-{}.json", std::process::id()));
     std::fs::write(&path, config.to_string())
         .map_err(|error| failed(format!("cannot write {}: {error}", path.display())))?;

@@ -2,11 +2,11 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`names`] | what the compiler calls the program's tables |
+//! | [`names`] | the compiler's names of the program's tables |
 //! | [`ports`] | the switch's ports, as a file says |
 //! | `connection` | requests to the switch |
-//! | `reason` | why it has refused |
-//! | [`mod@deploy`] | giving it the program |
+//! | `reason` | why the switch has refused a request |
+//! | [`mod@deploy`] | gives the switch its program |
 
 mod connection;
 pub mod deploy;
@@ -37,29 +37,29 @@ use connection::{Command, Connection, Program};
 use names::{EXCLUSIONS, Names, NamesError};
 use ports::{Port, PortsError};
 
-/// What `p4/tofino.p4` can do.
+/// Capabilities of `p4/tofino.p4`.
 pub const CAPABILITIES: Capabilities = Capabilities::EMPTY_CONTRIBUTIONS;
-/// What the program is called on the switch.
+/// Name of the program on the switch.
 pub const PROGRAM: &str = "switchml";
 /// The compiler's description of the tables, in the folder that it filled.
 const SCHEMA: &str = "bf-rt.json";
 
-/// The program's own default action of `stations`, the one table that has another from the control
-/// plane.
+/// The program's own default action of `stations`, the only table whose default the control plane
+/// changes.
 const STATIONS_DEFAULT: &str = "nowhere";
 
-/// Which switch, and what of it.
+/// The switch, its program and its ports.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its BFRT server.
+    /// The switch's BFRT server.
     pub server: SocketAddr,
-    /// What `cargo xtask p4 build` left: the names of the tables are there.
+    /// Output folder of `cargo xtask p4 build`, which has the names of the tables.
     pub program: PathBuf,
     /// File with the ports to bring up.
     pub ports: PathBuf,
 }
 
-/// Why there is no data plane.
+/// Why the data plane cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The compiler's output cannot be used.
@@ -68,12 +68,12 @@ pub enum StartError {
     /// The file of ports cannot be used.
     #[error(transparent)]
     Ports(#[from] PortsError),
-    /// The switch does not do as it is told.
+    /// The switch refuses.
     #[error("the switch at {server}: {why}{}", hint(why))]
     Switch {
-        /// Its BFRT server.
+        /// The switch's BFRT server.
         server: SocketAddr,
-        /// What it says.
+        /// The switch's error.
         why: String,
     },
 }
@@ -88,8 +88,7 @@ fn hint(why: &str) -> &'static str {
     }
 }
 
-/// Connects to the switch, takes away what an earlier daemon has left there, brings the ports up,
-/// and serves.
+/// Connects to the switch, clears an earlier daemon's entries, brings the ports up, and serves.
 ///
 /// # Errors
 ///
@@ -112,7 +111,7 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         groups: Mutex::default(),
     };
     switch.clear().map_err(|error| failed(error.0))?;
-    // A frame from no port of these has the id 0.
+    // Frames from other ports have the id 0.
     for (exclusion_id, port) in (1..).zip(&wanted) {
         let failed = |error| failed(format!("port {}: {error}", port.name));
         let number = switch.bring_up(port).map_err(failed)?;
@@ -123,14 +122,14 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         .map_err(|error| failed(error.to_string()))
 }
 
-/// A switch that is bound to.
+/// A switch with a connection that is bound to the program.
 struct Tofino {
     server: SocketAddr,
     connection: Connection,
     names: Names,
     /// Numbers of the ports that were brought up.
     ports: Vec<u16>,
-    /// Multicast groups that are there.
+    /// Existing multicast groups.
     groups: Mutex<BTreeSet<u16>>,
 }
 
@@ -145,13 +144,13 @@ impl Tofino {
             self.run(Command::Delete(vec![Request::new(&table.name)]))?;
         }
         for group in 1..=MAX_GROUPS {
-            // Most of them are not there, which is an error.
+            // Most groups do not exist, which is an error.
             let _ = self.delete_group(group);
         }
         Ok(())
     }
 
-    /// The port's number, once it is as it should be. One that is stays up.
+    /// Brings a port up, and returns its number. A port with the right settings stays up.
     fn bring_up(&self, port: &Port) -> Result<u16, SwitchError> {
         let by_name = Request::new("$PORT_STR_INFO")
             .match_key("$PORT_NAME", MatchValue::exact(port.name.as_str()));
@@ -172,7 +171,7 @@ impl Tofino {
             .into_iter()
             .fold(entry(), |request, (name, value)| request.action_data(name, value));
         let wanted = wanted.action_data("$PORT_ENABLE", true);
-        // What is not there cannot be read.
+        // A port that does not exist cannot be read.
         let is_right = self.connection.run(Command::Read(vec![entry()])).is_ok_and(|entries| {
             entries.iter().any(|found| {
                 let is = |name: &str, value: &str| {
@@ -187,20 +186,21 @@ impl Tofino {
             })
         });
         if !is_right {
-            // Nor deleted. A port's speed is not changed: it is another port then.
+            // Such a port cannot be deleted, either. A port's speed cannot be changed, so the port
+            // is made again.
             let _ = self.run(Command::Delete(vec![entry()]));
             self.run(Command::Insert(vec![wanted]))?;
         }
         Ok(number as u16)
     }
 
-    /// What comes in by a port has this exclusion id, and no flooded frame that has it leaves by
-    /// the port.
+    /// Gives frames from a port this exclusion id, and keeps flooded frames with this id from
+    /// leaving by the port.
     fn keep_from(&self, port: u16, id: u16) -> Result<(), SwitchError> {
         let pruned = Request::new("$pre.prune")
             .match_key("$MULTICAST_L2_XID", MatchValue::exact(id))
             .action_data_repeated("$DEV_PORT", vec![u32::from(port)]);
-        // What is there already is written over.
+        // An existing entry is overwritten.
         self.run(Command::Insert(vec![pruned]))?;
         self.insert(&exclusion(port, id))
     }
@@ -257,7 +257,7 @@ impl Switch for Tofino {
 
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
         let request = vec![self.request(entry)];
-        // A default action is there always.
+        // A default action always exists.
         self.run(if entry.key.is_empty() {
             Command::Modify(request)
         } else {
@@ -271,7 +271,7 @@ impl Switch for Tofino {
 
     fn delete(&self, entry: &Entry) -> Result<(), SwitchError> {
         if entry.key.is_empty() {
-            // To delete without a key would empty the table.
+            // Deleting without a key would empty the table.
             let default = Entry { action: STATIONS_DEFAULT, data: Vec::new(), ..entry.clone() };
             return self.modify(&default);
         }
@@ -364,7 +364,7 @@ fn node_entry(group: u16) -> Request {
     Request::new("$pre.node").match_key("$MULTICAST_NODE_ID", MatchValue::exact(u32::from(group)))
 }
 
-/// What a digest says; none if something is missing in it.
+/// The HELLO in a digest; `None` if a field is missing.
 fn learned_of(digest: &Digest) -> Option<Learned> {
     let number = |name: &str| {
         let bytes = digest.data.get(name)?;

@@ -1,5 +1,5 @@
-//! What the compiler calls the program's tables, in its bf-rt.json: full names, found by those of
-//! the source.
+//! The compiler's names for the program's tables, from its bf-rt.json: full names, found by the
+//! names in the source.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use serde::Deserialize;
 
 use crate::entries::{OUTCOMES, ROUNDS, TABLES, Table};
 
-/// The digest of a HELLO, and what it carries.
+/// The digest of a HELLO, and its fields.
 const DIGEST: &str = "learn";
 const DIGEST_FIELDS: [&str; 7] = ["job", "epoch", "rank", "port", "mac", "address", "udp_port"];
 
-/// The one table that is Tofino's alone: the exclusion ids of ports.
+/// The exclusion ids of ports, the only table that bmv2 does not have.
 pub const EXCLUSIONS: Table =
     Table { name: "exclusions", key: &["port"], actions: &[("exclude", &["id"])] };
 
-/// Full names of what the control plane writes and reads.
+/// Full names of the objects that the control plane writes and reads.
 #[derive(Debug)]
 pub struct Names {
     tables: HashMap<&'static str, TableNames>,
     /// The register of rounds.
     pub rounds: String,
-    /// Its one field.
+    /// The only field of that register.
     pub round: String,
-    /// Its entries.
+    /// The number of that register's entries.
     pub sets: u32,
     /// The counter of packets by outcome.
     pub outcomes: String,
@@ -35,7 +35,7 @@ pub struct Names {
 /// Full names within a table.
 #[derive(Debug)]
 pub struct TableNames {
-    /// The table's.
+    /// The table's full name.
     pub name: String,
     key: HashMap<&'static str, String>,
     actions: HashMap<&'static str, String>,
@@ -44,7 +44,7 @@ pub struct TableNames {
 /// Why the names could not be found.
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
-    /// No file, or not one that can be read.
+    /// The file does not exist, or cannot be read.
     #[error(
         "cannot read {}: {why}; give the folder that `cargo xtask p4 build` has filled",
         .path.display()
@@ -52,7 +52,7 @@ pub enum NamesError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system, or the parser, says.
+        /// The error of the system or the parser.
         why: String,
     },
     /// The program is another one.
@@ -64,7 +64,7 @@ pub enum NamesError {
     Missing {
         /// The file.
         path: PathBuf,
-        /// What it lacks.
+        /// The missing object.
         what: String,
     },
 }
@@ -112,7 +112,7 @@ struct Named {
 }
 
 impl Names {
-    /// From a file that the compiler wrote.
+    /// Reads the names from a file that the compiler wrote.
     ///
     /// # Errors
     ///
@@ -124,14 +124,14 @@ impl Names {
         Self::find(&schema).map_err(|what| NamesError::Missing { path: path.to_owned(), what })
     }
 
-    /// Fails with what is missing.
+    /// Finds the names. The error is the missing object.
     fn find(schema: &Schema) -> Result<Self, String> {
         let tables = tables().map(|table| Ok((table.name, table_names(schema, table)?)));
         let rounds = schema.table(ROUNDS)?;
         let digest = schema.learn_filters.iter().find(|filter| is_called(&filter.name, DIGEST));
         let digest = digest.ok_or_else(|| format!("digest {DIGEST}"))?;
         for field in DIGEST_FIELDS {
-            // The switch names them so in what it sends.
+            // The switch uses these names in the digests that it sends.
             if !digest.fields.iter().any(|named| named.name == field) {
                 return Err(format!("field {field} in the digest {}", digest.name));
             }
@@ -216,7 +216,7 @@ fn table_names(schema: &Schema, wanted: &Table) -> Result<TableNames, String> {
     })
 }
 
-/// Whether a full name is that of `name`: pipe and controls come before.
+/// Whether a full name belongs to `name`: pipe and controls come before it.
 fn is_called(full: &str, name: &str) -> bool {
     full == name || full.strip_suffix(name).is_some_and(|before| before.ends_with('.'))
 }

@@ -1,4 +1,4 @@
-//! The switch's ports, as a file says: TOML.
+//! The switch's ports, from a TOML file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// As on the front panel: connector and channel, such as `1/0`.
+    /// Name on the front panel: connector and channel, such as `1/0`.
     pub name: String,
-    /// Of the link.
+    /// Speed of the link.
     pub speed: Speed,
     /// Forward error correction.
     #[serde(default)]
@@ -20,7 +20,7 @@ pub struct Port {
     pub auto_negotiation: AutoNegotiation,
 }
 
-/// Of a link, in bits per second.
+/// Speed of a link, in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[allow(missing_docs)]
 pub enum Speed {
@@ -53,7 +53,7 @@ pub enum Fec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AutoNegotiation {
-    /// As the switch has it for the medium.
+    /// The switch's default for the medium.
     #[default]
     Default,
     /// Always.
@@ -62,7 +62,7 @@ pub enum AutoNegotiation {
     Off,
 }
 
-/// Why there are no ports.
+/// Why the ports cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: {why}; a port is a table such as [[port]] name = \"1/0\", speed = \"100G\", and \
@@ -82,7 +82,7 @@ struct File {
 }
 
 impl Speed {
-    /// As the switch calls it.
+    /// The switch's name for it.
     pub const fn bfrt(self) -> &'static str {
         match self {
             Self::Gigabit10 => "BF_SPEED_10G",
@@ -95,7 +95,7 @@ impl Speed {
 }
 
 impl Fec {
-    /// As the switch calls it.
+    /// The switch's name for it.
     pub const fn bfrt(self) -> &'static str {
         match self {
             Self::None => "BF_FEC_TYP_NONE",
@@ -106,7 +106,7 @@ impl Fec {
 }
 
 impl AutoNegotiation {
-    /// As the switch calls it.
+    /// The switch's name for it.
     pub const fn bfrt(self) -> &'static str {
         match self {
             Self::Default => "PM_AN_DEFAULT",
@@ -120,7 +120,7 @@ impl AutoNegotiation {
 ///
 /// # Errors
 ///
-/// When it cannot be read, says what no port has, or has none.
+/// When the file cannot be read, has unknown settings, or has no port.
 pub fn read(path: &Path) -> Result<Vec<Port>, PortsError> {
     let wrong = |why: String| PortsError { path: path.to_owned(), why };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;

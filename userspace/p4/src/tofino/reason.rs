@@ -5,7 +5,7 @@ use std::iter::from_fn;
 use prost::Message;
 use rbfrt::error::RBFRTError;
 
-/// `google.rpc.Status`, as far as it matters: of a batch it says what became of each part.
+/// The relevant part of `google.rpc.Status`: for a batch it has the result of each part.
 #[derive(Clone, PartialEq, Message)]
 struct Batch {
     #[prost(message, repeated, tag = "3")]
@@ -28,7 +28,7 @@ struct Part {
     message: String,
 }
 
-/// Of a switch that no connection leads to.
+/// The reason if there is no connection to the switch.
 const UNREACHABLE: &str = "it cannot be reached";
 
 /// The error in words.
@@ -54,8 +54,8 @@ pub fn in_words(error: &RBFRTError) -> String {
     words.replace('\n', " ")
 }
 
-/// Whether a status, as it is printed, is that of a call which found no connection, or lost it.
-/// Some calls of the library print it for people, others for debugging.
+/// Whether a printed status belongs to a call that found no connection, or lost it. Some calls of
+/// the library print it for people, others for debugging.
 fn is_lost(status: &str) -> bool {
     [
         "code: Unavailable",
@@ -68,8 +68,8 @@ fn is_lost(status: &str) -> bool {
     .any(|of| status.contains(of))
 }
 
-/// What failed of a batch. The library hands on the gRPC status as it would be printed for
-/// debugging, so its bytes have to be read back.
+/// The failed parts of a batch. The library returns the gRPC status in debug format, so its bytes
+/// have to be parsed back.
 fn parts(details: &str) -> Vec<String> {
     let bytes = quoted_bytes(details, "details: b\"").unwrap_or_default();
     let Ok(batch) = Batch::decode(&*bytes) else { return Vec::new() };
@@ -85,7 +85,7 @@ fn quoted(text: &str, begin: &str) -> Option<String> {
     String::from_utf8(quoted_bytes(text, begin)?).ok()
 }
 
-/// The same, of bytes.
+/// The bytes of the string that begins after `begin`.
 fn quoted_bytes(text: &str, begin: &str) -> Option<Vec<u8>> {
     let mut rest = text[text.find(begin)? + begin.len()..].bytes();
     let byte = || match rest.next()? {
@@ -117,7 +117,7 @@ mod tests {
             let value = Part { canonical_code, message: message.to_owned() }.encode_to_vec();
             Any { value }
         };
-        // With a length that is a letter, and with what is escaped.
+        // A string with a length byte that is a letter, and with escaped characters.
         let long = format!("table:x \"{}\" \\ no space", "y".repeat(60));
         let batch = Batch { details: vec![part(0, ""), part(8, &long), part(6, "exists")] };
         let status =

@@ -32,7 +32,7 @@ use super::port::{Inbox, Port};
 use super::{Counters, all_of, origin};
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
 
-/// Most ports that one look finds readable.
+/// Most readable ports that one call of epoll returns.
 const READY: usize = 64;
 /// Do not wait.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -40,16 +40,16 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// The software data plane of a combiner. It stops when dropped.
 pub struct SoftwareCombiner {
     shared: Arc<Shared>,
-    /// The ports that each job has towards its parent. Those of two jobs may be the same.
+    /// The ports towards the parent that each job uses. Two jobs may share a port.
     jobs: Mutex<BTreeMap<u16, Vec<Arc<Port>>>>,
     _thread: WorkerThread,
 }
 
 struct Shared {
     address: Option<IpAddr>,
-    /// For the ranks below.
+    /// The port for the ranks below.
     data: Arc<Port>,
-    /// Those towards the parent, by number.
+    /// The ports towards the parent, by number.
     uplinks: RwLock<BTreeMap<u16, Arc<Port>>>,
     /// Tells which ports are readable.
     readable: OwnedFd,
@@ -60,12 +60,12 @@ struct Shared {
 }
 
 impl SoftwareCombiner {
-    /// Serves UDP `port` (0 for any) of every address, or of `address` alone, and those that go
-    /// with it, with so many cells.
+    /// Serves UDP `port` (0 for any) of every address, or of `address` alone, and the ports towards
+    /// the parent that belong to it, with `cells` cells.
     ///
     /// # Errors
     ///
-    /// When the port cannot be had, or a thread cannot be started.
+    /// When the port cannot be opened, or a thread cannot be started.
     pub fn start(
         address: Option<IpAddr>,
         port: u16,
@@ -93,7 +93,7 @@ impl SoftwareCombiner {
     }
 
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<u16, Vec<Arc<Port>>>> {
-        // What a panic leaves behind is whole: a port is there, or it is not.
+        // A panic leaves the table intact: each change is atomic.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,7 +220,7 @@ impl Shared {
         if buffer.is_empty() {
             self.counters.count(Outcome::Truncated, 1);
         }
-        // It wraps around, as the protocol allows.
+        // The time wraps around, as the protocol allows.
         let now = self.begin.elapsed().as_micros() as u32;
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
             let way = self.way_up(datagram);
@@ -265,7 +265,7 @@ impl Shared {
         }
     }
 
-    /// By which port a packet goes to its parent, as it comes in, and where that is.
+    /// The port and destination by which a packet goes to its parent.
     fn way_up(&self, datagram: &[u8]) -> Option<(Arc<Port>, Receiver)> {
         let (header, _) = Header::ref_from_prefix(datagram).ok()?;
         let (job, rank) = (header.job.get(), Share::of(header).highest());
@@ -301,7 +301,7 @@ impl Shared {
         Ok(port)
     }
 
-    /// Closes the ports that no job uses any more.
+    /// Closes the ports that no job uses.
     fn forget_unused(&self) {
         let mut uplinks = self.uplinks.write().unwrap_or_else(PoisonError::into_inner);
         // A packet may be on its way by one: it goes the next time.

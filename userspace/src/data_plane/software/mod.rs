@@ -1,6 +1,6 @@
 //! The data plane in user space: a thread that serves UDP sockets. Needs no privilege, and runs the
-//! same state machines as the XDP program; for laptops, tests, and hosts where nothing else works.
-//! This is that of a root; [`combiner`] is that of a combiner.
+//! same state machines as the XDP program; for laptops, tests, and hosts without XDP. This module
+//! is for a root, [`combiner`] for a combiner.
 
 pub mod combiner;
 mod outbox;
@@ -49,7 +49,7 @@ struct Shared {
     events: EventSink,
 }
 
-/// Packets by what became of them.
+/// Counts of packets, by outcome.
 struct Counters([AtomicU64; Outcome::COUNT]);
 
 impl Counters {
@@ -72,7 +72,7 @@ impl Software {
     ///
     /// # Errors
     ///
-    /// When the port cannot be had, or a thread cannot be started.
+    /// When the port cannot be opened, or a thread cannot be started.
     pub fn start(
         address: Option<IpAddr>,
         port: u16,
@@ -181,7 +181,7 @@ impl Shared {
         }
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
             let report = |event| {
-                // Without room in the channel the counters alone tell of it.
+                // If the channel has no room, only the counters count the packet.
                 (self.events)(event);
             };
             let outcome = self.tables.serve(datagram, &origin, report);

@@ -1,4 +1,4 @@
-//! Packets on their way out: those of one size to the same receivers leave in one system call.
+//! Packets on their way out: packets of one size to the same receivers leave in one system call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::port::Port;
 
-/// Most bytes that one system call takes: a UDP datagram's, before it is cut into segments.
+/// Most bytes that one system call takes: a UDP datagram, before it is cut into segments.
 const MAX_BUNDLE: usize = 65_000;
 
-/// Who gets a packet.
+/// The receivers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver {
-    /// That one, from this address, or from any if it does not matter.
+    /// One address; the packet leaves from this address of ours, or from any if it does not matter.
     One { address: SocketAddr, from: Option<IpAddr> },
     /// Every rank of the job. The RESULTs have this op.
     Job { number: u16, op: u8 },
@@ -36,7 +36,7 @@ pub struct Outbox<'a> {
 }
 
 impl<'a> Outbox<'a> {
-    /// Nothing to send yet; `port` is any.
+    /// An empty outbox; `port` may be any.
     pub fn new(port: Arc<Port>, tables: &'a MemoryTables) -> Self {
         let bytes = Vec::with_capacity(MAX_BUNDLE);
         Self {
@@ -49,7 +49,8 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Adds a packet that leaves by this port; sends those before it if it does not go with them.
+    /// Adds a packet that leaves by this port; first sends the collected ones if it cannot go with
+    /// them.
     pub fn push(&mut self, port: &Arc<Port>, receiver: Receiver, packet: &[u8]) {
         let fits = self.bytes.len() + packet.len() <= MAX_BUNDLE
             && self.bytes.len() / self.size < self.port.max_bundle();
@@ -63,7 +64,7 @@ impl<'a> Outbox<'a> {
         self.bytes.extend_from_slice(packet);
     }
 
-    /// Sends what was collected.
+    /// Sends the collected packets.
     pub fn flush(&mut self) {
         if self.bytes.is_empty() {
             return;

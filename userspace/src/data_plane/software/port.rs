@@ -11,10 +11,10 @@ use socket2::Type;
 
 use crate::dual;
 
-/// What the kernel may merge into one buffer: the longest UDP datagram.
+/// Longest buffer that the kernel may merge datagrams into: the longest UDP datagram.
 const BUFFER_LEN: usize = 65_535;
-/// Socket buffers to ask for, in bytes; the kernel gives what `net.core.rmem_max` and `wmem_max`
-/// allow.
+/// Socket buffers to ask for, in bytes; the kernel grants as much as `net.core.rmem_max` and
+/// `wmem_max` allow.
 const SOCKET_BUFFER: usize = 8 << 20;
 /// How long to wait for room in the socket's send buffer before an answer is given up.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -23,12 +23,12 @@ const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 pub struct Port {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// Whether the socket is one of IPv6.
+    /// Whether the socket is an IPv6 socket.
     is_v6: bool,
     number: u16,
 }
 
-/// What has come in by a port: buffers of datagrams, each of one sender.
+/// Received buffers of datagrams, each from one sender.
 pub struct Inbox {
     memory: Vec<u8>,
     metas: [RecvMeta; BATCH_SIZE],
@@ -41,11 +41,11 @@ impl Default for Inbox {
 }
 
 impl Port {
-    /// UDP `port` (0 for any) of every address, or of `address` alone.
+    /// Opens UDP `port` (0 for any) of every address, or of `address` alone.
     ///
     /// # Errors
     ///
-    /// When the port cannot be had.
+    /// When the port cannot be opened.
     pub fn bind(address: Option<IpAddr>, port: u16) -> io::Result<Self> {
         let address = address.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
         let (socket, address) = dual::socket(SocketAddr::new(address, port), Type::DGRAM)?;
@@ -55,18 +55,18 @@ impl Port {
         let state = UdpSocketState::new((&socket).into())?;
         state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER)?;
         state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
-        // Nobody reads the time that quinn-udp asks for, and for sockets of IPv6 its buffer has no
-        // room then for the ECN marks of merged packets.
+        // Nobody reads the timestamps that quinn-udp asks for, and with them its buffer has no room
+        // for the ECN marks of merged packets on IPv6 sockets.
         setsockopt(&socket, ReceiveTimestampns, &false)?;
         Ok(Self { is_v6: address.is_ipv6(), socket, state, number })
     }
 
-    /// Its number.
+    /// The port's number.
     pub const fn number(&self) -> u16 {
         self.number
     }
 
-    /// What there is to read now; `serve` gets each buffer, and what is known of it.
+    /// Reads the datagrams that have arrived; `serve` gets each buffer and its metadata.
     ///
     /// # Errors
     ///

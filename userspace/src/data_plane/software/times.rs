@@ -1,4 +1,4 @@
-//! How long rounds take.
+//! How long rounds take, measured in the software data plane.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,13 +9,13 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::times::{SUM, Times, UNIT, bucket};
 use zerocopy::FromBytes;
 
-/// Of the first slot of each shard, as the XDP program takes them.
+/// Times of the rounds of each shard's first slot, as the XDP program measures them.
 #[derive(Default)]
 pub struct RoundTimes(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// By shard, since when its first slot has a round that is not complete.
+    /// By shard, the beginning of the unfinished round of its first slot.
     begun: BTreeMap<u16, Instant>,
     times: Times,
 }
@@ -42,7 +42,7 @@ impl RoundTimes {
         }
     }
 
-    /// What was taken so far.
+    /// The times so far.
     pub fn read(&self) -> Times {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).times
     }

@@ -1,8 +1,10 @@
-//! What is the same for all ranks of a job, because its RESULTs to all are one frame (rule 5.11).
+//! Checks properties that all ranks of a job must share, because its RESULTs to all are one frame
+//! (rule 5.11).
 
 use switchml_protocol::job::Binding;
 
-/// In what these ranks differ, and what to do, if they do. A combiner has only some ranks of a job.
+/// The property in which these ranks differ, and what to do, if they do. A combiner has only some
+/// ranks of a job.
 pub fn difference(members: &[(u16, Binding)]) -> Option<String> {
     let first = *members.first()?;
     members.iter().find_map(|&other| {

@@ -1,4 +1,4 @@
-//! Loads the program and attaches it, and says in one line what stands in the way.
+//! Loads and attaches the programs. Each error says in one line why that is impossible.
 
 use std::error::Error as StdError;
 use std::io;
@@ -30,11 +30,11 @@ use switchml_host::netlink::NetlinkError;
 /// The programs for XDP and for tc of a root, and of a combiner.
 const PROGRAMS: [[&str; 2]; 2] =
     [["switchml", "switchml_bundle"], ["switchml_relay", "switchml_relay_bundle"]];
-/// The one for what the first sends, on its way out.
+/// The program that runs on frames of the XDP programs as they leave.
 const COPY: &str = "switchml_copy";
 /// The oldest kernel that `cargo xtask matrix` tries.
 const OLDEST: (u32, u32) = (6, 1);
-/// How long the kernel may take to detach a program that nobody holds any more.
+/// Longest time that the kernel takes to detach a program to which no reference is left.
 const DETACHING: Duration = Duration::from_millis(100);
 /// Lines of the verifier's log to show: the last ones say why.
 const LOG_LINES: usize = 12;
@@ -61,7 +61,7 @@ pub enum StartError {
         OLDEST.1
     )]
     TooOld {
-        /// What it calls itself.
+        /// The kernel's release.
         release: String,
     },
     /// The kernel was built without BPF.
@@ -85,7 +85,7 @@ pub enum StartError {
          aggregator left)"
     )]
     Occupied(String),
-    /// Another aggregator serves the interface, at whichever hook.
+    /// Another aggregator serves the interface, at either hook.
     #[error(
         "interface {name:?} is another aggregator's, whose program {program} (id {id}) is attached \
          there; stop that one, or give this one other interfaces (`bpftool link` tells where its \
@@ -95,7 +95,7 @@ pub enum StartError {
     Served {
         /// The interface.
         name: String,
-        /// The other one's program.
+        /// The other aggregator's program.
         program: &'static str,
         /// The program's id.
         id: u32,
@@ -107,18 +107,18 @@ pub enum StartError {
          detach --pin-dir {}`", folder.display()
     )]
     Other {
-        /// Where it is.
+        /// The folder of that data plane.
         folder: PathBuf,
-        /// What it has, and what this one needs.
+        /// How that data plane differs from the one that is needed.
         difference: String,
     },
-    /// There is no place for the data plane to live.
+    /// The pins cannot be made.
     #[error(transparent)]
     Pin(#[from] PinError),
     /// The driver has no native XDP.
     #[error("the driver of interface {0:?} has no native XDP; use --mode bundle")]
     NoNative(String),
-    /// Nor has loopback, where XDP can send nothing to, either.
+    /// Loopback has no native XDP, and XDP cannot send frames to it.
     #[error(
         "native XDP cannot serve ranks on this host through \"lo\"; use --mode bundle, or give \
          such a rank a network namespace behind a veth, and that veth with --iface in place of lo"
@@ -139,7 +139,7 @@ pub enum StartError {
     Mtu {
         /// The interface.
         name: String,
-        /// Its MTU in bytes.
+        /// The interface's MTU in bytes.
         mtu: u32,
     },
     /// The other end of a veth has more queues than this one.
@@ -153,19 +153,19 @@ pub enum StartError {
     Attach {
         /// The interface.
         name: String,
-        /// Its MTU in bytes.
+        /// The interface's MTU in bytes.
         mtu: u32,
-        /// What the kernel says.
+        /// The kernel's error.
         why: String,
     },
-    /// A veth whose other end drops what XDP sends.
+    /// A veth whose other end drops frames from XDP.
     #[error(
         "interface {0:?} would silently drop every answer: its other end takes no frames from XDP; \
          attach an XDP program there that passes them, or, while it is up, turn GRO off and on \
          again there (`ethtool -K <other end> gro off`, `gro on`)"
     )]
     DoesNotDeliver(String),
-    /// It was told to stop meanwhile.
+    /// The start was told to stop.
     #[error("stopped while it started")]
     Halted,
     /// Netlink failed.
@@ -174,14 +174,14 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether the command line is wrong, rather than the system.
+    /// Whether the error is one of the command line, not of the system.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::NoInterface(_) | Self::Twice(_))
     }
 }
 
 impl StartError {
-    /// What it says of a hook, if another hook may do.
+    /// The refusal of a hook, if the error is one and another hook may work.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Verifier { error, .. } => Some(Refusal {
@@ -203,13 +203,13 @@ impl StartError {
 
 /// Why a hook cannot be used.
 pub struct Refusal {
-    /// Whether that holds at all interfaces.
+    /// Whether the hook cannot be used at any interface.
     pub everywhere: bool,
-    /// In one line.
+    /// The reason, in one line.
     pub why: String,
 }
 
-/// Finds the interfaces that were asked for, and the names of those that are not there yet.
+/// Finds the interfaces with these names, and the names without an interface yet.
 pub fn find(
     names: &[String],
     all: &[Interface],
@@ -240,9 +240,9 @@ pub fn find(
     Ok((found, missing))
 }
 
-/// What was loaded, of which a data plane uses the programs of one role.
+/// The loaded object file, of which a data plane uses the programs of one role.
 pub struct Object {
-    /// All of it.
+    /// The programs and maps.
     pub ebpf: Ebpf,
     is_combiner: bool,
     halt: Arc<Halt>,
@@ -268,8 +268,9 @@ impl Object {
     }
 }
 
-/// Opens the programs over the maps that are pinned in `folder`; makes those that are missing. A
-/// combiner has so many cells, a root none. With `trace` they tell of each packet.
+/// Opens the programs over the maps that are pinned in `folder`; makes those that are missing.
+/// `cells` is the number of a combiner's cells, `None` for a root. With `trace`, the programs log
+/// each packet.
 pub fn open(
     folder: &Path,
     cells: Option<u32>,
@@ -307,7 +308,7 @@ fn verify(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
     Ok(loaded.map_err(|error| load_error(error.into()))?.id())
 }
 
-/// Loads the program that what XDP sends passes on its way out.
+/// Loads the program that runs on frames of the XDP programs as they leave.
 pub fn load_copy(object: &mut Object) -> Result<ProgramFd, StartError> {
     let program: &mut Xdp = program(&mut object.ebpf, COPY)?;
     let loaded = object.halt.unless_wanted(|| {
@@ -317,7 +318,7 @@ pub fn load_copy(object: &mut Object) -> Result<ProgramFd, StartError> {
     loaded.unwrap_or(Err(StartError::Halted))
 }
 
-/// Whether this kernel is one that the programs were seen to load on.
+/// Whether this kernel is new enough: the programs were seen to load on it.
 pub fn check_kernel(release: &str) -> Result<(), StartError> {
     let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {
@@ -364,7 +365,7 @@ pub fn take_over(object: &mut Object, link: FdLink, hook: Hook) -> Result<FdLink
     }
 }
 
-/// The same of the filter of this owner at tc ingress.
+/// Like [`take_over`], for this owner's filter at tc ingress.
 pub fn take_over_filter(
     object: &mut Object,
     interface: &Interface,
@@ -417,7 +418,7 @@ pub fn attach_filter(
 fn refuse_to_share(interface: &Interface) -> Result<(), StartError> {
     let begin = Instant::now();
     while let Some((program, id)) = aggregator_at(interface)? {
-        // It may be our own, let go of a moment ago.
+        // The program may be our own, released a moment ago.
         if begin.elapsed() > DETACHING {
             return Err(StartError::Served { name: interface.name.clone(), program, id });
         }
@@ -466,7 +467,7 @@ fn attach_xdp(object: &mut Object, interface: &Interface) -> Result<FdLink, Star
 
 fn attach_tc(object: &mut Object, interface: &Interface) -> Result<FdLink, StartError> {
     let program = object.tc()?;
-    // Before others, as XDP would be: what they do to packets is for those that are not the
+    // Run before other programs, as XDP would: those are meant for other packets than the
     // aggregator's.
     let options = TcAttachOptions::TcxOrder(LinkOrder::first());
     let attached = program

@@ -1,4 +1,4 @@
-//! What holds a program at an interface, and whether it still does.
+//! The attachment of a program to an interface, and whether it is still in place.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use aya::programs::links::FdLink;
 
 use super::ingress;
 
-/// What holds a program at an interface.
+/// A link or filter that attaches a program to an interface.
 pub enum Attachment {
     /// A link. It ends with this process's hold of it, unless it is pinned.
     Link {
         /// The hold.
         _held: FdLink,
-        /// What the kernel tells of it.
+        /// The file in /proc in which the kernel describes the link.
         info: PathBuf,
     },
     /// A filter at tc ingress, with the number of its owner.
@@ -21,7 +21,7 @@ pub enum Attachment {
 }
 
 impl Attachment {
-    /// That by a link; `None` if the kernel does not tell of it.
+    /// The attachment by this link; `None` if the kernel does not describe it.
     pub fn by(link: FdLink) -> Option<Self> {
         let id = link.info().ok()?.id();
         let mut files =
@@ -32,8 +32,8 @@ impl Attachment {
         Some(Self::Link { _held: link, info })
     }
 
-    /// Whether it has this program serve the interface. Anybody may ask that of their own; the
-    /// kernel's lists of programs are for CAP_SYS_ADMIN.
+    /// Whether this attachment still has the program serve the interface. A process may read that
+    /// about its own links; the kernel's lists of programs need CAP_SYS_ADMIN.
     pub fn serves(&self, index: u32, program: u32) -> bool {
         match self {
             Self::Link { info, .. } => read_to_string(info).is_ok_and(|text| {

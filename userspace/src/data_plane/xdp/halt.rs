@@ -1,4 +1,4 @@
-//! Ends a start that is under way, however long the verifier would go on.
+//! Stops a start in progress, however long the verifier would go on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::Signal;
 
-/// What a start and whoever may end it share.
+/// State shared by a start and the code that may end it.
 #[derive(Debug, Default)]
 pub struct Halt {
     is_wanted: AtomicBool,
@@ -16,19 +16,19 @@ pub struct Halt {
 }
 
 impl Halt {
-    /// Has the start end before the next program is loaded, and interrupts the load that is under
-    /// way: the verifier gives up when a signal comes. The loader then tries once more by itself,
-    /// so call this again until the start has ended. The process has a handler of SIGTERM.
+    /// Ends the start before the next program is loaded, and interrupts a load in progress: the
+    /// verifier gives up when a signal arrives. The loader then tries once more, so call this again
+    /// until the start has ended. The process must have a handler for SIGTERM.
     pub fn halt(&self) {
         self.is_wanted.store(true, Ordering::SeqCst);
         // While this is locked, the thread does not leave the verifier.
         if let Some(thread) = *self.verifying() {
-            // It fails only for a thread that is gone.
+            // This fails only for a thread that has ended.
             let _ = pthread_kill(thread as Pthread, Signal::SIGTERM);
         }
     }
 
-    /// What `load` returns, which calls the verifier; `None` if the start is to end.
+    /// Runs `load`, which calls the verifier; `None` if the start should end.
     pub(super) fn unless_wanted<T>(&self, load: impl FnOnce() -> T) -> Option<T> {
         *self.verifying() = Some(pthread_self() as usize);
         let loaded = (!self.is_wanted()).then(load);

@@ -1,4 +1,4 @@
-//! Which hook of an interface takes frames, and which one is best.
+//! The hook that takes an interface's frames, and the choice of the best one.
 
 use std::fs::read_link;
 
@@ -20,7 +20,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name on the command line.
+    /// The mode's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -30,7 +30,7 @@ impl Mode {
     }
 }
 
-/// Where frames are taken at one interface.
+/// The hook that takes frames at one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// XDP in the driver: frame by frame, before anything else.
@@ -40,7 +40,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// For people.
+    /// The hook's name, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native XDP",
@@ -56,18 +56,18 @@ impl Hook {
     }
 }
 
-/// An interface's hook, and for what reason.
+/// An interface's hook, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The hook.
     pub hook: Hook,
     /// Why, for people.
     pub why: String,
-    /// Whether it is there for lack of a better one.
+    /// Whether a better hook cannot be used.
     pub is_fallback: bool,
 }
 
-/// The hooks of interfaces, as far as is known what they can be.
+/// The choice of hooks for interfaces, as far as their properties are known.
 pub struct Plan {
     mode: Mode,
     names: Vec<String>,
@@ -75,8 +75,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// That for these interfaces; `attached` says at which hook an earlier daemon's program serves
-    /// one.
+    /// The plan for these interfaces; `attached` is the hook at which an earlier daemon's program
+    /// serves an interface.
     ///
     /// # Errors
     ///
@@ -121,15 +121,15 @@ impl Plan {
     }
 }
 
-/// What decides on an interface's hook.
+/// The properties that decide on an interface's hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Facts {
     /// The kind of a virtual interface, or the driver of a paravirtual one, if superpackets come
     /// through it whole.
     carries_superpackets: Option<String>,
-    /// What its driver does in XDP; `None` if the kernel does not tell (before 6.3).
+    /// The XDP features of the driver; `None` if the kernel does not tell (before 6.3).
     xdp: Option<XdpFeatures>,
-    /// Where an earlier daemon's program serves it.
+    /// The hook at which an earlier daemon's program serves the interface.
     attached: Option<Hook>,
     /// The hooks that cannot be used here, and why.
     refused: Vec<(Hook, String)>,
@@ -141,7 +141,7 @@ const WHOLE: [&str; 4] = ["veth", "netkit", "tun", "virtio_net"];
 
 fn choose(names: &[String], facts: &[Facts]) -> Vec<Choice> {
     let mut choices: Vec<_> = facts.iter().map(Facts::best).collect();
-    // What native XDP sends to all must get through every port.
+    // Native XDP sends RESULTs to all by every port, so each port must deliver them.
     let deaf = choices
         .iter()
         .zip(facts)

@@ -1,8 +1,8 @@
 //! Programs at the tc ingress of interfaces: attached by links where the kernel has them (TCX,
 //! Linux 6.6), by filters of its classifier `bpf` before.
 //!
-//! A filter stays until it is removed, whoever dies. Its handle says whose it is: the number of the
-//! folder that the data plane is kept in.
+//! A filter stays until it is removed, whichever process dies. Its handle names its owner: the
+//! number of the folder in which the data plane is kept.
 
 use std::error::Error as StdError;
 use std::io;
@@ -18,10 +18,9 @@ use neli::rtnl::{Tcmsg, TcmsgBuilder};
 use switchml_host::interfaces::{self, Interface};
 use switchml_host::netlink::{self, NetlinkError, failed};
 
-/// Before others, as XDP would be: what they do to packets is for those that are not the
-/// aggregator's.
+/// Run before other filters, as XDP would: those are meant for other packets than the aggregator's.
 const PRIORITY: u16 = 1;
-// Of linux/pkt_sched.h: the queueing discipline that filters hang at, and its two sides.
+// The queueing discipline that filters are attached to, and its two sides, from linux/pkt_sched.h.
 const CLSACT: u32 = 0xFFFF_0000;
 const CLSACT_PARENT: u32 = 0xFFFF_FFF1;
 const INGRESS: u32 = 0xFFFF_FFF2;
@@ -49,7 +48,7 @@ pub fn programs(interface: &Interface) -> Option<Vec<u32>> {
     match SchedClassifier::query_tcx(&interface.name, TcAttachType::Ingress) {
         Ok((_, programs)) => Some(programs.iter().map(ProgramInfo::id).collect()),
         Err(error) if errno(&error) == Some(libc::EPERM) => None,
-        // No links in this kernel, or no such interface any more.
+        // This kernel has no links, or the interface is gone.
         Err(_) => Some(
             filters(interface.index, INGRESS)
                 .ok()?
@@ -93,7 +92,7 @@ pub fn add_filter(
     interface: &Interface,
     owner: u32,
 ) -> Result<(), ProgramError> {
-    // There may be one already; without one, the next call fails.
+    // It may exist already; if it cannot be made, the next call fails.
     let _ = tc::qdisc_add_clsact(&interface.name);
     let options = NlOptions { priority: PRIORITY, handle: owner.into(), classid: None };
     let options = TcAttachOptions::Netlink(options);
@@ -119,7 +118,7 @@ pub fn replace_filter(
 }
 
 /// Removes the owner's filter from the interface, if there is one, and the queueing discipline if
-/// nothing else hangs at it.
+/// it has no other filter.
 ///
 /// # Errors
 ///
@@ -146,14 +145,14 @@ pub fn remove_filters(owner: u32) -> Result<(), NetlinkError> {
     filtered_interfaces(owner)?.iter().try_for_each(|interface| remove_filter(interface, owner))
 }
 
-/// The system call's error number, wherever in the chain of causes it is.
+/// The system call's error number, anywhere in the chain of causes.
 pub fn errno(error: &(dyn StdError + 'static)) -> Option<i32> {
     causes(error)
         .filter_map(|error| error.downcast_ref::<io::Error>())
         .find_map(io::Error::raw_os_error)
 }
 
-/// The error, and what caused it.
+/// The error and its causes.
 pub fn causes<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -177,7 +176,7 @@ fn filter_of(interface: &Interface, owner: u32) -> Result<SchedClassifierLink, P
     .map_err(|error| tc::TcError::IoError(error).into())
 }
 
-/// Has the filter outlive its value, which holds numbers alone.
+/// Lets the filter outlive its value, which holds only numbers.
 fn keep(filter: SchedClassifierLink) {
     forget(filter);
 }

@@ -1,9 +1,8 @@
-//! What the control plane keeps for the next daemon: a BPF map that is pinned with the program's,
-//! and so lives and dies with what it tells of.
+//! The journal of the control plane for the next daemon: a BPF map that is pinned with the
+//! program's maps, and so exists as long as the state that it describes.
 //!
-//! An entry is a text of JSON, filled up with zeros: `bpftool map dump` shows it to people. The
-//! kernel replaces an entry in one system call: whenever this process dies, each is as it was
-//! before or after.
+//! An entry is JSON text, padded with zeros: `bpftool map dump` shows it. The kernel replaces an
+//! entry in one system call: whenever this process dies, each entry is complete, either old or new.
 
 use std::path::Path;
 
@@ -19,35 +18,35 @@ use super::hook::Mode;
 
 /// Bytes of an entry.
 const ENTRY_LEN: usize = MAX_SAVED_LEN;
-/// Entry of [`Settings`], behind those of the jobs.
+/// Index of the entry for [`Settings`], after the entries of jobs.
 const SETTINGS: u32 = MAX_JOBS as u32;
 
-/// Version of what is in the maps and here; to be raised when a daemon would misread what an
-/// earlier one left.
+/// Version of the layout of the maps and the journal; to be raised when a daemon would misread the
+/// state of an earlier one.
 const LAYOUT: u32 = 9;
-// Ranks come back without a word of their version (rule 22.14).
+// Ranks that come back do not tell their version (rule 22.14).
 const _: () = assert!(VERSION == 1, "another version of packets needs another LAYOUT");
 
 /// The journal's map.
 pub struct Journal(Array<MapData, [u8; ENTRY_LEN]>);
 
-/// What a data plane was made for. A daemon of other settings cannot take it over.
+/// The settings that a data plane was made with. A daemon with other settings cannot take it over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     layout: u32,
     mode: Mode,
     port: u16,
-    /// Of a combiner.
+    /// Number of a combiner's cells; `None` for a root.
     cells: Option<u32>,
 }
 
 impl Settings {
-    /// Those of this build.
+    /// The settings of this build.
     pub fn new(mode: Mode, port: u16, cells: Option<u32>) -> Self {
         Self { layout: LAYOUT, mode, port, cells }
     }
 
-    /// What differs, for people; `None` if nothing does.
+    /// The differences, for people; `None` if there are none.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let differences = [
             (self.layout != other.layout)
@@ -69,11 +68,11 @@ fn role(cells: Option<u32>) -> String {
     cells.map_or("a root".to_owned(), |cells| format!("a combiner of {cells} cells"))
 }
 
-/// The entry behind those of the jobs.
+/// The entry after the entries of jobs.
 #[derive(Serialize, Deserialize)]
 struct Head {
     settings: Settings,
-    /// Those that were used, once one was.
+    /// The epochs used so far, once one was.
     epochs: Option<Epochs>,
 }
 
@@ -98,16 +97,16 @@ impl Journal {
         journal.write(SETTINGS, &Head { settings, epochs: None })
     }
 
-    /// The journal that is pinned there.
+    /// Opens the journal that is pinned at `path`.
     ///
     /// # Errors
     ///
-    /// When there is none, or it is another map.
+    /// When there is none, or another map.
     pub fn open(path: &Path) -> Result<Self, MapError> {
         Ok(Self(Map::from_map_data(MapData::from_pin(path)?)?.try_into()?))
     }
 
-    /// What the data plane was made for; `None` if that cannot be read.
+    /// The settings that the data plane was made with; `None` if they cannot be read.
     ///
     /// # Errors
     ///
@@ -125,7 +124,7 @@ impl Journal {
         Ok(self.read::<Head>(SETTINGS)?.and_then(|head| head.epochs))
     }
 
-    /// Notes epochs, of which the last is about to be used.
+    /// Saves epochs, of which the last is about to be used.
     ///
     /// # Errors
     ///

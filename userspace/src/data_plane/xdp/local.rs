@@ -20,9 +20,10 @@ pub struct Local {
 }
 
 impl Local {
-    /// Of these ports, among all interfaces and addresses of the namespace. The addresses are those
-    /// of the ports and of the bridges that these are ports of, in all their VLANs, unless one is
-    /// `configured`; the MACs also that of whatever interface has such an address.
+    /// The addresses and MACs to serve at these ports, given all interfaces and addresses of the
+    /// namespace. The addresses are those of the ports and of the bridges that these belong to, in
+    /// all their VLANs, unless one is `configured`. The MACs include those of other interfaces with
+    /// such an address.
     pub fn new(
         configured: Option<IpAddr>,
         ports: &[Interface],
@@ -54,8 +55,8 @@ impl Local {
     }
 }
 
-/// Whether other hosts can send there: those of 127.0.0.0/8 and `::1` are of every host, and those
-/// of fe80::/10 of every link.
+/// Whether other hosts can send to the address: every host has 127.0.0.0/8 and `::1`, and every
+/// link has fe80::/10.
 fn is_for_others(ip: IpAddr) -> bool {
     let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     !ip.is_loopback() && !is_link_local

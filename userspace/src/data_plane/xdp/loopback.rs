@@ -1,8 +1,8 @@
 //! The loopback interface, by which packets of ranks on the aggregator's own host come in.
 //!
-//! What the program sends there that came in by another port comes from the host's own address, and
-//! the kernel takes that for forged unless told otherwise. How it was before is noted beside the
-//! pins, as in [`tags`](super::tags).
+//! RESULTs that the program sends to loopback, made of frames from other ports, have the host's own
+//! address as their source, and the kernel drops such frames as forged by default. The old setting
+//! is noted beside the pins, as in [`tags`](super::tags).
 
 use std::fs;
 
@@ -11,23 +11,23 @@ use tracing::warn;
 
 use super::pins::{PinError, Pins};
 
-/// Its number, in every network namespace.
+/// Index of the loopback interface, in every network namespace.
 pub const INDEX: u32 = 1;
-/// The note's name, and the setting's.
+/// Name of the note and of the setting.
 pub const ACCEPT_LOCAL: &str = "accept_local";
 const SETTING: &str = "/proc/sys/net/ipv4/conf/lo/accept_local";
 
-/// Whether a rank lives behind it. Such ones hear the group at the interface that has the address,
-/// so it never reaches them.
+/// Whether a rank lives behind loopback. Such ranks listen to the group at the interface that has
+/// the address, so the group never reaches them.
 pub const fn is_behind(member: &Binding) -> bool {
     member.ifindex == INDEX
 }
 
-/// Has the kernel take packets from its own addresses there.
+/// Has the kernel accept packets from its own addresses at loopback.
 ///
 /// # Errors
 ///
-/// When it cannot be noted.
+/// When the old setting cannot be noted.
 pub fn open(pins: &Pins) -> Result<(), PinError> {
     if fs::read_to_string(SETTING).is_ok_and(|setting| setting.trim() != "0") {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn open(pins: &Pins) -> Result<(), PinError> {
     Ok(())
 }
 
-/// The kernel takes them for forged again.
+/// Has the kernel drop such packets as forged again.
 pub fn close() {
     set("0");
 }

@@ -44,12 +44,12 @@ pub const NAMES: [&str; 14] = [
     "EVENTS",
 ];
 
-/// The first map in `folder` that is not as this build's would be with so many cells, if there is
+/// The first map in `folder` that differs from this build's map with `cells` cells, if there is
 /// one.
 ///
 /// # Errors
 ///
-/// When one is missing, or the kernel refuses.
+/// When a map is missing, or the kernel refuses.
 pub fn misfit(folder: &Path, cells: Option<u32>) -> Result<Option<&'static str>, MapError> {
     let expected = [
         ("JOBS", size_of::<JobEntry>(), MAX_SHARDS),
@@ -107,9 +107,9 @@ impl Maps {
         Ok((maps, map("EVENTS")?.try_into()?))
     }
 
-    /// Has the program serve what is sent to these MACs and addresses at this port, and let nothing
-    /// pass that claims to come from the addresses. No others. A combiner also serves its parent at
-    /// other ports, which port 0 stands for.
+    /// Has the program serve exactly these MACs and addresses at these ports, and drop all frames
+    /// that claim to come from the addresses. Port 0 stands for the other ports, at which a
+    /// combiner serves its parent.
     pub fn set_local(&mut self, local: &Local, ports: &[u16]) -> Result<(), MapError> {
         let endpoints = local.addresses.iter().flat_map(|address| {
             let ip = Ip::from(*address);
@@ -152,7 +152,7 @@ impl Maps {
         self.members.set(member_index(job, rank), bytes, 0)
     }
 
-    /// Has the job's RESULTs to all sent there.
+    /// Sets the destinations of the job's RESULTs to all.
     pub fn set_receivers(&mut self, job: u16, receivers: Receivers) -> Result<(), MapError> {
         let bytes: ReceiversBytes = transmute!(receivers);
         self.receivers.set(job.into(), bytes, 0)
@@ -179,7 +179,7 @@ impl Maps {
         totals(&self.counters)
     }
 
-    /// How long rounds took, on all CPUs together.
+    /// How long rounds took, summed over all CPUs.
     pub fn times(&self) -> Result<Times, MapError> {
         totals(&self.times)
     }

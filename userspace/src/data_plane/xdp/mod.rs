@@ -3,23 +3,23 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `hook` | where at an interface frames are taken |
-//! | `alike` | what is the same for all ranks of a job |
+//! | `hook` | the hook that takes an interface's frames |
+//! | `alike` | what all ranks of a job must share |
 //! | `attach` | loading and attaching, and what may stand in the way |
-//! | `halt` | ends a start that is under way |
+//! | `halt` | stops a start in progress |
 //! | `attachment` | what holds a program at an interface |
 //! | `ingress` | programs at tc ingress, on kernels with and without links there |
 //! | `tags` | VLAN tags that interfaces would hide |
 //! | `loopback` | ranks on the aggregator's own host |
-//! | `local` | the addresses and MACs that it answers to |
+//! | `local` | the addresses and MACs that the aggregator answers to |
 //! | `maps` | the program's maps |
-//! | `shards` | the maps that each shard has of its own |
-//! | `ports` | the interfaces that it is attached to |
+//! | `shards` | the maps of each shard |
+//! | `ports` | the interfaces that the program is attached to |
 //! | `uplink` | the way from a combiner to its parent |
-//! | `way` | by which interface frames of a host come in |
-//! | `pins` | where all that lies, so that it outlives this process |
-//! | `trace` | what becomes of single packets |
-//! | `journal` | what the control plane keeps there |
+//! | `way` | the interface through which a host's frames come in |
+//! | `pins` | maps and links in the BPF file system, where they outlive this process |
+//! | `trace` | lines about single packets |
+//! | `journal` | what the control plane keeps in the BPF file system |
 
 mod alike;
 mod attach;
@@ -78,14 +78,14 @@ use ports::Ports;
 use shards::Shards;
 use switchml_host::interfaces::{self, Interface};
 
-/// What to serve, and where.
+/// The settings of the data plane.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Names of the interfaces.
     pub interfaces: Vec<String>,
-    /// Where frames are taken.
+    /// The hooks that take frames.
     pub mode: Mode,
-    /// Address to serve, if not those of the interfaces and of their bridges.
+    /// Address to serve, if not those of the interfaces and their bridges.
     pub address: Option<IpAddr>,
     /// UDP port to serve.
     pub port: u16,
@@ -93,16 +93,16 @@ pub struct Config {
     pub slots: u32,
     /// How RESULTs to all reach the ranks.
     pub fanout: Fanout,
-    /// Cells, as a combiner; a root has none.
+    /// Number of a combiner's cells; `None` for a root.
     pub cells: Option<u32>,
-    /// Whether to log what becomes of each packet.
+    /// Whether to log the outcome of each packet.
     pub trace: bool,
-    /// Folder in the BPF file system where it is kept.
+    /// Folder in the BPF file system where the data plane is kept.
     pub pin_dir: PathBuf,
 }
 
 impl Config {
-    /// Port 0 stands for those at which a combiner's parent answers.
+    /// The served ports. Port 0 stands for those at which a combiner's parent answers.
     fn served_ports(&self) -> Vec<u16> {
         [self.port].into_iter().chain(self.cells.map(|_| 0)).collect()
     }
@@ -114,13 +114,13 @@ pub struct XdpDataPlane {
     /// Names of the interfaces that it serves now.
     interfaces: Mutex<Vec<String>>,
     local: Mutex<Local>,
-    /// Whether an earlier daemon made it.
+    /// Whether an earlier daemon made the data plane.
     is_adopted: bool,
     pins: Pins,
     maps: Mutex<Maps>,
     shards: Shards,
     journal: Mutex<Journal>,
-    /// Of a combiner's jobs.
+    /// The parents of a combiner's jobs.
     parents: Mutex<BTreeMap<u16, SocketAddr>>,
     ports: Mutex<Ports>,
     _events: WorkerThread,
@@ -128,13 +128,13 @@ pub struct XdpDataPlane {
 }
 
 impl XdpDataPlane {
-    /// Loads the program and attaches it to all interfaces. Takes over, with its jobs, what a
-    /// daemon that died has left, and replaces its program between one packet and the next.
+    /// Loads the program and attaches it to all interfaces. Takes over the data plane of a daemon
+    /// that died, with its jobs, and replaces its program between one packet and the next.
     ///
     /// # Errors
     ///
-    /// [`StartError`]. Nothing of a new data plane stays; one that was there goes on, unless the
-    /// start was halted.
+    /// [`StartError`]. A new data plane is removed again; one that existed before goes on, unless
+    /// the start was halted.
     pub fn start(config: Config, events: EventSink, halt: Arc<Halt>) -> Result<Self, StartError> {
         attach::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
         let all = interfaces::list()?;
@@ -176,8 +176,8 @@ impl XdpDataPlane {
             }),
             Err(error) => {
                 if !is_adopted || matches!(error, StartError::Halted) {
-                    // The error says why there is no data plane; what of it cannot be removed,
-                    // `detach` removes.
+                    // The error says why there is no data plane; `detach` removes the parts that
+                    // cannot be removed here.
                     let _ = remove(&pins);
                 }
                 Err(error)
@@ -185,8 +185,7 @@ impl XdpDataPlane {
         }
     }
 
-    // A panic in a method leaves nothing that the next could trip over: each is a system call or a
-    // few.
+    // A panic in a method leaves a consistent state: each method is one system call or a few.
 
     fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
@@ -212,7 +211,7 @@ impl XdpDataPlane {
         self.parents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the way up of a combiner's job, with nobody below yet.
+    /// Opens the uplink of a combiner's job, without any ranks below.
     fn open_uplink(&self, job: &JobSpec, parent: SocketAddr, cells: u32) -> Result<(), Error> {
         let uplink =
             Uplink { epoch: job.epoch, port: U16::new(self.config.port), cells, ..Uplink::NONE };
@@ -224,7 +223,7 @@ impl XdpDataPlane {
         Ok(())
     }
 
-    /// Goes the way to the parent that the kernel knows now.
+    /// Updates the uplinks to the parents from the kernel's present routes and MACs.
     fn follow_parents(&self) {
         for (&number, &parent) in &*self.parents() {
             let follow = || {
@@ -252,8 +251,7 @@ impl XdpDataPlane {
         if addresses.is_empty() { "no address yet".to_owned() } else { addresses.join(", ") }
     }
 
-    /// Answers to what the interfaces are called now: MACs and addresses change while a daemon
-    /// runs.
+    /// Serves the interfaces' present MACs and addresses, which change while a daemon runs.
     fn follow_interfaces(&self) -> Result<(), StartError> {
         let all = interfaces::list()?;
         let served = self.interfaces().clone();
@@ -261,7 +259,7 @@ impl XdpDataPlane {
         let ports: Vec<_> = all.iter().filter(is_port).cloned().collect();
         let now = Local::new(self.config.address, &ports, &all, &interfaces::addresses()?);
         let mut local = self.local();
-        // Without an address there is nothing to go over to.
+        // Without a new address, keep the old ones.
         if *local != now && !now.addresses.is_empty() {
             self.maps().set_local(&now, &self.config.served_ports()).map_err(map_error)?;
             match local.addresses.is_empty() {
@@ -297,7 +295,7 @@ impl ServesJobs for XdpDataPlane {
         }
         let refused = refused(job.number, "open");
         let ranks = match (job.parent, self.config.cells) {
-            // Those below are admitted one by one.
+            // The ranks below are admitted one by one.
             (Some(parent), Some(cells)) => {
                 self.open_uplink(job, parent, cells)?;
                 0
@@ -413,7 +411,7 @@ impl DataPlane for XdpDataPlane {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             capabilities: match self.config.fanout {
-                // Ranks need not find out what makes no difference.
+                // Ranks need not test multicast where it makes no difference.
                 Fanout::Multicast | Fanout::Unicast => aggregator::CAPABILITIES,
                 Fanout::Auto => aggregator::CAPABILITIES.union(Capabilities::GROUP_HELLOS),
             },
@@ -453,7 +451,7 @@ impl DataPlane for XdpDataPlane {
         };
         let epochs = self.journal().epochs().map_err(why)?;
         if self.config.cells.is_some() {
-            // Its ranks come back and open their jobs again.
+            // A combiner's ranks come back and open their jobs again.
             (0..MAX_SHARDS as u16).try_for_each(|number| self.close(number))?;
             return Ok(None);
         }
@@ -467,7 +465,7 @@ impl DataPlane for XdpDataPlane {
         }
         let kept: BTreeSet<_> = jobs.iter().flat_map(|job| job.shards.iter().copied()).collect();
         for number in (0..MAX_SHARDS as u16).filter(|number| !kept.contains(number)) {
-            // It had not started, or was about to be closed.
+            // The job had not started, or was about to be closed.
             self.close(number)?;
         }
         Ok(Some(Saved { jobs, epochs }))
@@ -508,7 +506,7 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn stop(&self) {
-        // While it is locked, nobody attaches again what is removed here.
+        // While the ports are locked, nothing attaches again what is removed here.
         let mut ports = self.ports();
         tags::hide_again(&self.pins, None);
         if let Err(error) = unpin(&self.pins) {
@@ -521,8 +519,8 @@ impl DataPlane for XdpDataPlane {
     }
 }
 
-/// Whether a data plane can be started on interfaces of these names. Warns of those that are not
-/// there yet.
+/// Checks whether a data plane can be started on interfaces with these names. Warns of interfaces
+/// that do not exist yet.
 ///
 /// # Errors
 ///
@@ -531,8 +529,7 @@ pub fn check_interfaces(names: &[String]) -> Result<(), StartError> {
     attach::find(names, &interfaces::list()?).map(drop)
 }
 
-/// Removes the data plane that a daemon has left in `folder` which was killed. Whether there was
-/// one.
+/// Removes the data plane that a killed daemon has left in `folder`. Returns whether there was one.
 ///
 /// # Errors
 ///
@@ -545,8 +542,8 @@ pub fn detach(folder: &Path) -> Result<bool, PinError> {
     Ok(true)
 }
 
-/// Removes all that is pinned, and waits until that has taken effect. This process holds nothing of
-/// it.
+/// Removes all pins, and waits until that has taken effect. This process must hold none of the
+/// pinned objects.
 fn remove(pins: &Pins) -> Result<(), PinError> {
     let links = pins.linked().unwrap_or_default().into_iter().filter_map(|index| pins.link(index));
     let programs: Vec<_> = links.filter_map(|link| Some(link.info().ok()?.program_id())).collect();
@@ -556,7 +553,8 @@ fn remove(pins: &Pins) -> Result<(), PinError> {
     Ok(())
 }
 
-/// Removes all that outlives a daemon: filters first, for their owner is the folder.
+/// Removes everything that outlives a daemon: filters first, because their owner is the folder's
+/// number.
 fn unpin(pins: &Pins) -> Result<(), PinError> {
     let failed = |error: switchml_host::netlink::NetlinkError| PinError::System {
         what: "remove the filters of",
@@ -567,7 +565,7 @@ fn unpin(pins: &Pins) -> Result<(), PinError> {
     pins.remove()
 }
 
-/// What is ready to be attached.
+/// The loaded parts of a data plane that is not attached yet.
 struct Loaded {
     ports: Ports,
     maps: Maps,
@@ -577,7 +575,7 @@ struct Loaded {
     trace: Option<WorkerThread>,
 }
 
-/// Makes the maps, or takes over those that are there.
+/// Makes the maps, or takes over existing ones.
 fn load(pins: &Pins, config: &Config, halt: Arc<Halt>) -> Result<Loaded, StartError> {
     let &Config { mode, port, cells, trace, .. } = config;
     let settings = Settings::new(mode, port, cells);
@@ -604,7 +602,7 @@ fn load(pins: &Pins, config: &Config, halt: Arc<Halt>) -> Result<Loaded, StartEr
     Ok(Loaded { ports, maps, shards, ring, journal, trace })
 }
 
-/// Whether this daemon can go on with the data plane that another has left.
+/// Checks whether this daemon can go on with the data plane that another has left.
 fn check(pins: &Pins, config: &Config, settings: &Settings) -> Result<(), StartError> {
     let other =
         |difference: String| StartError::Other { folder: config.pin_dir.clone(), difference };

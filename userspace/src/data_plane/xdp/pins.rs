@@ -1,4 +1,4 @@
-//! Where the data plane lies in the BPF file system, so that it outlives this process.
+//! The data plane's place in the BPF file system, where it outlives this process.
 //!
 //! ```text
 //! <folder>/maps/<name>       the program's maps, and the journal; they come and go together
@@ -8,9 +8,9 @@
 //!                            XDP runs there
 //! ```
 //!
-//! The maps are made under another name and get their place by one rename, and lose it by another:
-//! they are never seen in part, whenever the process dies. A lock on the folder, which the kernel
-//! gives up with the process, keeps a second aggregator out.
+//! The maps are made under another name. One rename puts them in their place, and another removes
+//! them: they are never incomplete there, whenever the process dies. A lock on the folder, which
+//! the kernel releases with the process, keeps a second aggregator out.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -32,13 +32,13 @@ pub struct Pins {
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// Not in a BPF file system.
+    /// The folder is not in a BPF file system.
     #[error(
         "{0:?} is in no BPF file system, where the data plane is kept; `mount -t bpf bpf \
          /sys/fs/bpf`, or give a folder in one with --pin-dir"
     )]
     NotBpf(PathBuf),
-    /// Another aggregator has it.
+    /// Another aggregator uses the folder.
     #[error(
         "another aggregator runs with {0:?}; stop it, or give this one a folder of its own with \
          --pin-dir"
@@ -52,9 +52,9 @@ pub enum PinError {
     System {
         /// What was tried.
         what: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: String,
     },
 }
@@ -89,7 +89,7 @@ impl Pins {
                 Err(TryLockError::WouldBlock) => return Err(PinError::InUse(folder.to_owned())),
                 Err(TryLockError::Error(error)) => return Err(refused("lock", folder)(error)),
             }
-            // Whoever had the lock may have removed the folder just before giving it up.
+            // The previous holder of the lock may have removed the folder just before releasing it.
             let locked = lock.metadata().map_err(refused("look at", folder))?;
             if fs::metadata(folder).is_ok_and(|there| there.ino() == locked.ino()) {
                 return Ok(Self { folder: folder.to_owned(), lock });
@@ -97,12 +97,12 @@ impl Pins {
         }
     }
 
-    /// Where it is.
+    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A number that no other folder has, for as long as this one is there.
+    /// A number that no other folder has while this one exists.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Pins {
         Ok(folder.ino() as u32)
     }
 
-    /// Whether a data plane is here.
+    /// Whether the folder has a data plane.
     pub fn is_occupied(&self) -> bool {
         self.maps().exists()
     }
@@ -123,7 +123,7 @@ impl Pins {
         self.folder.join("maps")
     }
 
-    /// An empty folder for maps that are being made. [`Self::publish`] makes it that of the maps.
+    /// Makes an empty folder for new maps. [`Self::publish`] moves it to the maps' place.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Pins {
         Ok(staging)
     }
 
-    /// From now on the staged maps are the data plane's.
+    /// Makes the staged maps the data plane's maps.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl Pins {
         Ok(pinned.into())
     }
 
-    /// Has the link, if there is one, end with this process's hold of it.
+    /// Removes the pin of the link, if there is one, so that it ends when this process releases it.
     ///
     /// # Errors
     ///
@@ -202,24 +202,24 @@ impl Pins {
         make(&self.offload_path(index, feature))
     }
 
-    /// What was noted: indices of interfaces, and features.
+    /// The notes: indices of interfaces, and features.
     pub fn noted_offloads(&self) -> Vec<(u32, String)> {
         let parse = |name: &str| {
             let (index, feature) = name.split_once('-')?;
             Some((index.parse().ok()?, feature.to_owned()))
         };
-        // Without the folder nothing was noted.
+        // Without the folder there are no notes.
         let entries = fs::read_dir(self.offloads()).into_iter().flatten();
         entries.filter_map(|entry| parse(entry.ok()?.file_name().to_str()?)).collect()
     }
 
-    /// Takes a note back.
+    /// Deletes a note.
     pub fn forget_offload(&self, index: u32, feature: &str) {
-        // It goes with all else at the latest.
+        // If this fails, the note is removed with everything else.
         let _ = fs::remove_dir(self.offload_path(index, feature));
     }
 
-    /// Removes all of it. What this process holds open goes when it is closed.
+    /// Removes everything. Objects that this process holds open go when they are closed.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ fn make(folder: &Path) -> Result<(), PinError> {
     }
 }
 
-/// Removes a folder and what is in it. Nothing if there is none.
+/// Removes a folder and its contents. Does nothing if there is none.
 fn remove(folder: &Path) -> Result<(), PinError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(refused("remove", folder)(error)),

@@ -1,4 +1,4 @@
-//! The interfaces that the program is attached to, and what becomes of them.
+//! The interfaces that the programs are attached to, and changes to them.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,16 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The programs, and all ports.
 pub struct Ports {
     object: Object,
-    /// Those that are loaded, with their ids.
+    /// The loaded programs.
     programs: Programs,
-    /// What XDP sends passes this program; once it is loaded.
+    /// The program that runs on frames of the XDP programs as they leave, once it is loaded.
     copy: Option<ProgramFd>,
     xdp_ports: XdpPorts,
     mode: Mode,
     ports: Vec<Port>,
-    /// Interfaces that have not been there since the start.
+    /// Interfaces that have not existed since the start.
     awaited: Vec<Awaited>,
-    /// Lost while the aggregator was away, and not told yet.
+    /// Ports that were lost while the aggregator was away, and not reported yet.
     lost: Vec<LostPort>,
 }
 
@@ -67,15 +67,15 @@ struct Port {
     name: String,
     index: u32,
     hook: Hook,
-    /// The interface's, when it was last looked at.
+    /// The interface's MTU, when it was last checked.
     mtu: u32,
-    /// What holds the program there, or why nothing does.
+    /// The attachment of the program to the port, or why there is none.
     attachment: Result<Attachment, String>,
 }
 
 impl Port {
-    /// Says so if answers may have become too long for the interface. The kernel drops those
-    /// without a word.
+    /// Warns if answers may have become too long for the interface: the kernel drops those
+    /// silently.
     fn watch_mtu(&mut self, mtu: u32) {
         if mtu < self.mtu {
             warn!(
@@ -88,14 +88,14 @@ impl Port {
     }
 }
 
-/// An interface that was not there yet when it was last looked for, or could not be served.
+/// An interface that did not exist when it was last looked for, or could not be served.
 struct Awaited {
     name: String,
     problem: Option<StartError>,
 }
 
 impl Awaited {
-    /// Whether another attempt would come to the same, and load the program in vain.
+    /// Whether another attempt would fail in the same way, after loading the program for nothing.
     fn is_hopeless(&self) -> bool {
         let refusal = self.problem.as_ref().and_then(StartError::refusal);
         refusal.is_some_and(|refusal| refusal.everywhere)
@@ -122,14 +122,15 @@ impl Ports {
         }
     }
 
-    /// The program that what XDP sends passes on its way out; `None` if nothing uses XDP.
+    /// The program that runs on frames of the XDP programs as they leave; `None` if nothing uses
+    /// XDP.
     pub fn copy(&self) -> Option<ProgramFd> {
         self.copy.as_ref()?.try_clone().ok()
     }
 
-    /// Attaches a program to each of these interfaces, and to no others. It takes the place of
-    /// another in links that are pinned and intact, so that no packet slips through; the other
-    /// pinned links count as lost. Those that are `missing` are served once they are there.
+    /// Attaches a program to each of these interfaces, and to no others. In links that are pinned
+    /// and intact it replaces the old program, so that no packet is missed; other pinned links
+    /// count as lost. Interfaces that are `missing` are served once they exist.
     ///
     /// # Errors
     ///
@@ -188,8 +189,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Attaches to the interfaces at the hooks of a plan, but where that was done by an earlier
-    /// one. An error comes with the number of the interface, and its hook.
+    /// Attaches to the interfaces at the hooks of a plan, except where an earlier plan has done so.
+    /// An error comes with the interface's index in `interfaces`, and its hook.
     fn follow(
         &mut self,
         choices: &[Choice],
@@ -217,7 +218,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Has the hook's program serve the interface, by what an earlier daemon left there if it can.
+    /// Has the hook's program serve the interface, through an earlier daemon's attachment if
+    /// possible.
     fn serve(
         &mut self,
         interface: &Interface,
@@ -238,9 +240,9 @@ impl Ports {
         }
     }
 
-    /// Looks whether the program is attached still, and attaches it again where it is not. Returns
-    /// the ports that were lost since this was last asked: they may have missed packets, whether or
-    /// not they are attached again.
+    /// Checks whether the program is still attached, and attaches it again where it is not. Returns
+    /// the ports that were lost since the last call: they may have missed packets, whether or not
+    /// they are attached again.
     pub fn lost(&mut self, pins: &Pins) -> Vec<LostPort> {
         let interfaces = match interfaces::list() {
             Ok(interfaces) => interfaces,
@@ -275,8 +277,8 @@ impl Ports {
         lost
     }
 
-    /// Attaches to the interfaces that have come, and says so, or what keeps it from that when it
-    /// is news.
+    /// Attaches to awaited interfaces that exist now. Logs that, or a new reason why it is
+    /// impossible.
     fn attach_to_awaited(&mut self, interfaces: &[Interface], pins: &Pins) {
         for mut awaited in std::mem::take(&mut self.awaited) {
             let come = interfaces.iter().find(|interface| interface.is_called(&awaited.name));
@@ -297,7 +299,7 @@ impl Ports {
         }
     }
 
-    /// What becomes of frames at each port now.
+    /// The present state of each port.
     pub fn status(&self) -> Vec<PortStatus> {
         let interfaces = interfaces::list().unwrap_or_default();
         let status = |port: &Port| {
@@ -341,8 +343,8 @@ impl Ports {
         self.ports.iter().map(status).chain(self.awaited.iter().map(awaited)).collect()
     }
 
-    /// Serves the interfaces of these names, and no others. Those that are new are attached to when
-    /// the ports are [looked after](Self::lost) next.
+    /// Serves the interfaces with these names, and no others. New ones are attached to at the next
+    /// [check](Self::lost).
     pub fn set_names(&mut self, names: &[String], pins: &Pins) {
         let interfaces = interfaces::list().unwrap_or_default();
         let is_called = |port: &Port, name: &String| {
@@ -380,7 +382,7 @@ impl Ports {
         interfaces::link_speed(&port.name).map(|speed| (port.name.clone(), speed))
     }
 
-    /// The ports in one line, with what is wrong with them.
+    /// The ports and their faults, in one line.
     pub fn describe(&self) -> String {
         let describe = |port: &Port| match &port.attachment {
             Ok(_) => port.name.clone(),
@@ -404,7 +406,7 @@ impl Ports {
         wait_until_detached(&self.programs.ids());
     }
 
-    /// Takes over what an earlier daemon left at the interface, if it did and that is intact.
+    /// Takes over an earlier daemon's attachment to the interface, if there is an intact one.
     fn adopt(
         &mut self,
         interface: &Interface,
@@ -423,8 +425,7 @@ impl Ports {
             }
             None => attach::take_over_filter(&mut self.object, interface, owner).ok(),
         };
-        // The index may be that of another interface by now, or of one in another network
-        // namespace.
+        // The index may belong to another interface by now, or to one in another network namespace.
         let taken = taken.filter(|taken| taken.serves(interface.index, program));
         if taken.is_none() {
             self.lost.push(LostPort {
@@ -474,7 +475,7 @@ impl Ports {
         Ok(id)
     }
 
-    /// Attaches to what has the port's name now, and logs how that goes when it is news.
+    /// Attaches to the interface that has the port's name now, and logs a new result.
     fn attach_again(&mut self, number: usize, interface: Option<Interface>, pins: &Pins) {
         let port = &mut self.ports[number];
         let hook = port.hook;
@@ -507,7 +508,8 @@ impl Ports {
     }
 }
 
-/// Has the kernel let go of a port as soon as its link is dropped, and the port be as it was.
+/// Releases a port: the kernel detaches the program as soon as its link is dropped, and the port's
+/// settings are restored.
 fn let_go(port: &Port, pins: &Pins) -> Result<(), StartError> {
     tags::hide_again(pins, Some(port.index));
     pins.drop_link(port.index)?;
@@ -518,8 +520,8 @@ fn let_go(port: &Port, pins: &Pins) -> Result<(), StartError> {
     }
 }
 
-/// Waits until these programs are on no interface. The kernel takes its time after the last hold of
-/// a link is gone, and whoever attaches next must not find the interface taken.
+/// Waits until these programs are on no interface. The kernel takes a while after the last
+/// reference to a link is gone, and the next aggregator must not find the interface occupied.
 pub fn wait_until_detached(programs: &[u32]) {
     let begin = Instant::now();
     let is_attached = |interface: &Interface| {
@@ -535,7 +537,7 @@ pub fn wait_until_detached(programs: &[u32]) {
     }
 }
 
-/// What is wrong with an interface that the hook's program was attached to, and is not.
+/// Why the hook's program is no longer attached to an interface.
 fn fault(name: &str, interface: Option<&Interface>, hook: Hook) -> String {
     match (hook, interface) {
         (_, None) => format!("interface {name} of the aggregator was removed"),

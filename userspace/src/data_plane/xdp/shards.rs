@@ -1,8 +1,8 @@
-//! What each shard has of its own in the kernel: memory for its slots, and the ports of its job.
+//! The maps that each shard has in the kernel: memory for its slots, and the ports of its job.
 //!
-//! Both are maps in a map of maps. To put one there takes the kernel tens of milliseconds, because
-//! it waits for all programs that may use the one before; but who waits at the same time waits
-//! together. So these maps are made once for a shard, in any thread, and kept for its next job.
+//! Both are entries of a map of maps. Setting an entry takes the kernel tens of milliseconds,
+//! because it waits for all programs that may use the old entry; threads that do so at the same
+//! time wait together. So a shard's maps are made once, in any thread, and kept for its next job.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,18 +29,18 @@ type Group = DevMap<MapData>;
 pub struct Shards {
     slots: MapData,
     groups: MapData,
-    /// Whether they need slots: a combiner's do not.
+    /// Whether shards need slots: a combiner's do not.
     have_slots: bool,
-    /// Those that this process has made something for.
+    /// The shards for which this process has made maps.
     known: Mutex<HashMap<u16, Arc<Mutex<Shard>>>>,
 }
 
-/// What this process has made for one, and keeps.
+/// The maps that this process has made for a shard, and keeps.
 #[derive(Default)]
 struct Shard {
     slots: Option<Slots>,
     group: Option<Group>,
-    /// Places of the group that have a port.
+    /// Number of the group's places that have a port.
     places: u32,
 }
 
@@ -59,10 +59,10 @@ impl Shards {
         Ok(Self { slots, groups, have_slots, known: Mutex::default() })
     }
 
-    /// Whether these have all that a job needs.
+    /// Whether these shards have all maps that a job needs.
     pub fn are_made(&self, numbers: &[u16]) -> bool {
         let known = lock(&self.known);
-        // One that is locked is being made.
+        // A locked shard is being made.
         let is_whole = |shard: MutexGuard<'_, Shard>| {
             shard.group.is_some() && (shard.slots.is_some() || !self.have_slots)
         };
@@ -72,7 +72,7 @@ impl Shards {
         numbers.iter().all(is_made)
     }
 
-    /// Makes what they lack.
+    /// Makes the missing maps of these shards.
     ///
     /// # Errors
     ///
@@ -103,8 +103,8 @@ impl Shards {
         Ok(())
     }
 
-    /// Has RESULTs to all leave by these ports, of the calling thread's network namespace. Those
-    /// from XDP pass `copy`.
+    /// Has RESULTs to all leave by the ports of these receivers, in the calling thread's network
+    /// namespace. Program `copy` runs on those sent by XDP.
     ///
     /// # Errors
     ///
@@ -118,23 +118,23 @@ impl Shards {
         let shard = self.shard(number);
         let shard = &mut *lock(&shard);
         let Some(group) = &mut shard.group else {
-            // An earlier daemon made one that may be in use. This takes its place in one step.
+            // An earlier daemon's group may be in use. The new one replaces it atomically.
             let mut group = new_group()?;
             shard.places = fill(&mut group, 0, receivers, copy)?;
             entries(&self.groups)?.set(number.into(), &group, 0)?;
             shard.group = Some(group);
             return Ok(());
         };
-        // If the kernel refuses some, any may be there, and are taken out the next time.
+        // If the kernel refuses some, any place may be set; the next call clears them all.
         let before = std::mem::replace(&mut shard.places, MAX_PLACES as u32);
         shard.places = fill(group, before, receivers, copy)?;
         Ok(())
     }
 
-    /// How far an open shard is, whose job this is.
+    /// The progress of an open shard, whose job entry is `job`.
     ///
-    /// Slots are read while the program may write to them: what is found may be wrong for once, and
-    /// is not if the next look finds the same.
+    /// Slots are read while the program may write to them: a single result may be wrong. It is
+    /// right if the next call finds the same.
     pub fn progress(&self, number: u16, job: &JobEntry) -> Result<Option<Progress>, MapError> {
         if job.state != OPEN {
             return Ok(None);
@@ -144,7 +144,8 @@ impl Shards {
         let opened: Slots;
         let slots = match &shard.slots {
             Some(slots) => slots,
-            // An earlier daemon made them. Without CAP_SYS_ADMIN the kernel does not show them.
+            // An earlier daemon made the slots. Without CAP_SYS_ADMIN the kernel does not show
+            // them.
             None => match entries(&self.slots)?.get(&number.into(), 0) {
                 Ok(slots) => {
                     opened = slots;
@@ -182,7 +183,8 @@ fn new_group() -> Result<Group, MapError> {
     new_map(kind, value, MAX_PLACES, "group")?.try_into()
 }
 
-/// Enters the ports of all places in a group of which so many have one. Returns how many have now.
+/// Sets the ports of all places in a group, of which the first `before` had one. Returns the new
+/// number.
 fn fill(
     group: &mut Group,
     before: u32,
@@ -197,7 +199,7 @@ fn fill(
         places += 1;
     }
     for place in places..before {
-        // Interface 0 takes it out.
+        // Interface 0 removes the entry.
         group.set(place, 0, None, 0).map_err(|error| failed(error.to_string()))?;
     }
     Ok(places)

@@ -1,8 +1,8 @@
-//! VLAN tags in XDP's sight: the offloads that hide them are off while XDP runs at an interface,
+//! Keeps VLAN tags visible to XDP: offloads that hide them are off while XDP runs at an interface,
 //! and on again afterwards.
 //!
-//! What was on is noted beside the pins, before anything is switched off: whichever daemon is the
-//! last one switches it on again.
+//! Offloads that were on are noted beside the pins before they are switched off, so that the last
+//! daemon can switch them on again.
 
 use tracing::{info, warn};
 
@@ -12,12 +12,12 @@ use switchml_host::interfaces::Interface;
 use switchml_host::netlink::NetlinkError;
 use switchml_host::offloads;
 
-/// Switches off what hides tags from XDP at the interface, and says what it found. At tc ingress
-/// the kernel tells of tags.
+/// Switches off offloads that hide tags from XDP at the interface, and logs the result. At tc
+/// ingress this is not needed: the kernel tells programs the tags.
 ///
 /// # Errors
 ///
-/// When it cannot be noted.
+/// When an offload cannot be noted.
 pub fn show(interface: &Interface, pins: &Pins) -> Result<(), PinError> {
     let name = &interface.name;
     match switch_off(interface.index, pins)? {
@@ -68,8 +68,8 @@ fn switch_off(index: u32, pins: &Pins) -> Result<Result<Tags, NetlinkError>, Pin
     Ok(left.map(|left| if left.is_empty() { Tags::NowShown } else { Tags::Hidden }))
 }
 
-/// Switches on again what was on before at the interface of this index, or at all. One that is gone
-/// has nothing to be switched on.
+/// Switches the noted offloads on again, at the interface with this index or at all. An interface
+/// that is gone is ignored.
 pub fn hide_again(pins: &Pins, only: Option<u32>) {
     let noted = pins
         .noted_offloads()

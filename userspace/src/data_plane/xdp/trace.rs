@@ -11,11 +11,11 @@ use tracing::info;
 use super::StartError;
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
 
-/// Logs what became of each packet, as long as the thread lives.
+/// Logs the outcome of each packet, as long as the thread lives.
 ///
 /// # Errors
 ///
-/// When the object has no such lines, or there is no thread left.
+/// When the object has no trace, or no thread can be started.
 pub fn follow(object: &mut Ebpf) -> Result<WorkerThread, StartError> {
     let failed = |why: String| StartError::Load(format!("cannot trace packets: {why}"));
     let mut lines =
@@ -46,7 +46,7 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// From job, rank, slot, round and the outcome's number.
+/// The line for a trace of job, rank, slot, round and the outcome's number.
 fn in_words(numbers: &str) -> Option<String> {
     let numbers: Vec<u32> =
         numbers.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;

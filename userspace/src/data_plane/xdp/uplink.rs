@@ -15,10 +15,11 @@ use super::way;
 
 /// Longest wait for the next hop's MAC.
 const ASKING: Duration = Duration::from_millis(300);
-/// Nobody serves it: a packet to it asks for the MAC of the next hop, and no more.
+/// The discard port: a packet to it only makes the kernel look up the next hop's MAC.
 const DISCARD: u16 = 9;
 
-/// Fills in which way packets go to `parent`, from which of the served addresses, or `otherwise`.
+/// Fills in the way to `parent`, and the source address: one of the served addresses, else
+/// `otherwise`.
 ///
 /// # Errors
 ///
@@ -88,7 +89,7 @@ fn mac_of(next_hop: IpAddr, interface: u32, parent: SocketAddr) -> Option<[u8; 6
     }
 }
 
-/// Has the kernel ask for the MAC of the next hop to that address. If it cannot, nobody answers.
+/// Has the kernel look up the MAC of the next hop to this address. An error shows as no answer.
 fn ask(parent: IpAddr) {
     let any: IpAddr = match parent {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

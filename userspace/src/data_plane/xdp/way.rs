@@ -1,11 +1,11 @@
-//! By which interface frames of a host come in, as far as the kernel knows.
+//! The interface by which frames of a host come in, as far as the kernel knows.
 
 use std::net::IpAddr;
 
 use switchml_host::{interfaces, neighbours, routes};
 
-/// Name of the interface by which the kernel sends to `peer`: of a bridge the port that it has
-/// learned the peer's MAC at. `None` if it knows no way.
+/// Name of the interface by which the kernel sends to `peer`; for a bridge, the port at which it
+/// has learned the peer's MAC. `None` if there is no route.
 pub fn interface_towards(peer: IpAddr) -> Option<String> {
     let route = routes::to(peer).ok()?;
     let interface = interfaces::list()

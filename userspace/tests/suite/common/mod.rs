@@ -29,9 +29,9 @@ use zerocopy::IntoBytes;
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Nobody listens there, and no socket gets that port by chance.
+/// An address where nobody listens, with a port that no socket gets by chance.
 pub const NOBODY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 1);
-/// How long to listen for what must not come.
+/// How long to listen for packets that must not come.
 pub const SILENCE: Duration = Duration::from_millis(100);
 
 pub struct Daemon {
@@ -45,7 +45,7 @@ impl Daemon {
         Self::start_with(slots, |limits| limits).await
     }
 
-    /// With a control plane that takes the data plane's limits for others.
+    /// A daemon whose control plane sees changed limits of the data plane.
     pub async fn start_with(slots: u32, limits: impl FnOnce(Limits) -> Limits) -> Self {
         let (events, receiver) = events::channel();
         tokio::spawn(events::log(receiver));
@@ -53,7 +53,7 @@ impl Daemon {
         Self::over(data_plane, limits).await
     }
 
-    /// Over this data plane.
+    /// A daemon over this data plane.
     pub async fn over(
         data_plane: Arc<dyn DataPlane>,
         limits: impl FnOnce(Limits) -> Limits,
@@ -145,7 +145,7 @@ impl Rank {
         event.expect("no error").expect("the stream goes on").event.expect("an event")
     }
 
-    /// The stream has ended in good order.
+    /// Whether the stream ends normally.
     pub async fn ended(&mut self) -> bool {
         let end =
             tokio::time::timeout(PATIENCE, self.events.message()).await.expect("an end in time");
@@ -186,7 +186,7 @@ pub struct Answer {
 }
 
 impl Path {
-    /// On loopback.
+    /// The path of a rank on loopback.
     pub fn new(assigned: Assigned, rank: u16) -> Self {
         Self::bind(assigned, rank, Ipv4Addr::LOCALHOST)
     }
@@ -198,7 +198,7 @@ impl Path {
         Self { assigned, rank, socket, aggregator }
     }
 
-    /// A header of this rank, SUM of i32, that says nothing of its payload yet.
+    /// A header of this rank, SUM of i32, without values for a payload yet.
     pub fn header(&self, kind: Kind) -> Header {
         Header {
             version: VERSION,
@@ -262,8 +262,8 @@ pub fn checked(mut header: Header, lanes: &[u32]) -> Header {
     header
 }
 
-/// The next answer on a socket, which must come from where contributions go. `None` if none comes
-/// in time.
+/// The next answer on a socket, which must come from the address that contributions are sent to.
+/// `None` if none comes in time.
 pub fn receive_on(socket: &UdpSocket, aggregator: SocketAddr, timeout: Duration) -> Option<Answer> {
     socket.set_read_timeout(Some(timeout)).expect("a timeout");
     let mut buffer = [0; 4096];

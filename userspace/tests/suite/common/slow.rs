@@ -16,7 +16,7 @@ pub struct Slow {
 }
 
 impl Slow {
-    /// With a way to tell it to go on.
+    /// The slow data plane, and a sender that lets it go on.
     pub fn new(inner: Software) -> (Arc<Self>, Sender<()>) {
         let (go, told) = channel();
         (Arc::new(Self { inner, go: told.into() }), go)

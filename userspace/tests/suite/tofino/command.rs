@@ -16,7 +16,7 @@ fn aggregator(arguments: &[&str]) -> Command {
     command
 }
 
-/// What it says as it fails.
+/// The error line of a failing command.
 fn failure(arguments: &[&str]) -> String {
     let output = aggregator(arguments).output().expect("started");
     assert!(!output.status.success());

@@ -16,14 +16,14 @@ use crate::common::NOBODY;
 
 use super::{Daemon, PORTS, Site, join_request, switch, switch_with};
 
-/// The one line of a data plane that does not start.
+/// The error line of a data plane that does not start.
 async fn refusal(site: &Site, switch: &Switch) -> String {
     let error = site.start(switch.address).await.err().expect("a refusal").to_string();
     assert!(!error.contains('\n'), "{error:?}");
     error
 }
 
-/// A schema without what the path leads to: indices and names.
+/// A schema without the object at the path of indices and names.
 fn without(list: &str, name: &str) -> Value {
     let mut schema = schema();
     let list = schema.pointer_mut(list).and_then(Value::as_array_mut).expect("such a list");
@@ -33,7 +33,7 @@ fn without(list: &str, name: &str) -> Value {
     schema
 }
 
-/// The schema is that of the program, whose tables a test compares with the P4 source.
+/// The schema is the program's, whose tables another test compares with the P4 source.
 #[test]
 fn the_schema_has_the_tables_of_the_program() {
     let short = |name: &'static str| name.rsplit('.').next().expect("a name");
@@ -177,7 +177,7 @@ async fn ports_are_brought_up_as_the_file_says() {
     while !switch.program().1.is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    // What is right is left alone, and what is not is replaced.
+    // Ports with the right settings are left alone, others are made again.
     let faster = Site::with("faster", &schema(), &PORTS.replace("25G", "50G"));
     drop(faster.start(switch.address).await.expect("the second"));
     assert_eq!(settings(&switch), [expected[0].clone(), port(5, "50G", "NONE", "DEFAULT")]);
@@ -194,7 +194,7 @@ async fn ports_are_brought_up_as_the_file_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_fails_a_job_in_one_line() {
     let mut small = schema();
-    // Two refusals are of all jobs; a job of two ranks has 8 of its own, one of three 13.
+    // Two refusals are for all jobs; a job of two ranks has 8 more, a job of three 13.
     small["tables"][6]["size"] = 12.into();
     let (site, switch) = (Site::new("full"), switch_with(&small));
     let daemon = Daemon::start(&site, &switch).await;
@@ -272,7 +272,7 @@ async fn the_program_is_deployed_to_an_empty_switch() {
     }
     deploy(site.path().to_owned()).await.expect("no panic").expect("deployed");
     assert_eq!(switch.program().0.as_deref(), Some(PROGRAM));
-    // And is what a daemon looks for.
+    // A daemon finds the deployed program.
     while !switch.program().1.is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }

@@ -1,4 +1,4 @@
-//! What the switch holds as jobs come and go.
+//! The contents of the switch as jobs come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::schema::{EXCLUSIONS, LEARN, OUTCOMES, ROUNDS, TABLES, full, slots};
 use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, TABLES_OF_PORTS, switch};
 use crate::common::{PATIENCE, Rank};
 
-/// Where a rank lives: two behind each port.
+/// The place of a rank: two ranks are behind each port.
 fn binding(rank: u16) -> Binding {
     let port = PORT_NUMBERS[usize::from(rank) / 2 % 2];
     let low = rank as u8 + 1;
@@ -81,7 +81,7 @@ fn open_job(ranks: &[Assigned], first_slot: u32) -> OpenJob {
     })
 }
 
-/// By names without what comes before them.
+/// Names without their prefixes.
 fn short(name: &str) -> String {
     name.rsplit('.').next().unwrap_or_default().to_owned()
 }
@@ -96,7 +96,7 @@ fn words(
     format!("{table} {key:?} {} {data:?}", short(action))
 }
 
-/// All that the switch holds in the program's tables.
+/// The entries in the program's tables.
 fn held(switch: &Switch) -> BTreeSet<String> {
     let mut held = BTreeSet::new();
     for (table, ..) in TABLES.iter().filter(|(name, ..)| *name != EXCLUSIONS) {
@@ -111,7 +111,7 @@ fn held(switch: &Switch) -> BTreeSet<String> {
     held
 }
 
-/// All that it should hold.
+/// The expected entries.
 fn wanted(jobs: &[OpenJob]) -> BTreeSet<String> {
     let jobs = jobs.iter().map(|job| (job.spec.number, job.clone())).collect();
     let entries = Contents::of(&PORT_NUMBERS, &jobs).entries.into_iter().map(|entry| {
@@ -283,7 +283,7 @@ async fn each_port_is_kept_from_what_came_in_by_it() {
     data_plane.stop();
 }
 
-/// All ranks hear why, in one line: they would wait for ever.
+/// All ranks are told why, in one line: they would wait forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_across_pipelines_is_refused() {
     let (site, switch) = (Site::new("pipelines"), switch());
@@ -313,7 +313,8 @@ async fn a_job_across_pipelines_is_refused() {
     daemon.stop().await;
 }
 
-/// By hand, from docs/tofino.md: what is computed and what is written might agree and be wrong.
+/// Expected values by hand, from docs/tofino.md: computed and written entries might agree and both
+/// be wrong.
 fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
     let of_rank = |table: &str| -> Vec<Entry> {
         let mut entries = switch.entries(&full(table));
@@ -419,7 +420,7 @@ async fn counters_are_those_of_the_pipeline() {
     }
 }
 
-/// What a daemon leaves that was killed, the next one takes away.
+/// The next daemon clears the switch after a daemon that was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_daemon_finds_a_clean_switch() {
     let (site, switch) = (Site::new("next"), switch());

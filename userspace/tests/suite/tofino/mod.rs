@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::common::{PATIENCE, Rank, join_request};
 
-/// The data plane's address; not that of the control plane, whose frames the switch would take for
+/// The data plane's address; not the control plane's, whose frames the switch would take for
 /// forgeries.
 const AGGREGATOR: [u8; 4] = [10, 0, 0, 254];
 
@@ -39,7 +39,8 @@ const PORT_NUMBERS: [u16; 2] = [0, 5];
 /// The tables that a daemon leaves as they are: links stay up.
 const TABLES_OF_PORTS: [&str; 3] = ["$PORT", "$pre.prune", "pipe.Ingress.exclusions"];
 
-/// What the compiler and the operator leave for a daemon: a folder that goes when this is dropped.
+/// The files of the compiler and the operator for a daemon, in a folder that is deleted when this
+/// is dropped.
 struct Site {
     folder: PathBuf,
 }

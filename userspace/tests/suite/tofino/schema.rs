@@ -1,5 +1,5 @@
-//! What the compiler says of the program's tables, as far as the loader reads it: names, widths and
-//! sizes of `p4/`.
+//! The compiler's description of the program's tables, as far as the loader reads it: names, widths
+//! and sizes of `p4/`.
 
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ pub const LEARN: &str = "pipe.IngressDeparser.learn";
 /// Sets of the register.
 pub const SETS: u32 = 16384;
 
-/// What the compiler itself has written, if the environment says where, or else what is below.
+/// The compiler's own output, if the environment names it, or else the description below.
 pub fn of_program() -> Value {
     let Some(path) = std::env::var_os("SWITCHML_BF_RT_JSON") else { return schema() };
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));

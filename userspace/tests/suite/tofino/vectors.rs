@@ -1,5 +1,5 @@
-//! The vectors' jobs in the switch's tables: what those hold decides who is admitted, and why
-//! others are not, as the vectors say. The registers' part is the pipeline's, and there is none.
+//! Plays the vectors' jobs into the switch's tables, and checks that the entries admit or refuse
+//! packets as the vectors say. The registers are not tested: there is no pipeline.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ const ENVELOPE: usize = 42;
 /// Outcomes of contributions that are admitted: the registers say which.
 const ADMITTED: [&str; 8] =
     ["started", "added", "completed", "replayed", "pending", "stale", "mismatch", "wrong_round"];
-/// Those that tables give.
+/// Outcomes that tables give.
 const BY_TABLES: [&str; 9] = [
     "aborted",
     "hello",
@@ -87,7 +87,7 @@ impl Frame<'_> {
         entries.min_by_key(|entry| entry.key.get("$MATCH_PRIORITY").map(|(priority, _)| *priority))
     }
 
-    /// What becomes of it, as far as tables say; `admitted` if the registers have the say.
+    /// The frame's outcome by the tables; `admitted` if the registers decide.
     fn outcome(&self, switch: &Switch) -> &'static str {
         let action = |table| {
             self.look_up(switch, table)
@@ -111,8 +111,7 @@ impl Frame<'_> {
     }
 }
 
-/// Whether tables have a say in what becomes of the packet. A packet that says that it carries no
-/// check word is refused by them, too.
+/// Whether tables decide the packet's outcome. They also refuse packets without the CHECKED flag.
 fn is_about_tables(step: &Step) -> bool {
     let counter = &*step.expected[0].counter;
     let lacks_word = counter == "bad_check" && step.frame[ENVELOPE + 17] & flags::CHECKED == 0;

@@ -1,4 +1,4 @@
-//! `include/switchml.h` says what the library has.
+//! Checks that `include/switchml.h` declares what the library exports.
 
 #[test]
 fn the_committed_header_is_what_the_library_has() {

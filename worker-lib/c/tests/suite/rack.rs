@@ -1,5 +1,5 @@
-//! The example in C, built against the header and the shared library by the system's compiler:
-//! processes of a job in a rack, and what they say when a rank dies.
+//! The example in C, built against the header and the shared library with the system's compiler:
+//! processes of a job in a rack, and their output when a rank dies.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,7 +86,7 @@ fn a_killed_rank_is_named_to_the_others() {
     }
     ranks[1].signal(Signal::KILL).unwrap();
     for rank in [0, 2] {
-        // Not at the timeout, which is 30 minutes.
+        // The rank ends before a timeout, which is 30 minutes.
         assert_eq!(ranks[rank].wait(PATIENCE).unwrap().code(), Some(1));
         let said = ranks[rank].stderr();
         assert!(said.starts_with("all_reduce: ") && said.contains("rank 1 "), "{said}");

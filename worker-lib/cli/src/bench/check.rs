@@ -1,4 +1,4 @@
-//! Whether a result is right.
+//! Checks whether a result is right.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -6,9 +6,9 @@ use switchml_worker::{Precision, ReduceOp, Reduction, numerics::SMALL_COUNT};
 
 use super::{pattern::Pattern, value::Value};
 
-/// How many elements are further from the truth than the library's documentation of its numbers
-/// allows (`switchml_worker::numerics`, "What a result is"); all of them, if a result in 8 bits is
-/// off as a whole.
+/// The number of elements whose error exceeds what the library documents
+/// (`switchml_worker::numerics`, "What a result is"); all elements, if a result in 8 bits is wrong
+/// as a whole.
 pub fn wrong_elements<T: Value>(
     pattern: &Pattern,
     op: Reduction,
@@ -30,9 +30,9 @@ pub fn wrong_elements<T: Value>(
     wrong
 }
 
-/// The root mean square of a rank's elements, by the pattern's making, is at most this.
+/// The root mean square of a rank's elements, by the construction of the pattern, is at most this.
 const PATTERN_SIZE: f64 = 1.0 / 6.0;
-/// Elements from which on means tell more than single elements do.
+/// From this many elements on, means tell more than single elements do.
 const MANY: f64 = 1000.0;
 
 fn is_in_8_bits(reduction: Reduction, world_size: usize) -> bool {
@@ -47,9 +47,9 @@ fn deviation(limit: f64, reduction: Reduction, world_size: usize) -> f64 {
     (ranks / 3.0).sqrt() * limit / f64::from(255 / world_size.max(2) as u32) / divisor
 }
 
-/// Whether (found, expected) elements of a result in 8 bits are the expected ones times 1, beside
-/// errors that have nothing to do with them. Among many ranks an element's own error hides a rank
-/// that is missing; over thousands of elements it shows.
+/// Whether the found elements of a result in 8 bits are the expected ones, apart from independent
+/// errors. With many ranks, the error of a single element hides a missing rank; over thousands of
+/// elements the missing rank shows.
 fn is_right_in_all(
     pairs: impl Iterator<Item = (f64, f64)>,
     reduction: Reduction,
@@ -71,8 +71,8 @@ fn is_right_in_all(
     count < MANY || is_straight && is_near
 }
 
-/// How far a result of that value may be off. The chunk's largest magnitude M is at most 1 by the
-/// pattern's making.
+/// The largest error that a result of a given value may have. The chunk's largest magnitude M is at
+/// most 1 by the construction of the pattern.
 fn tolerance<T: Value>(
     reduction: Reduction,
     world_size: usize,
@@ -83,10 +83,11 @@ fn tolerance<T: Value>(
     let double = T::BITS > 32;
     let Reduction { op, precision } = reduction;
     let in_8_bits = is_in_8_bits(reduction, world_size);
-    // How far the sum of integers may be off.
+    // The largest error of the sum of integers.
     let quantized = match (precision, double) {
-        // Eight standard deviations, where a rotated element has at most six of its own, and the
-        // squares of a column are 1/12 on average, three times those of the pattern.
+        // Eight standard deviations. A rotated element is at most six of its own standard
+        // deviations, and the squares of a column are 1/12 on average, three times the squares of
+        // the pattern.
         _ if in_8_bits => {
             let limit = 17.0 / 16.0 * 6.0 * (1f64 / 12.0).sqrt();
             8.0 * deviation(limit, Reduction::SUM8, world_size)
@@ -104,8 +105,8 @@ fn tolerance<T: Value>(
         ReduceOp::Sum => quantized + T::half_unit(value),
         // f64: the sum is rounded, then the quotient, and so is the expected one.
         ReduceOp::Avg if double => quantized / ranks + 4.0 * T::half_unit(value),
-        // The others: the factor step/N and the product are rounded in f64, before the type's own
-        // rounding; and so is the expected one.
+        // Other types: the factor step/N and the product are rounded in f64, before the rounding to
+        // the type; so is the expected result.
         ReduceOp::Avg => quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51),
     }
 }
@@ -142,8 +143,8 @@ mod tests {
     const COUNT: usize = 1000;
     const DENSE: Zeros = Zeros { share: 0.0, chunk: 1 };
 
-    /// What a flawless aggregator would give: the exact sum, average or extremum of the
-    /// contributions, found one rank at a time, and rounded once.
+    /// The result of a flawless aggregator: the exact sum, average or extremum of the
+    /// contributions, computed one rank at a time and rounded once.
     fn reduce<T: Value>(
         pattern: &Pattern,
         reduction: Reduction,
@@ -177,7 +178,7 @@ mod tests {
                 assert_eq!(wrong_elements(&pattern, op, world_size, &result), 0, "{name}");
                 let identical = digest(&result);
 
-                // One element that is the contribution of rank 0 alone, or off by a little.
+                // One element gets the contribution of rank 0 alone, or is off by a little.
                 let at = (0..COUNT).find(|&i| result[i].to_f64().abs() > 0.25).unwrap();
                 let was = result[at];
                 result[at] = round(was.to_f64() * 1.03 + 1.0);
@@ -222,23 +223,23 @@ mod tests {
         }
     }
 
-    /// What may go wrong with a sum in 8 bits.
+    /// Faults of a sum in 8 bits.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fault {
         None,
         /// The last rank's elements are zeros.
         Lost,
-        /// They count twice.
+        /// The last rank's elements count twice.
         Doubled,
         /// The highest field of every lane holds zeros.
         Field,
         /// The random numbers of another call are taken off.
         Random,
-        /// Each lane's fields are those of the next lane.
+        /// Each lane has the fields of the next lane.
         Shifted,
     }
 
-    /// By the codec, chunk by chunk.
+    /// Sums with the codec, chunk by chunk.
     fn sum_in_8_bits(pattern: &Pattern, world_size: usize, count: usize, fault: Fault) -> Vec<f32> {
         let codec = Codec::reduction(DType::F32, Reduction::SUM8, world_size, count).unwrap();
         let mut ranks = vec![vec![0f32; count]; world_size];
@@ -312,8 +313,8 @@ mod tests {
 
     #[test]
     fn tolerances_are_those_of_the_documentation() {
-        // 4 ranks, f32: N 2^(L-31) M = 2^-27, and half a unit of 1.0 is 2^-24. In small calls that
-        // alone.
+        // 4 ranks, f32: N 2^(L-31) M = 2^-27, and half a unit of 1.0 is 2^-24. Small calls have
+        // only the half unit.
         assert_eq!(tolerance::<f32>(Reduction::SUM, 4, 1025)(1.0), 2f64.powi(-27) + 2f64.powi(-24));
         assert_eq!(tolerance::<f32>(Reduction::SUM, 4, 1024)(1.0), 2f64.powi(-24));
         // 64 ranks, f64: 1.5 N 2^(2L-63) = 1.5 * 2^-45, and half a unit of 3.0 is 2^-52.

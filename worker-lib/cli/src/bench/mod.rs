@@ -103,7 +103,7 @@ impl Bench {
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
         let aggregator = job::aggregator(&settings)?;
         let communicator = settings.connect().map_err(Failure::joining)?;
-        // A goodbye in good order would tell the others that this rank makes no calls.
+        // Leaving normally would tell the others that this rank makes no more calls.
         let status = job::status(&aggregator).inspect_err(|_| communicator.abort())?;
 
         let mut report = Report::new(self.setup::<T>(&communicator, &status));
@@ -226,7 +226,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("{text:?} is not a share; use a number from 0 to 1"))
 }
 
-/// Where the JSON goes.
+/// The destination of the JSON.
 enum Output {
     Nowhere,
     Stdout,
@@ -234,7 +234,7 @@ enum Output {
 }
 
 impl Output {
-    /// Before anything is measured, so that a wrong path costs no time.
+    /// Opens the destination before anything is measured, so that a wrong path costs no time.
     fn open(path: Option<&PathBuf>) -> Result<Self, Failure> {
         match path {
             None => Ok(Self::Nowhere),
@@ -268,7 +268,7 @@ impl Output {
     }
 }
 
-/// This rank's way to the aggregator.
+/// This rank's interface towards the aggregator.
 fn interface(status: &control::AggregatorStatus) -> Option<Interface> {
     Interface::towards(status.address.parse().ok()?)
 }

@@ -1,4 +1,4 @@
-//! What the ranks contribute, and what must come out: both known without the library.
+//! The contributions of the ranks and the expected results, computed without the library.
 //!
 //! Rank r's element i is an integer k = a + w·d, with a and d hashed from i, and w from r; floats
 //! divide it by a power of two that depends on i. So sum, maximum and minimum over the ranks are
@@ -23,7 +23,7 @@ pub struct Zeros {
 
 impl Zeros {
     fn covers(self, i: usize) -> bool {
-        // In millionths: whole numbers, so that rounding moves no chunk.
+        // The share is in millionths: with whole numbers, rounding moves no chunk.
         let others = ((1.0 - self.share) * 1e6).round() as usize;
         let others_before = |chunk: usize| (chunk * others).div_ceil(1_000_000);
         let chunk = i / self.chunk;
@@ -47,7 +47,7 @@ struct Parts {
 }
 
 impl Pattern {
-    /// Another set for every seed.
+    /// A set of contributions, different for every seed.
     pub fn new<T: Value>(seed: u64, world_size: usize, zeros: Zeros) -> Self {
         let weights = (0..world_size as u64)
             .map(|rank| signed(mix(mix(seed) ^ rank), weight_bits::<T>()))

@@ -6,7 +6,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar of so many iterations. indicatif draws nothing where standard error is not a terminal.
+    /// A bar of `iterations` iterations. indicatif draws nothing where standard error is not a
+    /// terminal.
     pub fn new(shown: bool, iterations: usize) -> Self {
         let target =
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -15,12 +16,12 @@ impl Progress {
         Self(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
     }
 
-    /// What is being measured.
+    /// Shows the size that is being measured.
     pub fn describe(&self, bytes: usize) {
         self.0.set_message(format!("{bytes} B"));
     }
 
-    /// So many iterations are done.
+    /// Counts `iterations` more iterations as done.
     pub fn advance(&self, iterations: usize) {
         self.0.inc(iterations as u64);
     }

@@ -1,4 +1,4 @@
-//! What a benchmark found: the table and the JSON are two views of it.
+//! The results of a benchmark: the table and the JSON are two views of them.
 
 use serde::Serialize;
 use std::time::Duration;
@@ -21,43 +21,43 @@ pub struct Report {
     pub differing: Vec<usize>,
     /// One line on the values' share of the link.
     pub goodput: String,
-    /// What all calls took on the reporting rank, those of warm-up and checks included.
+    /// Statistics of all calls on the reporting rank, including warm-up and checks.
     pub sent: Calls,
-    /// How the reporting rank waited in them.
+    /// How the reporting rank waited in these calls.
     pub waits: Waits,
 }
 
-/// Per cent of the chunks of which it is told when they were done.
+/// The percentages of chunks for which [`Calls::finished_us`] has a time.
 const FINISHED: [f64; 23] = [
     0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0, 65.0, 70.0, 75.0,
     80.0, 85.0, 90.0, 95.0, 99.0, 99.9, 100.0,
 ];
 
-/// What calls took on the reporting rank.
+/// Statistics of calls on the reporting rank.
 #[derive(Default, Serialize)]
 pub struct Calls {
     pub calls: u64,
     pub chunks: u64,
-    /// Of zeros, sent as headers alone at first.
+    /// Chunks of zeros, sent first as headers alone.
     pub empty: u64,
-    /// Of these, those that the aggregator asked for in full.
+    /// Chunks of zeros that the aggregator asked for in full.
     pub rooms: u64,
-    /// Sent again because no answer came in time.
+    /// Chunks sent again because no answer came in time.
     pub resent_by_timer: u64,
-    /// Sent again because later results came first.
+    /// Chunks sent again because later results came first.
     pub resent_by_overtaking: u64,
-    /// Sent again to ask whether a late rank has come.
+    /// Chunks sent again to ask whether a late rank has come.
     pub probes: u64,
-    /// Answers that a late rank is waited for.
+    /// Answers that say that the aggregator waits for a late rank.
     pub pending: u64,
-    /// Sent before the ranks had agreed on exponents.
+    /// Chunks sent before the ranks had agreed on exponents.
     pub speculative: u64,
-    /// Of these, those whose results did not count.
+    /// Speculative chunks whose results did not count.
     pub misspeculated: u64,
-    /// From a chunk's first transmission to its result; none when nothing had to be sent.
+    /// Time from a chunk's first transmission to its result; none when nothing had to be sent.
     pub rtt_us: Option<Quantiles>,
-    /// Per cent of a call's chunks, and the time by which they had their result, in microseconds
-    /// from its first packet.
+    /// Percentages of a call's chunks, and the time by which they had their result, in microseconds
+    /// from the call's first packet.
     pub finished_us: Vec<(f64, f64)>,
     /// The ranks that were waited for.
     pub stragglers: Vec<Late>,
@@ -94,9 +94,9 @@ pub struct Quantiles {
 #[derive(Serialize)]
 pub struct Late {
     pub rank: u32,
-    /// Chunks that waited for it.
+    /// Chunks that waited for the rank.
     pub chunks: u64,
-    /// How long, in microseconds.
+    /// Total time that chunks waited for the rank, in microseconds.
     pub waited_us: f64,
 }
 
@@ -129,13 +129,13 @@ impl Report {
     }
 
     pub fn to_json(&self) -> String {
-        // Strings, numbers and lists of these: there is nothing that JSON could not hold.
+        // Reports have only strings, numbers and lists of these, which JSON can always represent.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
     /// # Errors
     ///
-    /// [`Failure::Wrong`] when elements are, or when ranks hold other bits than others.
+    /// [`Failure::Wrong`] when elements are wrong, or when the ranks' bits differ.
     pub fn verdict(&self) -> Result<(), Failure> {
         if self.is_right() {
             return Ok(());
@@ -146,7 +146,7 @@ impl Report {
         )))
     }
 
-    /// Whether all elements are right, and the same bits on all ranks.
+    /// Whether all elements are right and the same bits on all ranks.
     pub fn is_right(&self) -> bool {
         self.out_of_bounds == 0 && self.differing.is_empty()
     }
@@ -171,7 +171,7 @@ fn goodput(row: &Row, interface: Option<&Interface>) -> String {
     )
 }
 
-/// What was measured, and with what.
+/// The parameters of the benchmark and its environment.
 #[derive(Serialize)]
 pub struct Setup {
     pub version: &'static str,
@@ -199,14 +199,14 @@ pub struct Setup {
 /// One size.
 #[derive(Serialize)]
 pub struct Row {
-    /// In bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// In elements.
+    /// Number of elements.
     pub count: usize,
     #[serde(rename = "type")]
     pub dtype: &'static str,
     pub redop: &'static str,
-    /// An all-reduce has none: -1.
+    /// The root rank; -1, since an all-reduce has none.
     pub root: i32,
     pub out_of_place: Measured,
     pub in_place: Measured,
@@ -219,7 +219,7 @@ pub struct Measured {
     pub time_us: f64,
     /// Size over time, in 1e9 bytes per second.
     pub algbw: f64,
-    /// 2(n-1)/n times that.
+    /// 2(n-1)/n times `algbw`.
     pub busbw: f64,
     /// Wrong elements on all ranks; none when it was not checked.
     pub wrong: Option<u64>,
@@ -228,7 +228,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// From the time of one all-reduce of `size` bytes over `world_size` ranks.
+    /// The measurement from the time of one all-reduce of `size` bytes over `world_size` ranks.
     pub fn new(
         size: usize,
         seconds: f64,

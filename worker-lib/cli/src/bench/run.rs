@@ -27,13 +27,13 @@ pub struct Runner<T> {
     progress: Progress,
     /// This rank's contribution.
     input: Vec<T>,
-    /// What is reduced: one tensor, or many copies of a small one.
+    /// The tensors to reduce: one tensor, or many copies of a small one.
     buffer: Vec<T>,
     /// Number of the next pattern.
     seed: u64,
 }
 
-/// How a result comes about.
+/// Where a result goes.
 #[derive(Clone, Copy)]
 enum Way {
     OutOfPlace,
@@ -41,7 +41,7 @@ enum Way {
 }
 
 impl<T: Value> Runner<T> {
-    /// For tensors of up to `largest` elements.
+    /// A runner for tensors of up to `largest` elements.
     pub fn new(
         communicator: Communicator,
         op: Reduction,
@@ -97,15 +97,15 @@ impl<T: Value> Runner<T> {
         self.progress.suspend(print);
     }
 
-    /// Leaves the job in good order, and tells what its calls took.
+    /// Leaves the job normally. Returns the statistics of its calls.
     pub fn finish(self) -> Result<Stats, Error> {
         let stats = self.communicator.stats();
         self.communicator.close()?;
         Ok(stats)
     }
 
-    /// Mean time of an iteration in seconds, on the slowest rank; what the iterations took on this
-    /// one.
+    /// Mean time of an iteration in seconds, on the slowest rank, and the statistics of the
+    /// iterations on this rank.
     fn time(&mut self, way: Way, count: usize) -> Result<(f64, CallStats), Error> {
         self.fill_input(count);
         let mut calls = CallStats::default();
@@ -132,9 +132,9 @@ impl<T: Value> Runner<T> {
         Ok(begin.elapsed())
     }
 
-    /// Every iteration reduces values of its own: a sum of sums of sums would soon be infinite, and
-    /// infinities are not sent. They are laid out in advance, as many at a time as the buffer
-    /// holds; that is not timed.
+    /// Every iteration reduces fresh values: a sum of sums of sums would soon be infinite, and
+    /// infinities are not sent. The values are laid out in advance, as many as the buffer holds;
+    /// that is not timed.
     fn time_in_place(&mut self, count: usize, calls: &mut CallStats) -> Result<Duration, Error> {
         let mut total = Duration::ZERO;
         let mut left = self.iters;
@@ -205,7 +205,7 @@ impl<T: Value> Runner<T> {
         pattern.fill(self.communicator.rank() as usize, &mut self.input[..count]);
     }
 
-    /// The same on all ranks, and never the same twice.
+    /// The next pattern: the same on all ranks, and different each time.
     fn next_pattern(&mut self) -> Pattern {
         self.seed += 1;
         Pattern::new::<T>(self.seed, self.communicator.world_size() as usize, self.zeros)

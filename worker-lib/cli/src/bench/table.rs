@@ -1,13 +1,13 @@
-//! nccl-tests' table, to the column: tools that read it read this.
+//! The table of nccl-tests, with the same columns: tools that read that table can read this one.
 
 use std::fmt;
 
 use super::report::{Calls, Late, Measured, Quantiles, Report, Row, Setup};
 
-/// Above the rows.
+/// The lines above the rows.
 pub struct Head<'a>(pub &'a Report);
 
-/// Below the rows.
+/// The lines below the rows.
 pub struct Foot<'a>(pub &'a Report);
 
 impl fmt::Display for Head<'_> {

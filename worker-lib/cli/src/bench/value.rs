@@ -1,11 +1,12 @@
-//! Element types as the benchmark needs them: exact conversions, and how far a result may be off.
+//! Element types as the benchmark needs them: exact conversions, and the errors that a result may
+//! have.
 
 use half::{bf16, f16};
 use switchml_worker::Element;
 
 /// An element type that can be benchmarked.
 pub trait Value: Element + Default {
-    /// Its name in nccl-tests' tables.
+    /// The type's name in nccl-tests' tables.
     const NCCL_NAME: &'static str;
     /// Whether it is a floating-point type.
     const FLOAT: bool;
@@ -21,9 +22,9 @@ pub trait Value: Element + Default {
     fn exactly(k: i64, shift: u32) -> Self;
     /// The value as f64, exactly.
     fn to_f64(self) -> f64;
-    /// k / 2^shift, for a k that is a sum: as it is for floats, wrapped for integers.
+    /// k / 2^shift, for a k that is a sum: unchanged for floats, wrapped for integers.
     fn of_sum(k: i64, shift: u32) -> f64;
-    /// Half a unit in the last place of a value: what rounding to the type may change.
+    /// Half a unit in the last place of a value: the largest error of rounding to the type.
     fn half_unit(value: f64) -> f64 {
         // The exponent's bits alone are the power of two below the value.
         let power = f64::from_bits(value.to_bits() & f64::INFINITY.to_bits());
@@ -90,5 +91,5 @@ macro_rules! integer {
 }
 
 integer!(i32, "int32", 31);
-// As of f64.
+// 43 bits, as f64 has.
 integer!(i64, "int64", 43);

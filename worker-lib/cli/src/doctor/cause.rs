@@ -1,4 +1,4 @@
-//! What keeps packets from their way, in one line each, with the command that mends it.
+//! Causes that keep packets from passing, in one line each, with the command that fixes them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
@@ -12,20 +12,20 @@ use switchml_worker::interface::unspecified;
 pub enum Cause {
     /// The host refuses connections to the control plane.
     NobodyListens(SocketAddr),
-    /// Nobody answers for the next hop: ARP, or neighbour discovery over IPv6.
+    /// No host answers for the next hop: ARP, or neighbour discovery over IPv6.
     NoNeighbour {
         /// The next hop.
         address: IpAddr,
         /// This host's interface.
         interface: String,
-        /// A MAC of the next hop, if that is known.
+        /// A MAC of the next hop, if it is known.
         mac: Option<String>,
         /// Id of an XDP program on the interface, which may drop the answers.
         program: Option<u32>,
-        /// Whether nothing but the settings says that there is such a host.
+        /// Whether only the settings name this host, so that it may not exist.
         may_be_mistyped: bool,
     },
-    /// Somebody entered a MAC of the next hop that is not its own.
+    /// A wrong MAC of the next hop was entered by hand.
     WrongNeighbour {
         /// The next hop.
         address: IpAddr,
@@ -36,31 +36,32 @@ pub enum Cause {
     },
     /// A firewall keeps packets of a port from passing.
     Filtered {
-        /// Which packets.
+        /// The packets that are filtered.
         flow: Flow,
-        /// Where.
+        /// Where the packets are filtered.
         place: Place,
-        /// Whether they are of IPv6.
+        /// Whether the packets are IPv6.
         is_ipv6: bool,
     },
     /// Large packets do not pass.
     SmallMtu(SmallMtu),
     /// Another program sees frames first.
     ForeignProgram {
-        /// Whether it is on this host, not on the aggregator's.
+        /// Whether the program is on this host, not on the aggregator's.
         is_here: bool,
-        /// Where it is attached.
+        /// The interface that the program is attached to.
         interface: String,
-        /// Its id.
+        /// The program's id.
         id: u32,
-        /// Where it runs.
+        /// The hook where the program runs.
         hook: Hook,
     },
-    /// The aggregator does not take frames from the interface by which packets come to its host.
+    /// The aggregator does not take frames from the interface through which packets come to its
+    /// host.
     NotOnPort {
-        /// That interface, as far as the aggregator's host knows.
+        /// The interface, as far as the aggregator's host knows it.
         interface: Option<String>,
-        /// Those that it takes frames from.
+        /// The interfaces that the aggregator takes frames from.
         ports: Vec<String>,
     },
     /// The aggregator's program is not attached to its port.
@@ -70,83 +71,83 @@ pub enum Cause {
         /// Why, in the aggregator's words.
         why: String,
     },
-    /// Answers come in by another interface than the one that packets leave by.
+    /// Answers come in through another interface than the one that packets leave through.
     AsymmetricRoute {
-        /// Where packets go.
+        /// The destination of packets.
         target: IpAddr,
-        /// The interface that they leave by.
+        /// The interface that packets leave through.
         out: String,
-        /// The interface that answers come in by.
+        /// The interface that answers come in through.
         back: String,
     },
-    /// A veth has neither GRO nor an XDP program, and so takes nothing that XDP sends.
+    /// A veth has neither GRO nor an XDP program, so it drops all frames that XDP sends to it.
     GroOff {
         /// The aggregator's port.
         port: String,
-        /// This host's interface, if that is at the port's other end.
+        /// This host's interface, if it is the port's other end.
         here: Option<String>,
     },
-    /// The aggregator's port is no faster than this host's link, or hardly.
+    /// The aggregator's port is not faster, or hardly faster, than this host's link.
     SlowPort(SlowPort),
     /// This host's firewall drops results to all.
     FilteredGroup {
-        /// Their group.
+        /// The multicast group of these results.
         group: SocketAddrV4,
-        /// The chains that they pass on their way in, if they can be seen.
+        /// The chains that results pass on their way in, if they can be seen.
         chains: Option<Vec<String>>,
-        /// What comes instead.
+        /// What ranks get instead of multicast.
         instead: Instead,
     },
     /// Results to all do not arrive.
     LostMulticast {
-        /// Their group, where it is this rank's.
+        /// The multicast group of these results, if it is this rank's.
         group: Option<SocketAddrV4>,
-        /// What comes instead.
+        /// What ranks get instead of multicast.
         instead: Instead,
     },
 }
 
-/// What ranks get that multicast does not reach.
+/// What ranks get if multicast does not reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// Their own copies.
+    /// Their own copies of results.
     Copies,
-    /// Nothing, as the daemon with these ports was told (`--fanout multicast`).
+    /// Nothing, because the daemon with these ports was told so (`--fanout multicast`).
     Nothing(Vec<String>),
 }
 
-/// A port of the aggregator beside a link of this host; speeds in bits per second.
+/// A port of the aggregator compared with a link of this host; speeds in bits per second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowPort {
     /// The port.
     pub port: String,
-    /// Its speed.
+    /// The port's speed.
     pub speed: u64,
     /// This host's interface.
     pub interface: String,
-    /// Its speed.
+    /// The interface's speed.
     pub own: u64,
-    /// From how many hosts on a ring would take less time, if they all share the port.
+    /// The number of hosts from which on a ring would be faster, if all hosts share the port.
     pub most: Option<u32>,
 }
 
-/// Where a program sees frames.
+/// The hook where a program sees frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// In the driver, in XDP.
+    /// XDP in the driver.
     Driver,
-    /// In the network stack, in XDP.
+    /// XDP in the network stack.
     Generic,
-    /// At tc ingress.
+    /// The tc ingress hook.
     Ingress,
 }
 
 /// Packets of a port, and their answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// To the data plane, at this UDP port.
+    /// Packets to the data plane, at this UDP port.
     Data(u16),
-    /// To the control plane, at this TCP port.
+    /// Packets to the control plane, at this TCP port.
     Control(u16),
 }
 
@@ -162,62 +163,62 @@ impl Flow {
 /// Where packets are filtered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On their way out of this host, by its chains of nftables if those can be seen.
+    /// On the way out of this host, by these chains of nftables if they can be seen.
     Out(Option<Vec<String>>),
-    /// On their way in to this host.
+    /// On the way in to this host, by these chains of nftables if they can be seen.
     In(Option<Vec<String>>),
-    /// By this router, which says so.
+    /// At this router, which reports it.
     Router(IpAddr),
-    /// Between the last router that they get to, or this host, and the aggregator.
+    /// Between the last router that packets reach, or this host, and the aggregator.
     There(Option<IpAddr>),
     /// On the way back from the aggregator.
     Back,
 }
 
-/// Where packets must not be as large as at both ends.
+/// A place with a smaller MTU than both ends have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallMtu {
     /// This host's interface.
     pub interface: String,
-    /// Its MTU.
+    /// The interface's MTU.
     pub mtu: u32,
-    /// IP packets of so many bytes pass.
+    /// Size of IP packets that pass, in bytes.
     pub passes: u32,
-    /// Those of so many do not.
+    /// Size of IP packets that do not pass, in bytes.
     pub vanishes: u32,
-    /// Whether what passes carries anything.
+    /// Whether the packets that pass have room for lanes.
     pub works: bool,
-    /// Where it is.
+    /// The narrow place.
     pub place: Narrow,
 }
 
-/// Where a way is narrow.
+/// The place where a path is narrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Narrow {
     /// At the aggregator's port, with this MTU.
     Port(String, u32),
-    /// Behind this router, which says what passes on its way to this address.
+    /// Behind this router, which reports the MTU of its way to this address.
     Router(IpAddr, u32, IpAddr),
-    /// Behind the last router that large packets get to, or between this host and the first.
+    /// Behind the last router that large packets reach, or between this host and the first router.
     Silent(Option<IpAddr>),
 }
 
-/// Where a command is to be given, and the command.
+/// A command, and the host to run it on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// Which host.
+    /// The host.
     pub host: String,
-    /// What to type there.
+    /// The command.
     pub command: String,
 }
 
 const HERE: &str = "this host";
 const THERE: &str = "the aggregator's host";
-/// What fits where nothing is special.
+/// The MTU of usual networks.
 const USUAL_MTU: u32 = 1500;
 
 impl Cause {
-    /// Whether things do not work for it, rather than slowly.
+    /// Whether the cause breaks things, and does not only slow them down.
     pub fn breaks(&self) -> bool {
         match self {
             Self::SmallMtu(SmallMtu { works, .. }) => !works,
@@ -229,7 +230,7 @@ impl Cause {
         }
     }
 
-    /// What mends it.
+    /// The command that fixes the cause.
     pub fn fix(&self) -> Fix {
         let on = |host: &str, command: String| Fix { host: host.to_owned(), command };
         match self {
@@ -257,7 +258,7 @@ impl Cause {
                     Hook::Generic => {
                         on(host, format!("ip link set dev {interface} xdpgeneric off"))
                     }
-                    // It attaches before all others.
+                    // The daemon attaches before all other programs.
                     Hook::Ingress => on(host, "systemctl restart switchml-aggregator".to_owned()),
                 }
             }
@@ -270,7 +271,7 @@ impl Cause {
                 on(THERE, format!("ip -details link show dev {port}"))
             }
             Self::AsymmetricRoute { back, .. } => {
-                // As sysctl takes names with dots in them.
+                // sysctl's notation for names with dots in them.
                 let name = back.replace('.', "/");
                 on(HERE, format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2"))
             }
@@ -300,7 +301,7 @@ impl Cause {
     }
 }
 
-/// Starts a daemon whose control plane can be reached there.
+/// The command that starts a daemon whose control plane can be reached at `control`.
 fn start_at(control: SocketAddr) -> String {
     let any = unspecified(control).ip();
     let control = match control.port() {
@@ -315,12 +316,13 @@ fn interfaces<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!(" --iface {name}")).collect()
 }
 
-/// What a shell makes the name of the interface that has an address.
+/// A shell expression for the name of the interface that has an address.
 fn interface_with(address: IpAddr) -> String {
     format!("$(ip -o address show to {address} | awk '{{print $2}}')")
 }
 
-/// Has this host's firewall let results to all groups pass, for each job has one of its own.
+/// The command that makes this host's firewall pass results to all groups, since each job has its
+/// own group.
 fn pass_group(group: SocketAddrV4, chains: &Option<Vec<String>>) -> String {
     let [first, second, ..] = group.ip().octets();
     let (groups, port) = (format!("{first}.{second}.0.0/16"), group.port());
@@ -332,7 +334,7 @@ fn pass_group(group: SocketAddrV4, chains: &Option<Vec<String>>) -> String {
     }
 }
 
-/// Has firewalls let packets of a flow pass.
+/// The command that makes firewalls pass packets of a flow.
 fn pass(flow: Flow, place: &Place, is_ipv6: bool) -> Fix {
     let iptables = if is_ipv6 { "ip6tables" } else { "iptables" };
     let (protocol, port) = flow.protocol();
@@ -360,7 +362,8 @@ fn pass(flow: Flow, place: &Place, is_ipv6: bool) -> Fix {
 }
 
 impl SmallMtu {
-    /// At the narrow place where its interface is known; otherwise here, where it helps.
+    /// The command for the narrow place if its interface is known; otherwise a command for this
+    /// host that helps.
     fn fix(&self) -> Fix {
         let Self { interface, mtu, passes, vanishes, works, place } = self;
         let raise = |host: &str, interface: &str| Fix {
@@ -467,7 +470,7 @@ impl fmt::Display for Instead {
     }
 }
 
-/// What is said of a firewall whose chains cannot be seen.
+/// The remark on a firewall whose chains cannot be seen.
 fn unseen(chains: &Option<Vec<String>>) -> &'static str {
     match chains {
         None => " (only root can see its rules: `sudo nft list ruleset`)",

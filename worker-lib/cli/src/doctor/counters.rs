@@ -1,25 +1,26 @@
-//! The kernel's counters of what comes in to this host, which say where in it packets end.
+//! The kernel's counters of packets that come in to this host, which tell where packets end.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Counters of this network namespace, or how much they have grown.
+/// Counters of this network namespace, or their growth.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// IP packets that came in, past XDP; like the next two of one kind of IP.
+    /// IP packets that came in, past XDP; like the next two, of one IP version.
     pub received: u64,
-    /// Those that were for this host, past the firewall.
+    /// IP packets for this host, past the firewall.
     pub delivered: u64,
-    /// Those that were for another host.
+    /// IP packets that were forwarded to other hosts.
     pub forwarded: u64,
-    /// Those that came in by an interface by which no route leads to their sender (`rp_filter`).
+    /// IP packets from an interface through which no route leads to their sender (`rp_filter`).
     pub reverse_path: u64,
-    /// Frames that came in by each interface.
+    /// Frames that came in through each interface.
     pub frames: BTreeMap<String, u64>,
 }
 
 impl Counters {
-    /// As they are now. What the kernel does not tell is 0; over IPv6 it has no `rp_filter`.
+    /// The counters now. Counters that the kernel does not have are 0; there is no `rp_filter` for
+    /// IPv6.
     pub fn read(is_ipv6: bool) -> Self {
         let file = |name: &str| {
             fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
@@ -46,7 +47,7 @@ impl Counters {
         }
     }
 
-    /// How much they have grown since.
+    /// The growth of the counters since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let frames = self.frames.iter().map(|(name, now)| {
             (name.clone(), now.saturating_sub(before.frames.get(name).copied().unwrap_or(0)))
@@ -60,13 +61,13 @@ impl Counters {
         }
     }
 
-    /// IP packets that came in and went nowhere, but for those that `rp_filter` dropped.
+    /// IP packets that came in and went nowhere, except those that `rp_filter` dropped.
     pub fn dropped(&self) -> u64 {
         let known = self.delivered + self.forwarded + self.reverse_path;
         self.received.saturating_sub(known)
     }
 
-    /// Frames that came in by this interface.
+    /// Frames that came in through this interface.
     pub fn frames_by(&self, interface: &str) -> u64 {
         self.frames.get(interface).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Looks for the cause of what a step has met with.
+//! Looks for the cause of a failed step.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
@@ -20,26 +20,26 @@ use super::here::{self, Here};
 use super::judge::{Aggregator, Evidence};
 use super::probes::{Complaint, Outcome, Probes, What};
 
-/// Wait for a connection, to learn how it fails.
+/// Wait for a connection attempt to fail.
 const CONNECT: Duration = Duration::from_millis(500);
-/// The most routers on the way that are asked for.
+/// Most routers on the path to ask for.
 const MOST_ROUTERS: u32 = 8;
 
 /// Why the control plane at this address cannot be reached. `before` are the counters from before
-/// that was tried.
+/// the attempt.
 pub fn control_plane(target: SocketAddr, before: &Counters) -> Option<Cause> {
     match TcpStream::connect_timeout(&target, CONNECT) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             return Some(Cause::NobodyListens(target));
         }
-        // It works now.
+        // The connection works now.
         Ok(_) => return None,
         Err(_) => {}
     }
     gather(target, &[0], before, None)?.cause()
 }
 
-/// Why nothing comes back on the data path. `name` is that of a job for this.
+/// Why nothing comes back on the data path. `name` names a job for this examination.
 pub fn data_path(access: &Access, name: &str) -> Option<Cause> {
     let (membership, assigned) =
         Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT).ok()?;
@@ -64,8 +64,9 @@ fn closed_path(access: &Access, assigned: &Assigned) -> Option<Cause> {
     }
 }
 
-/// Where the way takes no packets of more than `narrow` lanes, why this rank `has_copies` of
-/// results, and what else the aggregator sees of the way. `name` is that of a job for this.
+/// Where the path takes no packets of more than `narrow` lanes, why this rank `has_copies` of
+/// results, and other causes that the aggregator sees on the path. `name` names a job for this
+/// examination.
 pub fn open_path(access: &Access, name: &str, narrow: Option<u16>, has_copies: bool) -> Vec<Cause> {
     let Ok((membership, assigned)) = Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT)
     else {
@@ -91,7 +92,7 @@ pub fn open_path(access: &Access, name: &str, narrow: Option<u16>, has_copies: b
     causes
 }
 
-/// Why results to a group do not arrive from `target`; `named` is the group if it is to be named.
+/// Why results to a group do not arrive from `target`; `named` is the group to name, if any.
 pub fn lost_group(
     target: SocketAddr,
     group: Option<SocketAddrV4>,
@@ -112,7 +113,7 @@ fn aggregator(access: &Access, assigned: &Assigned) -> Option<Aggregator> {
     Some(Aggregator { reply, ports })
 }
 
-/// Sends packets to a target from which nothing comes back, and looks what becomes of them.
+/// Sends packets to a target from which nothing comes back, and gathers what happens to them.
 fn gather(
     target: SocketAddr,
     packet: &[u8],
@@ -133,7 +134,7 @@ fn gather(
     Some(Evidence { target, here, outcome, growth, strict, last_router, chains, aggregator })
 }
 
-/// Where packets of more than so many lanes vanish.
+/// Where packets of more than `lanes` lanes vanish.
 fn narrow_path(
     here: &Here,
     assigned: &Assigned,
@@ -168,7 +169,7 @@ fn narrow_path(
     }))
 }
 
-/// A rank's HELLO of so many lanes.
+/// A rank's HELLO of `lanes` lanes.
 fn hello(assigned: &Assigned, lanes: usize) -> Vec<u8> {
     let &Assigned { job, epoch, hello_secret, keys, .. } = assigned;
     let identity = Identity { job, epoch, rank: 0, ranks: 1, keys };

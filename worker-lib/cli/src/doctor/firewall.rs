@@ -1,5 +1,5 @@
-//! This host's firewall: the chains that rules go into which let packets pass, and whether it takes
-//! packets of a group.
+//! This host's firewall: the chains for rules that let packets pass, and whether it drops packets
+//! of a group.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -13,9 +13,9 @@ use switchml_worker::interface::unspecified;
 /// Wait for a packet that does not leave this host.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Whether packets to a group are dropped on their way in, at the interface towards `target`. One
-/// that the kernel loops back passes the same hook as one from the network, which is what is tried:
-/// only rules that look for the sender make a difference.
+/// Whether packets to a group are dropped on their way in, at the interface towards `target`. This
+/// sends a packet that the kernel loops back: it passes the same hook as one from the network,
+/// except that rules about the sender may differ.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub fn drops_group(group: SocketAddrV4, target: SocketAddr) -> io::Result<bool> 
     let sender = UdpSocket::bind(unspecified(target))?;
     sender.connect(target)?;
     let IpAddr::V4(local) = sender.local_addr()?.ip() else { return Ok(false) };
-    // As ranks receive.
+    // The receiver is set up like a rank's.
     let receiver = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     receiver.set_reuse_address(true)?;
     receiver.bind(&SocketAddr::from(group).into())?;
@@ -33,7 +33,8 @@ pub fn drops_group(group: SocketAddrV4, target: SocketAddr) -> io::Result<bool> 
     let sender = Socket::from(UdpSocket::bind((local, 0))?);
     sender.set_multicast_if_v4(&local)?;
     sender.set_multicast_loop_v4(true)?;
-    // It does not leave this host. Ranks of other jobs here drop it: it is too short.
+    // The packet does not leave this host. Ranks of other jobs here drop it because it is too
+    // short.
     sender.set_multicast_ttl_v4(0)?;
     let receiver = UdpSocket::from(receiver);
     let sent_by = UdpSocket::from(sender);
@@ -43,7 +44,7 @@ pub fn drops_group(group: SocketAddrV4, target: SocketAddr) -> io::Result<bool> 
     loop {
         match receiver.recv_from(&mut packet) {
             Ok((_, sender)) if sender == from => return Ok(false),
-            // The aggregator's.
+            // The packet came from the aggregator.
             Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => return Ok(true),
             Err(error) => return Err(error),
@@ -51,13 +52,13 @@ pub fn drops_group(group: SocketAddrV4, target: SocketAddr) -> io::Result<bool> 
     }
 }
 
-/// What `nft --json list chains` prints.
+/// The output of `nft --json list chains`.
 #[derive(Deserialize)]
 struct Listing {
     nftables: Vec<Entry>,
 }
 
-/// One of the things that it lists.
+/// An entry of the listing.
 #[derive(Deserialize)]
 struct Entry {
     chain: Option<Chain>,
@@ -68,14 +69,14 @@ struct Chain {
     family: String,
     table: String,
     name: String,
-    /// Those of base chains alone.
+    /// The type, which only base chains have.
     #[serde(rename = "type")]
     kind: Option<String>,
     hook: Option<String>,
 }
 
-/// The chains that IP packets of one kind pass at a hook (`input`, `output`), as rules name them;
-/// `None` if they cannot be seen, which takes privilege, and `nft`.
+/// The chains that IP packets of one version pass at a hook (`input`, `output`), as rules name
+/// them; `None` if they cannot be seen, which takes privilege, and `nft`.
 pub fn chains(hook: &str, is_ipv6: bool) -> Option<Vec<String>> {
     let mut command = Command::new("nft");
     command.args(["--json", "list", "chains"]).stdin(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! What this host's kernel knows of the way to an address.
+//! What this host's kernel knows about the path to an address.
 
 use std::fs;
 use std::net::IpAddr;
@@ -7,21 +7,22 @@ use switchml_host::interfaces::{self, Interface};
 use switchml_host::neighbours::{self, Neighbour};
 use switchml_host::{offloads, routes};
 
-/// The first step of the way. [`Default`] is for tests.
+/// The first hop of the path. [`Default`] is for tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// The interface by which packets leave.
+    /// The interface through which packets leave.
     pub interface: Interface,
-    /// Whether that merges packets of a stream on their way in; `None` if the kernel does not tell.
+    /// Whether the interface merges packets of a stream on their way in; `None` if the kernel does
+    /// not tell.
     pub has_gro: Option<bool>,
     /// The router that packets go to; `None` if the address is on the same link.
     pub gateway: Option<IpAddr>,
-    /// The neighbour that packets go to, if anybody has asked for it.
+    /// The neighbour that packets go to, if the kernel has asked for it.
     pub neighbour: Option<Neighbour>,
 }
 
 impl Here {
-    /// Towards this address; `None` if there is no route.
+    /// The first hop towards this address; `None` if there is no route.
     pub fn towards(target: IpAddr) -> Option<Self> {
         let route = routes::to(target).ok()?;
         let all = interfaces::list().ok()?;
@@ -36,14 +37,14 @@ impl Here {
         })
     }
 
-    /// Whose MAC packets to `target` carry.
+    /// The address whose MAC packets to `target` carry.
     pub fn next_hop(&self, target: IpAddr) -> IpAddr {
         self.gateway.unwrap_or(target)
     }
 }
 
-/// Whether the interface drops packets to whose sender the route is by another one: `rp_filter` is
-/// 1 for it or for all, and 2 for none of the two.
+/// Whether the interface drops packets if the route to their sender goes through another interface:
+/// `rp_filter` is 1 for this interface or for all, and 2 for neither.
 pub fn is_strict(interface: &str) -> bool {
     let setting = |name: &str| -> u8 {
         let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");

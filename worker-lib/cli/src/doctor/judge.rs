@@ -1,4 +1,4 @@
-//! From what was seen to what is wrong.
+//! Derives the cause from the evidence.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,41 +9,42 @@ use super::counters::Counters;
 use super::here::Here;
 use super::probes::{BURST, Outcome, What};
 
-/// What was seen of a way on which nothing comes back.
+/// Evidence about a path on which nothing comes back.
 #[derive(Clone, Debug)]
 pub struct Evidence {
-    /// Where packets go.
+    /// The destination of packets.
     pub target: SocketAddr,
-    /// What this host's kernel knows.
+    /// The kernel's knowledge of the path.
     pub here: Here,
-    /// What came of packets that were sent there.
+    /// The outcome of packets that were sent there.
     pub outcome: Outcome,
-    /// What came in to this host meanwhile.
+    /// The growth of this host's counters meanwhile.
     pub growth: Counters,
-    /// Other interfaces by which frames came in, and which drop what should come by this one.
+    /// Other interfaces that frames came in through, and that drop packets that should come in
+    /// through this one.
     pub strict: Vec<String>,
-    /// The last router that says that packets get to it.
+    /// The last router that reports that packets reach it.
     pub last_router: Option<IpAddr>,
-    /// Chains of this host's firewall on the way out, and in, if they can be seen.
+    /// Chains of this host's firewall for packets out and in, if they can be seen.
     pub chains: [Option<Vec<String>>; 2],
-    /// What the aggregator sees; `None` if it cannot be asked.
+    /// The aggregator's view; `None` if it cannot be asked.
     pub aggregator: Option<Aggregator>,
 }
 
-/// Hosts of the largest job for which it is said that a port is too slow.
+/// Number of hosts up to which a slow port is reported.
 const FEW_HOSTS: u32 = 8;
 
-/// What the aggregator sees of the way.
+/// The aggregator's view of the path.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregator {
-    /// Of this rank.
+    /// The reply about this rank.
     pub reply: ExamineReply,
-    /// Its ports.
+    /// The aggregator's ports.
     pub ports: Vec<Port>,
 }
 
 impl Evidence {
-    /// The cause, if what was seen tells it.
+    /// The cause, if the evidence tells it.
     pub fn cause(&self) -> Option<Cause> {
         self.out().or_else(|| self.asymmetric()).or_else(|| match &self.aggregator {
             None => self.without_aggregator(),
@@ -52,7 +53,7 @@ impl Evidence {
         })
     }
 
-    /// What keeps packets from leaving.
+    /// The cause that keeps packets from leaving.
     fn out(&self) -> Option<Cause> {
         let Here { interface, neighbour, gateway, .. } = &self.here;
         if self.outcome.refused > 0 {
@@ -71,7 +72,7 @@ impl Evidence {
             }
             Some(mac) => {
                 let is_right = macs.contains(&switchml_host::neighbours::mac_text(mac));
-                // The aggregator answers by the same way, unless it has another address.
+                // The aggregator answers on the same path, unless it has another address.
                 let is_suspect = match known {
                     Some(_) => !macs.is_empty() && !is_right,
                     None => self.aggregator.is_none() && self.is_silent(),
@@ -91,7 +92,7 @@ impl Evidence {
         Some(Cause::AsymmetricRoute { target, out, back: back.clone() })
     }
 
-    /// Not even the control plane can be reached.
+    /// The cause if not even the control plane can be reached.
     fn without_aggregator(&self) -> Option<Cause> {
         if let Some(program) = self.own_program().filter(|_| self.growth.received == 0) {
             return Some(program);
@@ -99,12 +100,12 @@ impl Evidence {
         if self.has_dropped() {
             return Some(self.filtered(Place::In(self.chains[1].clone())));
         }
-        // Its host is up and answers, but not at this port.
+        // The host is up and answers, but not at this port.
         let answers = |what| self.complaint_of_target() == Some(what);
         answers(What::PortUnreachable).then(|| self.filtered(Place::There(self.last_router)))
     }
 
-    /// Packets do not get to the aggregator's program.
+    /// The cause if packets do not reach the aggregator's program.
     fn there(&self, aggregator: &Aggregator) -> Cause {
         let ports: Vec<_> = aggregator.ports.iter().map(|port| port.name.clone()).collect();
         let interface = &aggregator.reply.interface;
@@ -130,7 +131,7 @@ impl Evidence {
         self.filtered(self.on_the_way())
     }
 
-    /// Answers do not get back from the aggregator's program.
+    /// The cause if answers do not come back from the aggregator's program.
     fn back(&self, aggregator: &Aggregator) -> Cause {
         let Here { interface, has_gro, gateway, .. } = &self.here;
         let is_veth = interface.kind.as_deref() == Some("veth");
@@ -171,7 +172,7 @@ impl Evidence {
         Cause::Filtered { flow, place, is_ipv6: self.target.is_ipv6() }
     }
 
-    /// Where packets are dropped that the aggregator does not see.
+    /// Where packets are dropped before the aggregator sees them.
     fn on_the_way(&self) -> Place {
         let refusing = self.outcome.complaints.iter().find(|complaint| {
             matches!(complaint.what, What::Prohibited | What::PortUnreachable)
@@ -183,7 +184,7 @@ impl Evidence {
         }
     }
 
-    /// What the target's own host says.
+    /// The ICMP message from the target's own host.
     fn complaint_of_target(&self) -> Option<What> {
         let mut complaints = self.outcome.complaints.iter();
         complaints.find(|complaint| complaint.from == self.target.ip()).map(|found| found.what)
@@ -200,15 +201,15 @@ impl Evidence {
 }
 
 impl Aggregator {
-    /// The port by which packets of this host come in, if it is one of the aggregator's.
+    /// The port through which packets of this host come in, if it is one of the aggregator's.
     fn port(&self) -> Option<&Port> {
         self.ports.iter().find(|port| port.name == self.reply.interface)
     }
 
-    /// Programs of others on the port, which see frames first.
+    /// Other programs on the port, which see frames first.
     pub fn foreign_program(&self) -> Option<Cause> {
         self.port().and_then(foreign_at).filter(|foreign| {
-            // One at tc ingress may leave frames to others, as most do.
+            // A program at tc ingress may leave frames to others, as most do.
             !matches!(foreign, Cause::ForeignProgram { hook: Hook::Ingress, .. })
         })
     }
@@ -216,7 +217,7 @@ impl Aggregator {
     /// The port, if it is too slow for hosts with links like this one, of `own` bits per second.
     pub fn slow_port(&self, interface: &str, own: u64) -> Option<Cause> {
         let port = self.port().filter(|port| port.link_speed > 0)?;
-        // In the network a tensor passes the port once for each of n hosts, on a ring it passes
+        // In the network a tensor passes the port once for each of n hosts; on a ring it passes
         // each link 2 (n - 1) / n times.
         let is_slower = |hosts: &u32| {
             let ring = 2.0 * f64::from(hosts - 1) / f64::from(*hosts) / own as f64;
@@ -260,7 +261,7 @@ mod tests {
 
     const AGGREGATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 254));
 
-    /// On the way from `eth0` to the aggregator's port `p0`.
+    /// Evidence about the path from `eth0` to the aggregator's port `p0`.
     fn evidence() -> Evidence {
         let name = "eth0".to_owned();
         let reply = ExamineReply {
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(fix(&evidence).1, "ip neigh del 10.0.0.254 dev eth0");
         evidence.here.neighbour = neighbour(Some(0xFE));
         assert!(matches!(evidence.cause(), Some(Cause::Filtered { .. })), "it is the right one");
-        // Nobody but the settings says that it exists.
+        // Only the settings say that this host exists.
         let unknown = Evidence { aggregator: None, ..evidence.clone() };
         let unknown = Evidence {
             here: Here { neighbour: neighbour(None), ..unknown.here.clone() },
@@ -313,7 +314,7 @@ mod tests {
             line.ends_with(" on eth0; no host there has this address, or it is down"),
             "{line}"
         );
-        // A router's MAC is none of the aggregator's.
+        // A router's MAC is not one of the aggregator's.
         evidence.here.gateway = Some(Ipv4Addr::new(10, 0, 1, 254).into());
         evidence.here.neighbour = neighbour(Some(0x99));
         assert!(matches!(evidence.cause(), Some(Cause::Filtered { .. })));
@@ -346,8 +347,8 @@ mod tests {
         assert_eq!(cause, expected);
     }
 
-    /// 4 hosts of links of s behind a port of 4 s are as fast as by wires of their own. A ring of 2
-    /// moves each byte once by each link, the port twice.
+    /// 4 hosts with links of speed s behind a port of 4 s are as fast as with wires of their own. A
+    /// ring of 2 moves each byte over each link once; the port moves it twice.
     #[test]
     fn a_port_is_too_slow_if_it_is_slower_or_shared() {
         let mut evidence = evidence();
@@ -366,7 +367,7 @@ mod tests {
         assert!(remark(25 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("with 4 or more of them"));
         assert!(remark(40 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("with 7 or more of them"));
         assert_eq!(remark(100 * GIGABIT, 10 * GIGABIT, 1), None);
-        // With several ports each may have one host.
+        // With several ports, each port may have one host.
         assert_eq!(remark(10 * GIGABIT, 10 * GIGABIT, 2), None);
         assert!(
             remark(GIGABIT, 10 * GIGABIT, 2)
@@ -402,7 +403,7 @@ mod tests {
         assert!(matches!(evidence.cause(), Some(Cause::Filtered { place: Place::Back, .. })));
         evidence.growth.frames.insert("eth0".to_owned(), 8);
         assert_eq!(fix(&evidence).1, "ip link set dev eth0 xdp off");
-        // They got past it.
+        // The frames got past the program.
         evidence.growth.received = 8;
         assert!(matches!(evidence.cause(), Some(Cause::Filtered { place: Place::In(_), .. })));
         evidence.growth.delivered = 8;

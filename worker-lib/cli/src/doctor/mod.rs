@@ -1,14 +1,14 @@
-//! `switchml-worker doctor`: the way to the aggregator and back, step by step. Where a step fails,
-//! or finds less than there could be, it looks for the cause.
+//! `switchml-worker doctor`: checks the path to the aggregator and back, step by step. If a step
+//! fails, or works worse than it could, it looks for the cause.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`cause`] | what can be wrong, and what mends it |
+//! | [`cause`] | causes, and the commands that fix them |
 //! | [`examine`] | what to look at, and when |
-//! | [`judge`] | from what was seen to the cause |
-//! | [`here`] | what this host's kernel knows of the way |
-//! | [`counters`] | what came in to this host |
-//! | [`probes`] | packets to the aggregator, and what the network reports of them |
+//! | [`judge`] | derives the cause from the evidence |
+//! | [`here`] | what this host's kernel knows about the path |
+//! | [`counters`] | counters of packets that came in to this host |
+//! | [`probes`] | packets to the aggregator, and what the network reports about them |
 //! | [`firewall`] | this host's firewall |
 
 mod cause;
@@ -85,7 +85,7 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
     let narrow = communicator.info().narrow.as_ref().map(|narrow| narrow.lanes);
     step("all-reduce", || reduce(&communicator))?;
     let has_copies = is_without_multicast(&communicator);
-    // Where copies are allowed, ranks have them.
+    // If copies were allowed, ranks would get them.
     let instead = Instead::Nothing(status.ports.into_iter().map(|port| port.name).collect());
     step("results", || results(&communicator)).inspect_err(|_| {
         let group = communicator.info().multicast;
@@ -98,10 +98,10 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
     })
 }
 
-/// Whether the group of results does not reach this rank, which the aggregator has found out.
+/// Whether the group of results does not reach this rank, as the aggregator has found out.
 fn is_without_multicast(communicator: &Communicator) -> bool {
     let info = communicator.info();
-    // Over IPv6 there is none, and it reaches no rank on the aggregator's own host.
+    // There is no multicast over IPv6, and it reaches no rank on the aggregator's own host.
     info.multicast.is_none()
         && info.aggregator.is_ipv4()
         && info.capabilities.contains(Capabilities::GROUP_HELLOS)
@@ -134,10 +134,10 @@ impl fmt::Display for Clock {
     }
 }
 
-/// The first of the name's addresses.
+/// The first address of the name.
 fn resolve(address: &str) -> Result<(SocketAddr, String), Failure> {
     let found = control::resolve(address).map_err(of_control)?;
-    // There is one, or that was an error.
+    // There is at least one address, or `resolve` had failed.
     let first = found[0];
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
     Ok((first, format!("{address} is {}", found.join(", "))))
@@ -163,7 +163,7 @@ fn join(access: &Access, name: &str) -> Result<(SocketAddr, String), Failure> {
     Ok((data_address, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
 }
 
-/// The data plane has an address of its own, whichever the control plane was reached by.
+/// Opens a socket to the data plane, whose address may differ from the control plane's.
 fn open_socket(data_address: SocketAddr) -> Result<((), String), Failure> {
     let failed = |error: std::io::Error| {
         Failure::Join(Error::System { what: "UDP socket", why: error.to_string() })
@@ -204,7 +204,7 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
         let begin = Instant::now();
         communicator.all_reduce(&mut sum, ReduceOp::Sum).map_err(Failure::Collective)?;
         times.push(begin.elapsed());
-        // The sum over one rank is what that rank gave.
+        // The sum over one rank is that rank's own values.
         if sum != values {
             return Err(Failure::Wrong(
                 "the sum over one rank is not what that rank gave".to_owned(),
@@ -218,7 +218,7 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
     Ok(((), format!("one chunk and back: best {best}, median {median}; {waits}")))
 }
 
-/// How results come.
+/// How results arrive.
 fn results(communicator: &Communicator) -> Result<((), String), Failure> {
     let info = communicator.info();
     let Some(group) = info.multicast else {
@@ -228,8 +228,8 @@ fn results(communicator: &Communicator) -> Result<((), String), Failure> {
     by_multicast(group, engine.for_all, engine.copies).map(|detail| ((), detail))
 }
 
-/// Whether results come to the group by themselves. A rank that does not get them asks, and gets
-/// copies: all works, slowly.
+/// Whether results arrive by multicast to the group. A rank that does not get them asks for copies:
+/// all works, but slowly.
 fn by_multicast(group: SocketAddrV4, for_all: u64, copies: u64) -> Result<String, Failure> {
     if for_all == 0 {
         return Err(Failure::Wrong(format!(

@@ -1,4 +1,4 @@
-//! Packets to the aggregator, and what the network reports of them.
+//! Sends packets to the aggregator, and collects what the network reports about them.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,39 +17,40 @@ use switchml_worker::interface::unspecified;
 
 /// Packets of a burst.
 pub const BURST: u32 = 8;
-/// Between two of them, so that none are merged.
+/// Pause between two packets of a burst, so that none are merged.
 const PAUSE: Duration = Duration::from_millis(3);
 /// Wait for answers.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How often a packet whose answer may be lost, or held back by a router's limit, is sent.
+/// How often to send a packet whose answer may be lost, or held back by a router's rate limit.
 const TRIES: u32 = 2;
 
-/// What the network says became of a packet: a message of ICMP.
+/// An ICMP message about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// Who says so.
+    /// The sender of the message.
     pub from: IpAddr,
-    /// What.
+    /// The content of the message.
     pub what: What,
 }
 
-/// What a [`Complaint`] says.
+/// The content of a [`Complaint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// No program takes packets of this port.
+    /// No program receives packets at this port.
     PortUnreachable,
-    /// It must not pass.
+    /// The packet is prohibited.
     Prohibited,
-    /// It is larger than the next link takes, which is so many bytes.
+    /// The packet is larger than the next link takes, whose MTU is this many bytes.
     TooLarge(u32),
-    /// It has passed as many routers as it may.
+    /// The packet has reached its hop limit.
     TimeExceeded,
     /// Something else.
     Other,
 }
 
 impl What {
-    /// Of a message's type and code (RFC 792, RFC 1812) and its further field.
+    /// The content of an ICMP message with this type and code (RFC 792, RFC 1812) and further
+    /// field.
     fn new(kind: u8, code: u8, info: u32) -> Self {
         match (kind, code) {
             (3, 3) => Self::PortUnreachable,
@@ -60,7 +61,7 @@ impl What {
         }
     }
 
-    /// The same of ICMPv6 (RFC 4443).
+    /// The content of an ICMPv6 message (RFC 4443).
     fn new_v6(kind: u8, code: u8, info: u32) -> Self {
         match (kind, code) {
             (1, 4) => Self::PortUnreachable,
@@ -72,14 +73,14 @@ impl What {
     }
 }
 
-/// What came of packets.
+/// The outcome of packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Packets that this host's firewall did not let out.
     pub refused: u32,
-    /// Answers.
+    /// The number of answers.
     pub answers: u32,
-    /// What the network says.
+    /// What the network reports.
     pub complaints: Vec<Complaint>,
 }
 
@@ -90,7 +91,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Towards this address. Packets are not cut up on their way, however large.
+    /// A socket towards this address. Packets are not fragmented, however large.
     ///
     /// # Errors
     ///
@@ -126,8 +127,8 @@ impl Probes {
         outcome
     }
 
-    /// The routers that say that a packet got to them, in their order; then whatever else is said
-    /// of it. `most` is how many routers there may be.
+    /// The routers that report that a packet reached them, in order; then any other report about
+    /// it. `most` is the number of routers to try.
     pub fn walk(&self, packet: &[u8], most: u32) -> (Vec<IpAddr>, Option<Complaint>) {
         let mut routers = Vec::new();
         for hops in 1..=most {
@@ -140,7 +141,7 @@ impl Probes {
         (routers, None)
     }
 
-    /// Sends a packet that may pass so many hops.
+    /// Sends a packet with a limit of `hops` hops. Returns what the network reports.
     fn expire(&self, packet: &[u8], hops: u32) -> Option<Complaint> {
         if self.is_ipv6 {
             set_ipv6_unicast_hops(&self.socket, Some(hops as u8)).ok()?;
@@ -165,14 +166,14 @@ impl Probes {
         None
     }
 
-    /// Sends a packet. Whether the firewall refuses that.
+    /// Sends a packet. Returns whether the firewall refuses it.
     fn send(&self, packet: &[u8]) -> bool {
-        // An error may be of an earlier packet; this one was not sent then.
+        // The error may be about an earlier packet; then this one was not sent.
         let sent = self.socket.send(packet).or_else(|_| self.socket.send(packet));
         sent.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
     }
 
-    /// Takes in all that has come.
+    /// Receives all answers and errors that have arrived.
     fn hear(&self, outcome: &mut Outcome) {
         let mut buffer = [0; 2048];
         while self.socket.recv(&mut buffer).is_ok() {
@@ -183,7 +184,7 @@ impl Probes {
         }
     }
 
-    /// The next of the socket's errors, and what the network said if it comes from there.
+    /// The next error of the socket, with the message if it came from the network.
     fn next_error(&self) -> Option<Option<Complaint>> {
         let mut packet = [0; 2048];
         let mut slices = [IoSliceMut::new(&mut packet)];

@@ -1,5 +1,4 @@
-//! What goes wrong around a job: each a line that says what to do, and an exit code that says what
-//! kind it is.
+//! Errors around a job: each is a line that says what to do, and an exit code for its kind.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +12,10 @@ const COLLECTIVE: i32 = 4;
 
 /// Few and small tensors.
 const QUICK: [&str; 6] = ["-b", "64", "-e", "64", "-n", "2"];
-/// Goes on until something happens.
+/// Runs until something happens.
 const LONG: [&str; 6] = ["-b", "1M", "-e", "1M", "-n", "1000000"];
 
-/// Arguments of a rank by itself, the exit code, and the line.
+/// Arguments of a single rank, its exit code, and its line.
 const ALONE: &[(&[&str], i32, &str)] = &[
     (&["bench"], USAGE, "error: rank is not set; give this process's, or set RANK"),
     (

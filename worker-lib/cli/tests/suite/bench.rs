@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, PATIENCE, failure};
 
-/// Runs a benchmark on so many ranks, and returns rank 0's JSON.
+/// Runs a benchmark on `world_size` ranks, and returns rank 0's JSON.
 fn bench(world_size: usize, arguments: &[&str]) -> Value {
     let daemon = Daemon::start();
     let arguments = [arguments, &["--json", "-"]].concat();
@@ -43,12 +43,12 @@ fn check(report: &Value, world_size: usize, sizes: &[u64], element: u64) {
     }
 }
 
-/// A rank's statistics must make sense by themselves.
+/// A rank's statistics must be consistent.
 fn check_calls(calls: &Value) {
     let number = |name: &str| calls[name].as_u64().unwrap();
     assert!(number("calls") > 0 && number("chunks") >= number("calls"), "{calls}");
-    // Who asks after a rank hears it, except what is lost, and nothing is lost on loopback; who
-    // hears it does not know it all.
+    // A rank that asks about a late rank gets an answer, except for lost packets, and loopback
+    // loses none; the converse does not hold.
     let waited: u64 = calls["stragglers"]
         .as_array()
         .unwrap()
@@ -104,7 +104,8 @@ fn four_ranks_up_to_4_mib() {
     );
 }
 
-/// Each rank would have too few steps of 8 bits, and says that it takes 16.
+/// With this many ranks, 8 bits would leave too few steps for each, and each says that it takes 16
+/// bits.
 #[test]
 fn so_many_ranks_that_8_bits_become_16() {
     let daemon = Daemon::start();
@@ -121,11 +122,11 @@ fn so_many_ranks_that_8_bits_become_16() {
     assert_eq!(ranks[32].stderr(), line, "once");
 }
 
-/// What is zero everywhere is not sent, and comes out right all the same.
+/// Chunks that are zero on all ranks are not sent, and their results are right all the same.
 #[test]
 fn sparse_tensors() {
     let chunks = |sparsity| {
-        // Each data thread has an exponent chunk of its own, and how many there are depends on the
+        // Each data thread has its own exponent chunk, and the number of threads depends on the
         // machine.
         let one = ["-b", "1M", "-e", "1M", "--data-threads", "1", "--sparsity", sparsity];
         let report = bench(2, &[&QUICK[..], &one].concat());
@@ -183,7 +184,7 @@ fn the_doctor_finds_nothing() {
     the_doctor_is_content_with(&Daemon::start());
 }
 
-/// The control plane may be reached by IPv6; the data plane has an address of its own.
+/// The control plane may be reached over IPv6; the data plane has its own address.
 #[test]
 fn the_doctor_finds_nothing_by_ipv6() {
     the_doctor_is_content_with(&Daemon::by_ipv6());

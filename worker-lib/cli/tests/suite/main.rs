@@ -1,8 +1,8 @@
-//! `switchml-worker` from outside, on loopback.
+//! Tests of the program `switchml-worker`, on loopback.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`bad_input`] | what goes wrong around a job: a line, and an exit code for its kind |
+//! | [`bad_input`] | errors around a job: a line, and an exit code for its kind |
 //! | [`bench`] | `bench` and `doctor` from end to end |
 
 #[path = "../../../tests/suite/daemon.rs"]

@@ -30,7 +30,7 @@ impl Buffer for Plain {
 
 const SUM: Call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count: 0 };
 
-/// A rank amid a call.
+/// A rank in the middle of a call.
 struct Rank {
     collective: Collective,
     predictor: Predictor,
@@ -97,7 +97,7 @@ fn aggregate(ranks: &mut [Rank], chunk: &Chunk) {
     }
     let payload: Vec<u8> = result.into_iter().flat_map(i32::to_be_bytes).collect();
     for rank in ranks {
-        // Where maxima are not checked, they have to be proven.
+        // If maxima are not checked, they have to be proven.
         if chunk.op == Op::Max && !rank.collective.witnesses.are_done() {
             assert!(rank.collective.accept(chunk.part, &payload));
         }
@@ -115,7 +115,7 @@ fn exponents_first_then_data() {
     let shape: Vec<_> = exponents.iter().map(|chunk| (chunk.part, chunk.op, chunk.lanes)).collect();
     assert_eq!(shape, [0, 1].map(|chunk| (Part::Exponents(chunk), Op::Max, 32)));
 
-    // The second exponent chunk alone numbers nothing.
+    // The result of the second exponent chunk alone lets no data chunk be numbered.
     aggregate(&mut ranks, &exponents[1]);
     assert_eq!(next_all(&mut ranks), []);
     assert!(!ranks[0].collective.is_numbered());

@@ -1,4 +1,4 @@
-//! Reading the aggregator's answers: which of them count.
+//! Reads the aggregator's answers, and decides which of them count.
 
 use switchml_protocol::EVERYONE;
 use switchml_protocol::auth::{Key, TAG_LEN};
@@ -12,35 +12,36 @@ use super::stats::Ignored;
 use crate::numerics::lane_sum;
 use crate::packet::has_right_tag;
 
-/// Who this rank is: what every packet of its session carries.
+/// The identity of this rank, which every packet of its session carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Number of the job.
     pub job: u16,
     /// Epoch of the session.
     pub epoch: u32,
-    /// This rank.
+    /// Number of this rank.
     pub rank: u16,
     /// Number of ranks N.
     pub ranks: u16,
-    /// What its packets are told from forged ones by.
+    /// The keys that tell its packets and its answers from forged ones.
     pub keys: Keys,
 }
 
-/// The keys that a rank has for the tags of packets (section 28); of a job without tags, none.
+/// The keys that a rank has for the tags of packets (section 28); [`Keys::NONE`] in a job without
+/// tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// Of what it sends, and of what answers it alone.
+    /// Key of the packets that the rank sends, and of answers to it alone.
     pub own: Key,
-    /// Of RESULTs to all.
+    /// Key of RESULTs to all.
     pub job: Key,
 }
 
 impl Keys {
-    /// No keys.
+    /// The keys of a job without tags.
     pub const NONE: Self = Self { own: Key::NONE, job: Key::NONE };
 
-    /// The keys of these bytes: 16 for each, or no bytes at all without tags.
+    /// The keys made of these bytes: 16 for each, or no bytes at all without tags.
     pub fn from_bytes(own: &[u8], job: &[u8]) -> Option<Self> {
         if own.is_empty() && job.is_empty() {
             return Some(Self::default());
@@ -51,12 +52,12 @@ impl Keys {
 }
 
 impl Identity {
-    /// The flag that all packets have which it sends, in a job with tags.
+    /// The flag of all packets that the rank sends in a job with tags.
     pub fn flags(&self) -> u8 {
         if self.keys.own.is_none() { 0 } else { flags::TAGGED }
     }
 
-    /// Bytes of the tag that each of its packets has; 0 without tags.
+    /// Bytes of the tag that each packet of the rank has; 0 without tags.
     pub fn tag_len(&self) -> usize {
         if self.keys.own.is_none() { 0 } else { TAG_LEN }
     }
@@ -67,7 +68,7 @@ impl Identity {
     }
 }
 
-/// What a valid answer says.
+/// The meaning of a valid answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word<'a> {
     /// The aggregate: big-endian lanes.
@@ -78,26 +79,26 @@ pub(super) enum Word<'a> {
     Reject(RejectReason, u32),
     /// The chunk is to be sent again with its lanes.
     Room,
-    /// A RESULT that is not to be believed.
+    /// A RESULT that does not count.
     Damaged(Ignored),
 }
 
-/// An answer whose own fields are in order; the rest is to be compared with the chunk that it
-/// answers.
+/// An answer whose fields are valid by themselves; they must still be compared with the chunk that
+/// it answers.
 pub(super) struct Answer<'a> {
     pub header: &'a Header,
     kind: Kind,
     payload: &'a [u8],
 }
 
-/// Checks all that can be judged without knowing what is outstanding.
+/// Checks everything that does not depend on the outstanding chunks.
 pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer<'a>, Ignored> {
     open(identity, datagram, |kind| {
         matches!(kind, Kind::Result | Kind::Pending | Kind::Reject | Kind::Room)
     })
 }
 
-/// Whether a datagram says that it is a DONE.
+/// Whether a datagram has the kind DONE.
 pub(super) fn is_done(datagram: &[u8]) -> bool {
     Header::ref_from_prefix(datagram).is_ok_and(|(header, _)| header.kind == Kind::Done as u8)
 }
@@ -115,7 +116,7 @@ pub(super) fn read_done<'a>(
     Ok((answer.header, lanes(answer.payload).map(named)))
 }
 
-/// What [`read`] and [`read_done`] have in common, each for its kinds.
+/// The common part of [`read`] and [`read_done`], each of which accepts other kinds.
 fn open<'a>(
     identity: &Identity,
     datagram: &'a [u8],
@@ -165,12 +166,12 @@ fn lanes(payload: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 impl<'a> Answer<'a> {
-    /// Whether it is the result of a call, not a note about a chunk.
+    /// Whether it is a RESULT, not a note about a chunk.
     pub fn is_result(&self) -> bool {
         self.kind == Kind::Result
     }
 
-    /// Whether operator and lanes are those of the contribution.
+    /// Whether its operator and lanes must equal the contribution's.
     pub fn names_lanes(&self) -> bool {
         matches!(self.kind, Kind::Result | Kind::Room)
     }
@@ -188,8 +189,7 @@ impl<'a> Answer<'a> {
         if is_right { Ok(()) } else { Err(Ignored::Check) }
     }
 
-    /// Checks the check word, then says what the answer means. What it says of ranks must be
-    /// possible.
+    /// Checks the check word, then returns the meaning of the answer. Its ranks must be possible.
     pub fn word(&self, identity: &Identity) -> Result<Word<'a>, Ignored> {
         let contributions = if self.is_result() { identity.ranks.into() } else { 1 };
         self.check(contributions)?;
@@ -200,7 +200,7 @@ impl<'a> Answer<'a> {
             Kind::Pending => {
                 let (seen, all) = (ranks_in(self.payload), identity.all_ranks());
                 let is_whole = self.payload.len() == 4 * pending_lanes(identity.ranks.into());
-                // This rank is in, and somebody is not.
+                // This rank is in, and another is missing.
                 let is_possible = is_whole
                     && seen.contains(identity.rank)
                     && seen.without(&all).is_empty()

@@ -1,11 +1,12 @@
-//! Chunks: what the engine numbers, sends and hears of again.
+//! Chunks, as the engine numbers and sends them, and reports them when they are complete.
 
 use switchml_protocol::audience::Audience;
 use switchml_protocol::header::{Header, Op};
 
 use crate::packet::len_of;
 
-/// What a chunk holds: a phase of its collective, and its place among the chunks of that phase.
+/// The contents of a chunk: a phase of its collective, and its place among the chunks of that
+/// phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Exponents of data chunks.
@@ -16,41 +17,41 @@ pub enum Part {
     Speculative(usize),
     /// A data chunk.
     Data(usize),
-    /// Of the elements of a data chunk that are sent in the wide form, those of this place.
+    /// Elements of a data chunk that are sent in the wide form: the chunk, and the place in it.
     Wide(usize, usize),
 }
 
 /// One packet's worth of a collective, as the engine sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The collective that it belongs to. The caller's own.
+    /// The collective of the chunk. Only the caller interprets it.
     pub collective: u64,
-    /// What it holds. The caller's own.
+    /// The contents of the chunk. Only the caller interprets them.
     pub part: Part,
     /// How lanes are combined.
     pub op: Op,
-    /// For whom the result is.
+    /// The ranks that need the result.
     pub audience: Audience,
     /// 32-bit words of payload.
     pub lanes: u16,
     /// The collective's fingerprint.
     pub fingerprint: u32,
     /// Whether the lanes may be left out at first: they are all zero on this rank, and the data
-    /// plane takes such contributions to sums without payload.
+    /// plane accepts such contributions to sums without payload.
     pub empty: bool,
-    /// Whether it may wait for room in the window while later chunks without lanes go out: those
-    /// of an all-gather's own part.
+    /// Whether it may wait for room in the window while later chunks without lanes go out: true for
+    /// chunks of this rank's own part of an all-gather.
     pub may_wait: bool,
 }
 
 impl Chunk {
-    /// The op of its packets.
+    /// The op field of the chunk's packets.
     pub const fn wire_op(&self) -> u8 {
         self.audience.op(self.op)
     }
 }
 
-/// What a chunk went through until its result came.
+/// The history of a chunk until its result came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// Time of its first transmission, in ns.
@@ -63,9 +64,9 @@ pub struct History {
     pub probes: u32,
     /// PENDING answers.
     pub pending: u32,
-    /// Whether it went out without its lanes at first.
+    /// Whether the chunk went out without its lanes at first.
     pub empty: bool,
-    /// Whether the aggregator asked for them.
+    /// Whether the aggregator asked for the lanes.
     pub room: bool,
 }
 
@@ -74,9 +75,9 @@ pub struct History {
 pub struct Completed {
     /// The chunk.
     pub chunk: Chunk,
-    /// Its way here.
+    /// The history of the chunk.
     pub history: History,
-    /// The slot that it had, for [`Engine::missing_of`](super::Engine::missing_of).
+    /// The slot of the chunk, for [`Engine::missing_of`](super::Engine::missing_of).
     pub slot: u16,
 }
 

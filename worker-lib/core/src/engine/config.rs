@@ -1,4 +1,4 @@
-//! What an engine is made for, and the product's own choice of timers.
+//! The configuration of an engine, and the product's own choice of timers.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use switchml_protocol::capabilities::Capabilities;
 const INITIAL_WINDOW: usize = 128 << 10;
 /// Bytes of packets that may wait on their way without holding up the window's growth.
 const WAITING: usize = 192 << 10;
-/// Floor of the retransmission timeout: what a busy host may let a packet wait.
+/// Floor of the retransmission timeout: the delay that a busy host may add.
 const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
 /// Ceiling of the retransmission timeout: the pace at which a rank asks whether a late peer has
 /// come.
@@ -22,21 +22,21 @@ const TIMEOUT_INITIAL: Duration = Duration::from_millis(10);
 /// The slowest link that the timer reckons with, in bits per second: a tenth of the slowest that
 /// training is run on.
 const SLOWEST_LINK: u64 = 100_000_000;
-/// How long the aggregator may give no answer, unless the caller says otherwise: of any answer lost
-/// on the way, many more were asked for by then.
+/// Default of the time for which the aggregator may give no answer: by then, every lost answer was
+/// asked for many times.
 pub const DEADLINE: Duration = Duration::from_secs(5);
-/// How long other ranks may be waited for, unless the caller says otherwise: as in torch.
+/// Default of the time to wait for other ranks: the same as in torch.
 pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Floor of the reordering window.
 const REORDERING: Duration = Duration::from_micros(200);
 
-/// How long an engine waits.
+/// Time limits of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For an answer of the aggregator.
+    /// Longest wait for an answer of the aggregator.
     pub deadline: Duration,
-    /// For other ranks, while the aggregator says who is missing and the control plane that they
-    /// are there.
+    /// Longest wait for other ranks, while the aggregator says who is missing and the control plane
+    /// that they are present.
     pub timeout: Duration,
 }
 
@@ -46,15 +46,15 @@ impl Default for Limits {
     }
 }
 
-/// What an engine is made for.
+/// The configuration of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The session and this rank's place in it.
     pub identity: Identity,
     /// Number of slots S of the job, at least 1.
     pub slots: u16,
-    /// What the data plane can do. Without [`Capabilities::CHECKED_MAXIMA`], RESULTs of a MAX are
-    /// taken without a check word: the caller proves them otherwise.
+    /// Capabilities of the data plane. Without [`Capabilities::CHECKED_MAXIMA`], RESULTs of a MAX
+    /// are accepted without a check word: the caller proves them in another way.
     pub capabilities: Capabilities,
     /// Bounds of the window.
     pub window: WindowLimits,

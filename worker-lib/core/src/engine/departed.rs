@@ -1,4 +1,4 @@
-//! Ranks that have left in good order, and will not contribute any more.
+//! Ranks that have left normally, and will not contribute any more.
 
 use switchml_protocol::ranks::Ranks;
 
@@ -22,9 +22,9 @@ impl Departed {
     /// Rule 14.9: fails when `seen`, what a PENDING says, lacks one of them.
     ///
     /// A rank leaves after its last result, so the aggregator has all its contributions before
-    /// anyone hears that it left. But a PENDING may have been on its way for longer: it counts if
-    /// it answers a packet that was sent after the news. `aux` tells which; corrupted, which the
-    /// check word does not show, it costs a session at worst, never a sum.
+    /// others are told that it left. But a PENDING may be older: it counts only if it answers a
+    /// packet that was sent after the news, which `aux` tells. The check word does not cover `aux`:
+    /// if it is corrupted, that can end a session, but never change a sum.
     pub fn check(&self, seen: &Ranks, aux: u32) -> Result<(), Failure> {
         let missing = self.ranks.without(seen);
         let is_fresh = aux.wrapping_sub(self.sequence as u32) as i32 > 0;

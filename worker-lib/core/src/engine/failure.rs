@@ -6,16 +6,16 @@ use switchml_protocol::ranks::Ranks;
 /// The end of a session, as the data path shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// No result for the timeout, or for the deadline where nobody watches the other ranks, and
-    /// these have not contributed.
+    /// No result within the timeout, or within the deadline if nobody watches the other ranks, and
+    /// these ranks have not contributed.
     Missing(Ranks),
-    /// No answer for the deadline: the aggregator does not answer.
+    /// No answer within the deadline: the aggregator does not answer.
     Silent,
-    /// No answer for the deadline but results of a chunk that come damaged again and again.
+    /// Within the deadline, only damaged results of a chunk came.
     Damaged,
-    /// Ranks were given a maximum without a check word that is none, or not the same one.
+    /// A maximum without a check word was wrong, or not the same on all ranks.
     Maximum,
-    /// These ranks have left in good order without having made this rank's call.
+    /// These ranks have left normally without having made this rank's call.
     Departed(Ranks),
     /// Two ranks made different calls; or a packet was damaged, unless that is certain.
     Mismatch {

@@ -1,9 +1,9 @@
-//! The engine: what to send next, given the aggregator's answers and the time.
+//! The engine: decides what to send next, given the aggregator's answers and the time.
 //!
-//! Pure: datagrams and a monotonic time in nanoseconds in, decisions out. No I/O, no clock, no
-//! allocation per chunk, no payload of its own; deterministic and cloneable, so that simulators and
-//! model checkers drive the same code as the sockets do. Sections 12
-//! to 14 of `docs/protocol.md` are the specification.
+//! Datagrams and a monotonic time in nanoseconds go in, decisions come out. It has no I/O, no
+//! clock, no allocation per chunk and no payload; it is deterministic and cloneable, so that
+//! simulators and model checkers drive the same code as the sockets do. Sections 12 to 14 of
+//! `docs/protocol.md` are the specification.
 //!
 //! The session's chunks are numbered c = 0, 1, 2, … across collectives; chunk c uses slot c mod S
 //! in round c div S. A chunk may go out once the result of chunk c - S is here, and while fewer
@@ -17,15 +17,16 @@
 //!
 //! # Loss
 //!
-//! Chunks are sent again when the results of chunks sent later, by more than the reordering window,
-//! came first (RACK, RFC 8985; the result of a chunk that was sent again proves nothing for a round
-//! trip), and when nothing came for the retransmission timeout: then one chunk, the oldest, and
-//! twice as many at each further expiry. A PENDING tells that the chunk is in and a peer is late.
-//! That is no loss; from then on only the oldest chunk is sent again, ever more rarely, because its
-//! RESULT may still get lost. Zeros whose lanes were left out wait for another rank's lanes, so
-//! only results of chunks with larger numbers overtake them. Only a loss that is confirmed, by the
-//! result that follows a resend no sooner than a round trip takes, counts as one, and only a share
-//! of losses that links do not have by themselves shrinks the window.
+//! Chunks are sent again in two cases. First, when results came of chunks that were sent later by
+//! more than the reordering window (RACK, RFC 8985; the result of a chunk that was sent again
+//! proves nothing for a round trip). Second, when nothing came within the retransmission timeout
+//! (RTO): then the oldest chunk is sent again, and twice as many at each further expiry. A PENDING
+//! says that the chunk is in and a peer is late. That is no loss; from then on only the oldest
+//! chunk is sent again, ever more rarely, because its RESULT may still get lost. A chunk of zeros
+//! whose lanes were left out waits for another rank's lanes, so it is overtaken only by results of
+//! chunks with larger numbers. A loss counts only if it is confirmed: by a result that follows the
+//! resend after at least a round trip. And the window shrinks only if the share of losses is larger
+//! than links cause by themselves.
 
 mod answer;
 mod chunk;
@@ -76,16 +77,16 @@ pub struct Waiting {
     pub time: u64,
 }
 
-/// Ranks are named as missing if the aggregator has said so within so many of the longest intervals
-/// at which it is asked, or within half the deadline. Whoever was missing before that may have come
-/// since, and what is wrong now is the way to the aggregator.
+/// Ranks are named as missing if the aggregator has said so within this many of the longest
+/// intervals at which it is asked, or within half the deadline. A rank that was missing earlier may
+/// have come since, and the fault is now on the path to the aggregator.
 const NEWS_LASTS: u64 = 4;
 
-/// Copies for one rank that tell, where no RESULT for all comes in between, that it is not loss
-/// which keeps these away: at a loss of 20 %, one such rank in 400,000 would be wrong.
+/// This many copies for one rank, without a RESULT for all in between, show that multicast fails
+/// and not that packets are lost: at a loss of 20 %, one such rank in 400,000 would be wrong.
 const TELLING_COPIES: u64 = 8;
-/// Time that they must span, in ns. A network may take so long to learn who is in a group; and when
-/// a path comes back, copies come first, but soon RESULTs for all, too.
+/// Time that these copies must span, in ns. A network may take this long to learn a group's
+/// members; and when a path recovers, copies come first, but RESULTs for all soon follow.
 const TELLING_TIME: u64 = 500_000_000;
 
 /// See the [module's documentation](self).
@@ -98,7 +99,7 @@ pub struct Engine {
     /// Transmissions so far.
     sequence: u64,
     evidence: Option<Evidence>,
-    /// By the result of a chunk that was sent again, as long as it may be right.
+    /// Evidence by the result of a chunk that was sent again, as long as it may be right.
     doubtful: Option<Doubtful>,
     frontiers: Frontiers,
     reordering: Reordering,
@@ -108,18 +109,18 @@ pub struct Engine {
     lost: u32,
     /// Start of the retransmission timer.
     timer_from: u64,
-    /// Its expiries since there was progress.
+    /// The timer's expiries since the last progress.
     expiries: u32,
     progress_at: u64,
-    /// When this rank went on after it had stood still itself: what came meanwhile may lie in its
-    /// socket, and is no silence.
+    /// When this rank went on after it had been frozen itself: packets may wait in its socket, so
+    /// the aggregator was not silent.
     resumed_at: u64,
-    /// Since when nobody watches whether the other ranks are there, if so.
+    /// Since when nobody watches whether the other ranks are present, if nobody does.
     unwatched_since: Option<u64>,
-    /// Last PENDING: results of what was sent before tell no round-trip time.
+    /// Time of the last PENDING: results of chunks sent before it give no round-trip time.
     pending_at: Option<u64>,
-    /// By slot, the ranks that were in at the last PENDING there. Beside the table, which is in
-    /// use all the time.
+    /// By slot, the ranks that were in at the last PENDING. Not in the table, to keep its entries
+    /// small.
     seen: Box<[Ranks]>,
     departed: Departed,
     stats: EngineStats,
@@ -178,29 +179,29 @@ impl Engine {
         }
     }
 
-    /// Takes in a round trip measured before the first chunk, by a HELLO.
+    /// Takes a round trip measured before the first chunk, by a HELLO.
     pub fn sample_rtt(&mut self, sent_at: u64, now: u64) {
         self.rtt.sample(sent_at, now);
     }
 
-    /// Waits so long for other ranks from now on, as [`Config::timeout`] says.
+    /// Sets the time to wait for other ranks, [`Config::timeout`].
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.config.timeout = config::nanoseconds(timeout);
     }
 
-    /// Takes in the news that these ranks have left in good order: they have all their results, and
-    /// make no more calls. To wait for one of them is a failure from then on.
+    /// Notes that these ranks have left normally: they have all their results, and make no more
+    /// calls. From then on, waiting for one of them is a failure.
     pub fn note_departed(&mut self, ranks: &Ranks) {
         self.departed.note(ranks, self.sequence);
     }
 
-    /// Takes in whether the control plane watches the other ranks, so that it would tell of one
-    /// that died. Unless it says otherwise, it does.
+    /// Notes whether the control plane watches the other ranks, so that it would report one that
+    /// died. By default it does.
     pub fn note_watched(&mut self, now: u64, watched: bool) {
         self.unwatched_since = if watched { None } else { self.unwatched_since.or(Some(now)) };
     }
 
-    /// Whom the oldest outstanding chunk waits for, if the aggregator has said so.
+    /// The ranks that the oldest outstanding chunk waits for, if the aggregator has named them.
     pub fn waiting(&self, now: u64) -> Option<Waiting> {
         let oldest = self.table.oldest()?;
         let ranks = self.missing(oldest)?;
@@ -211,7 +212,7 @@ impl Engine {
         })
     }
 
-    /// What it was made for.
+    /// The engine's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -266,8 +267,8 @@ impl Engine {
         transmission(&self.config.identity, &entry, flags::CHECKED | empty)
     }
 
-    /// Gives the next number to a chunk that may wait: [`Self::next_resend`] has it once the window
-    /// has room. Only while [`Self::room_for_empty`].
+    /// Gives the next number to a chunk that may wait: [`Self::next_resend`] returns it once the
+    /// window has room. Only while [`Self::room_for_empty`].
     pub fn defer(&mut self, now: u64, chunk: Chunk) {
         self.push(now, chunk);
         self.lost += 1;
@@ -284,7 +285,7 @@ impl Engine {
         self.table.push(chunk, now, sequence)
     }
 
-    /// The next chunk to send again, or that had to wait, if any.
+    /// The next chunk to send again, or that had to wait, if there is one.
     pub fn next_resend(&mut self, now: u64) -> Option<Transmission> {
         let has_room = self.table.in_full() < self.window.size();
         let oldest = self.table.oldest()?.number;
@@ -298,8 +299,9 @@ impl Engine {
         let (identity, mut found) = (&self.config.identity, None);
         let (mut is_first_in_full, mut was_unsent) = (false, false);
         self.table.for_each_while(|entry| {
-            // What was asked for was not lost: it is as new, and waits for the window. But others
-            // may wait for the oldest before they send what this rank's window is full of.
+            // A chunk that was asked for was not lost: it counts as new, and waits for the window.
+            // But other ranks may wait for the oldest chunk before they send those that fill this
+            // rank's window.
             was_unsent = entry.is_unsent();
             let is_asked_for = entry.history.room && !entry.in_full || was_unsent;
             let may_go = match was_unsent {
@@ -329,19 +331,17 @@ impl Engine {
     }
 
     /// How far ahead of the oldest outstanding chunk a rank sends chunks of its own part of an
-    /// all-gather: a quarter of the slots. Chunks without lanes go as far ahead as there are slots,
-    /// so those of other ranks are there before the lanes, and no rank's part gets ahead of the
-    /// others'.
+    /// all-gather: a quarter of the slots. Chunks without lanes go ahead by all slots, so they
+    /// arrive before other ranks' lanes, and no rank's part gets ahead of the others'.
     fn lead_of_lanes(&self) -> u64 {
         u64::from(self.config.slots / 4).max(1)
     }
 
-    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
-    /// CE mark of ECN.
+    /// Processes a datagram from the aggregator's address; `congested` if it carried ECN's CE mark.
     ///
     /// Returns the chunk that it completes and the aggregate, big-endian lanes. Everything else,
-    /// answers that belong to nothing outstanding above all, is counted in [`EngineStats::ignored`]
-    /// and has no effect.
+    /// especially answers for no outstanding chunk, is counted in [`EngineStats::ignored`] and has
+    /// no effect.
     ///
     /// # Errors
     /// What a REJECT says. The session is over then (rule 13.2).
@@ -354,11 +354,11 @@ impl Engine {
         self.receive_if(now, datagram, congested, |_, _| true)
     }
 
-    /// The same, where maxima may come [unchecked](Config::capabilities): `accept` is asked of
-    /// each, and what it refuses is ignored.
+    /// [`Engine::receive`] for [unchecked](Config::capabilities) maxima: `accept` is called for
+    /// each, and a maximum that it refuses is ignored.
     ///
     /// # Errors
-    /// As [`Engine::receive`].
+    /// The errors of [`Engine::receive`].
     pub fn receive_if<'a>(
         &mut self,
         now: u64,
@@ -411,8 +411,8 @@ impl Engine {
         }
     }
 
-    /// Takes in a datagram that came from the aggregator's address, if it is a DONE: `pass` gets
-    /// the chunks that it completes, and the ranks that they waited for. False if it is none.
+    /// Processes a datagram from the aggregator's address, if it is a DONE: `pass` gets the chunks
+    /// that it completes, and the ranks that they waited for. False if it is no DONE.
     pub fn receive_done(
         &mut self,
         now: u64,
@@ -481,17 +481,17 @@ impl Engine {
         self.unheard = Unheard::default();
     }
 
-    /// Whether RESULTs for all ranks do not come, though their copies for this rank do (rule
-    /// 14.10): that is not loss, which takes the one like the other.
+    /// Whether RESULTs for all ranks do not come, though copies for this rank do (rule 14.10): loss
+    /// would affect both.
     pub fn hears_no_group(&self) -> bool {
         let Unheard { copies, first_at, last_at } = self.unheard;
         copies >= TELLING_COPIES && last_at - first_at >= TELLING_TIME
     }
 
-    /// Marks what is overdue as lost.
+    /// Marks overdue chunks as lost.
     ///
     /// # Errors
-    /// When there was no answer for the deadline, or no result for the timeout.
+    /// When there was no answer within the deadline, or no result within the timeout.
     pub fn on_timer(&mut self, now: u64) -> Result<(), Failure> {
         let Some(oldest) = self.table.oldest().copied() else {
             return Ok(());
@@ -514,7 +514,7 @@ impl Engine {
         Ok(())
     }
 
-    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is
+    /// When to call [`Self::on_timer`] if nothing arrives before; `None` while nothing is
     /// outstanding.
     pub fn deadline(&self) -> Option<u64> {
         let oldest = self.table.oldest()?;
@@ -523,7 +523,7 @@ impl Engine {
         Some(others.into_iter().flatten().fold(at, u64::min))
     }
 
-    /// Whether the data plane verifies maxima, and with them all that it adds.
+    /// Whether the data plane verifies maxima, and so all contributions before it adds them.
     fn checks_maxima(&self) -> bool {
         self.config.capabilities.contains(Capabilities::CHECKED_MAXIMA)
     }
@@ -553,7 +553,7 @@ impl Engine {
     }
 
     /// The ranks that a chunk which is complete now waited for at its last PENDING, if it had one.
-    /// Until the next [`Self::receive`].
+    /// Valid until the next [`Self::receive`].
     pub fn missing_of(&self, completed: &Completed) -> Ranks {
         let was_pending = completed.history.pending > 0;
         if was_pending { self.missing_in(completed.slot) } else { Ranks::NONE }
@@ -564,7 +564,7 @@ impl Engine {
         self.config.identity.all_ranks().without(&seen)
     }
 
-    /// What a datagram says of the outstanding chunk in its slot, or why it does not count.
+    /// The meaning of a datagram for the outstanding chunk in its slot, or why it does not count.
     fn judge<'a>(
         &self,
         datagram: &'a [u8],
@@ -610,7 +610,7 @@ impl Engine {
             self.reordering.completed(slot, entry.round);
         }
         self.learn(now, &entry, congested);
-        // Without lanes it was there early, and waited for others.
+        // A chunk without lanes waited for others, so its time does not count.
         if entry.in_full {
             let asked_for = entry.history.room && !entry.resent;
             let sent_at = if asked_for { entry.sent_at } else { entry.history.sent_at };
@@ -622,15 +622,15 @@ impl Engine {
         Some(Completed { chunk: entry.chunk, history: entry.history, slot })
     }
 
-    /// What a result tells about the path.
+    /// Learns about the path from a result.
     fn learn(&mut self, now: u64, entry: &Outstanding, congested: bool) {
         let elapsed = now.saturating_sub(entry.sent_at);
         let waited = self.pending_at.is_some_and(|at| at >= entry.sent_at);
         if !entry.resent && !waited && !entry.chunk.empty {
             self.rtt.sample(entry.sent_at, now);
         }
-        // The result of a chunk sent twice may be that of the first time, or may have waited for a
-        // peer.
+        // The result of a chunk sent twice may answer the first transmission, or may have waited
+        // for a peer.
         let confirmed_loss = entry.resent && !entry.pending && elapsed >= self.rtt.minimum();
         if congested {
             self.stats.congested += 1;
@@ -646,11 +646,11 @@ impl Engine {
         self.frontiers.advance(&entry.chunk, entry.number, entry.sequence, took);
     }
 
-    /// The result of this chunk says how far transmissions have come. Doubt is over when what was
-    /// sent once gets its result.
+    /// The result of this chunk shows how far transmissions have come. Doubt ends when a chunk that
+    /// was sent once gets its result.
     fn note_evidence(&mut self, now: u64, entry: &Outstanding, elapsed: u64) {
-        // Lanes that were asked for go out behind those of chunks with larger numbers, which other
-        // ranks have yet to come to.
+        // Lanes that were asked for go out after lanes of chunks with larger numbers, which other
+        // ranks may not have sent yet.
         let below = if entry.chunk.empty { entry.number } else { u64::MAX };
         let evidence = Evidence { sequence: entry.sequence, rtt: elapsed, below };
         if !entry.resent {
@@ -676,7 +676,7 @@ impl Engine {
         entry.pending_at = now;
         entry.answered_at = now;
         entry.history.pending += 1;
-        // As good as sent again just now: only what is sent from now on can overtake it.
+        // Treat the chunk as sent just now: only later transmissions can overtake it.
         entry.sent_at = now;
         entry.sequence = sequence;
         if std::mem::take(&mut entry.lost) {
@@ -703,11 +703,11 @@ impl Engine {
         let (frontiers, window) = (&self.frontiers, &self.reordering);
         let (mut marked, mut until) = (0, None::<u64>);
         self.table.for_each_while(|entry| {
-            // Other results than the timer's say nothing of lanes that other ranks have yet to
-            // send; those may have been there for long.
+            // Except for resends by the timer, results say nothing about lanes that other ranks
+            // have yet to send: these may have come long ago.
             let waits = entry.waits_for_lanes();
             let certain = match waits {
-                // Where lanes are left out, round trips are no measure of how long results take.
+                // If lanes are left out, round trips do not measure how long results take.
                 true => frontiers.of(&entry.chunk).and_then(|frontier| {
                     frontier.due(entry, window.window(smoothed.max(Some(frontier.took))))
                 }),
@@ -717,8 +717,8 @@ impl Engine {
             let later = later.and_then(|doubtful| doubtful.due(entry, reordering));
             let due = certain.into_iter().chain(later).min();
             match due {
-                // Those sent once are in the order of their numbers: behind the first that is
-                // newer, all are, and those sent again are newer still.
+                // Chunks sent once are in the order of their numbers: after the first that is
+                // newer, all are, and resent ones are newer still.
                 None => return !entry.is_fresh(),
                 Some(_) if entry.lost => {}
                 Some(due) if due <= now => {
@@ -764,8 +764,8 @@ impl Engine {
             return;
         }
         self.stats.resent_by_timer += u64::from(marked);
-        // The first resend of the oldest may have been too early; its answer will tell. No answer
-        // to that either is congestion.
+        // The first resend of the oldest chunk may have been too early; its answer will tell. If
+        // that has no answer either, it is congestion.
         if self.expiries > 1 && self.window.shrink(oldest.number, self.table.next()) {
             self.stats.window_cuts += 1;
         }
@@ -774,7 +774,7 @@ impl Engine {
     fn out_of_time(&self, now: u64, oldest: &Outstanding) -> Failure {
         let believed = (self.config.deadline / 2).max(NEWS_LASTS * self.config.rtt.ceiling);
         let is_news = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) <= believed);
-        // Who is missing then, is not any more.
+        // A rank that was missing then no longer is.
         if is_news(oldest.damaged_at) {
             return Failure::Damaged;
         }

@@ -1,4 +1,4 @@
-//! The chunks that are on their way: one place per slot.
+//! The outstanding chunks: one place per slot.
 
 use std::collections::VecDeque;
 
@@ -13,38 +13,38 @@ pub(super) struct Outstanding {
     pub chunk: Chunk,
     /// Time of the last transmission, or of the PENDING that answered it.
     pub sent_at: u64,
-    /// Place of that in the order of all transmissions.
+    /// Place of that transmission in the order of all transmissions.
     pub sequence: u64,
-    /// Sent again because it was lost, for all that is known.
+    /// Whether the chunk was sent again, because it seemed lost.
     pub resent: bool,
-    /// To be sent again.
+    /// Whether the chunk must be sent again.
     pub lost: bool,
-    /// Whether its lanes have been sent: not if they were left out, or still wait for the window.
+    /// Whether its lanes have been sent: false if they were left out, or still wait for the window.
     pub in_full: bool,
-    /// Whether the aggregator told that this rank is in, and the wait is for others.
+    /// Whether the aggregator said that this rank is in, so that the chunk waits for others.
     pub pending: bool,
-    /// When it told so last.
+    /// Time of the last PENDING.
     pub pending_at: u64,
-    /// When it last answered otherwise than with the result.
+    /// Time of the last answer other than a result.
     pub answered_at: u64,
-    /// When its result came last, damaged.
+    /// Time of the last damaged result.
     pub damaged_at: Option<u64>,
     pub history: History,
 }
 
 impl Outstanding {
-    /// Whether it was sent once, in the order of numbers, and has had no answer.
+    /// Whether the chunk was sent once, in the order of numbers, and has had no answer.
     pub fn is_fresh(&self) -> bool {
         !self.resent && !self.history.room && !self.pending && !self.chunk.may_wait
     }
 
-    /// Whether it has yet to be sent.
+    /// Whether the chunk has yet to be sent.
     pub fn is_unsent(&self) -> bool {
         self.chunk.may_wait && !self.in_full
     }
 
-    /// Whether another rank's lanes may be all that its result waits for: it was EMPTY, and nobody
-    /// has asked for more.
+    /// Whether its result may wait only for another rank's lanes: the chunk was EMPTY, and nobody
+    /// has asked for its lanes.
     pub fn waits_for_lanes(&self) -> bool {
         self.chunk.empty && (!self.in_full || self.pending)
     }
@@ -54,14 +54,14 @@ impl Outstanding {
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     slots: Box<[Option<Outstanding>]>,
-    /// Every chunk below has its result.
+    /// The oldest outstanding chunk: every chunk before it has its result.
     oldest: Place,
-    /// The next new chunk.
+    /// The place of the next new chunk.
     next: Place,
     len: u32,
-    /// Of these, those whose lanes have not been sent.
+    /// Number of outstanding chunks whose lanes have not been sent.
     empty: u32,
-    /// The numbers of those that have yet to be sent, which leave in their order.
+    /// Numbers of the chunks that have yet to be sent, in the order in which they leave.
     unsent: VecDeque<u64>,
 }
 
@@ -102,23 +102,23 @@ impl Table {
         self.len
     }
 
-    /// How many chunks' lanes are under way.
+    /// Number of chunks whose lanes are in flight.
     pub fn in_full(&self) -> u32 {
         self.len - self.empty
     }
 
-    /// How many have yet to be sent.
+    /// Number of chunks that have yet to be sent.
     pub fn unsent(&self) -> u32 {
         self.unsent.len() as u32
     }
 
-    /// Of these, the first one's number.
+    /// Number of the first chunk that has yet to be sent.
     pub fn first_unsent(&self) -> Option<u64> {
         self.unsent.front().copied()
     }
 
-    /// Takes note of a chunk's lanes having been sent, if they were `left_out` so far, maybe
-    /// because it was `unsent`: the first one of those.
+    /// Notes that a chunk's lanes were sent, if they were `left_out` so far. If the chunk was
+    /// `unsent`, it is the first of the unsent ones.
     pub fn note_in_full(&mut self, left_out: bool, unsent: bool) {
         self.empty -= u32::from(left_out);
         if unsent {
@@ -130,8 +130,8 @@ impl Table {
         self.next.number
     }
 
-    /// How many chunks find their slot free, from the next one on: those for which the result of
-    /// the chunk S places before is here.
+    /// Number of chunks, from the next one on, whose slot is free: the result of the chunk S places
+    /// before has come.
     pub fn room(&self) -> u32 {
         (self.oldest.number + self.slots.len() as u64 - self.next.number) as u32
     }
@@ -173,7 +173,7 @@ impl Table {
         entry.filter(|entry| entry.round == round && !entry.is_unsent())
     }
 
-    /// The same, of whose round the low 16 bits are known.
+    /// The chunk that is in this slot and was sent, and the low 16 bits of whose round are these.
     pub fn named(&self, slot: u16, round: u16) -> Option<&Outstanding> {
         let entry = self.slots.get(usize::from(slot))?.as_ref();
         entry.filter(|entry| entry.round as u16 == round && !entry.is_unsent())

@@ -1,35 +1,35 @@
 //! How much later than expected a result may come before its chunk counts as lost: RACK's
 //! reordering window (RFC 8985, 6.2; rule 12.7), which grows where resends turn out to be needless.
 //!
-//! Ranks' superpackets of the same chunks are served by several processors of a switch at once, so
-//! each of them may complete a part of the chunks, and their results overtake each other by as long
-//! as one processor is held up. A chunk that was sent again for nothing is answered twice, as TCP's
-//! receiver tells by a duplicate SACK.
+//! Several processors of a switch may serve the ranks' superpackets of the same chunks at once.
+//! Each may then complete some of the chunks, and results overtake each other by the time that one
+//! processor is held up. A chunk that was sent again needlessly is answered twice, like a duplicate
+//! SACK of TCP.
 
-/// Parts of the smoothed round trip that the window is made of.
+/// The window is measured in parts of the smoothed round trip: this many make one round trip.
 const PARTS: u64 = 4;
-/// Recoveries without a needless resend until the window is small again.
+/// Recoveries without a needless resend until the window is one part again.
 const RECOVERIES: u32 = 16;
 
 /// See the [module's documentation](self).
 #[derive(Clone, Debug)]
 pub struct Reordering {
-    /// The least that the window is, in ns.
+    /// The least window, in ns.
     floor: u64,
-    /// Parts of the round trip that it is.
+    /// The window in parts of the round trip.
     parts: u64,
-    /// Recoveries that are left until it is one part again.
+    /// Recoveries that are left until the window is one part again.
     recoveries: u32,
-    /// A round trip is one lesson: no other before this time.
+    /// A round trip widens the window once: not again before this time.
     taught_until: u64,
-    /// And one recovery.
+    /// A round trip counts as one recovery: no other before this time.
     recovered_until: u64,
-    /// By slot, the round of the last chunk there whose resend may have been needless.
+    /// By slot, the round of the last chunk whose resend may have been needless.
     resent: Box<[Option<u32>]>,
 }
 
 impl Reordering {
-    /// For so many slots.
+    /// The reordering window of an engine with `slots` slots.
     pub fn new(floor: u64, slots: u16) -> Self {
         Self {
             floor,
@@ -46,7 +46,7 @@ impl Reordering {
         self.floor.max(smoothed.unwrap_or(0) / PARTS * self.parts)
     }
 
-    /// Chunks count as lost because others overtook them.
+    /// Notes that chunks count as lost because others overtook them.
     pub fn recover(&mut self, now: u64, smoothed: Option<u64>) {
         if now < self.recovered_until || self.parts == 1 {
             return;
@@ -58,14 +58,14 @@ impl Reordering {
         }
     }
 
-    /// A chunk that was sent again after others overtook it has its result.
+    /// Notes the result of a chunk that was sent again after others overtook it.
     pub fn completed(&mut self, slot: u16, round: u32) {
         if let Some(resent) = self.resent.get_mut(usize::from(slot)) {
             *resent = Some(round);
         }
     }
 
-    /// One that was complete has a result again.
+    /// Notes another result of a complete chunk.
     pub fn answered_again(&mut self, now: u64, slot: u16, round: u32, smoothed: Option<u64>) {
         let Some(resent) = self.resent.get_mut(usize::from(slot)) else { return };
         if resent.take_if(|resent| *resent == round).is_none() {

@@ -1,13 +1,13 @@
-//! How long an answer takes: RFC 6298, in nanoseconds.
+//! Round-trip time estimate: RFC 6298, in nanoseconds.
 
 /// Bounds of the retransmission timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttLimits {
-    /// Timeout before there is a sample, in ns; and the most that packets under way add to it.
+    /// Timeout before there is a sample, in ns; and the most that packets in flight add to it.
     pub initial: u64,
-    /// What each packet under way adds to the timeout, in ns: its time on the slowest link that is
-    /// reckoned with. A round trip that was measured with little under way, by a HELLO or a small
-    /// tensor, tells nothing of the queue that a whole window makes.
+    /// Time that each packet in flight adds to the timeout, in ns: its time on the slowest link
+    /// that is supported. A round trip measured with little in flight, by a HELLO or a small
+    /// tensor, says nothing about the queue that a whole window causes.
     pub packet: u64,
     /// Floor of the timeout, in ns. Microseconds rather than RFC 6298's second: the path is one
     /// switch long.
@@ -33,8 +33,8 @@ impl Rtt {
         Self { limits, smoothed: None, variation: 0, minimum: u64::MAX, sampled_at: 0 }
     }
 
-    /// Takes in the time between `sent_at` and `now`, unless a sample since `sent_at` has told the
-    /// same: RFC 6298's gains suppose about one sample per round trip.
+    /// Takes the time between `sent_at` and `now` as a sample, unless there was one since
+    /// `sent_at`: RFC 6298's gains assume about one sample per round trip.
     ///
     /// The caller leaves out packets that were sent twice (Karn's rule), and those that waited for
     /// a late peer.

@@ -1,4 +1,4 @@
-//! What the engine counts.
+//! The engine's counters.
 
 use std::ops::AddAssign;
 
@@ -23,22 +23,22 @@ macro_rules! ignored {
 }
 
 ignored! {
-    /// No packet of this protocol.
+    /// Not a packet of this protocol.
     Malformed = "malformed",
-    /// The place of a segment that the answer is not about: the aggregator cannot cut a
+    /// A filler: it replaces a segment without an answer, because the aggregator cannot shorten a
     /// superpacket.
     Filler = "filler",
-    /// A kind that an aggregator does not answer with.
+    /// A kind that an aggregator does not send.
     Kind = "kind",
-    /// Another job's.
+    /// A packet of another job.
     Job = "job",
-    /// Another epoch's.
+    /// A packet of another epoch.
     Epoch = "epoch",
     /// Addressed to another rank.
     Rank = "rank",
-    /// Without the tag that packets of this job have, or with one that it should not have.
+    /// Without the tag that packets of this job have, or with a tag in a job without.
     Tag = "tag",
-    /// Of a chunk that is not outstanding: its result has come before.
+    /// For a chunk that is not outstanding: its result has come before.
     NotOutstanding = "not_outstanding",
     /// Fingerprint, operator or lanes are not the chunk's.
     Call = "call",
@@ -48,7 +48,7 @@ ignored! {
     Maximum = "maximum",
     /// A REJECT for a reason that this version does not know.
     Reason = "reason",
-    /// A PENDING or REJECT about ranks that cannot be meant.
+    /// A PENDING or REJECT about impossible ranks.
     Ranks = "ranks",
     /// A ROOM for a chunk whose lanes have been sent.
     Room = "room",
@@ -63,13 +63,13 @@ pub struct EngineStats {
     pub results: u64,
     /// RESULTs for all ranks that came, in time or not.
     pub for_all: u64,
-    /// Results accepted that came to this rank alone, because it had asked.
+    /// Results accepted that came to this rank alone, in answer to a resend.
     pub copies: u64,
-    /// Results of which a DONE told, without lanes.
+    /// Results without lanes, which a DONE told of.
     pub told: u64,
     /// Chunks of zeros sent without their lanes.
     pub empty: u64,
-    /// Of these, those whose lanes the aggregator asked for: it had an answer that needs the room.
+    /// Chunks of these whose lanes the aggregator asked for, because its answer needs the room.
     pub rooms: u64,
     /// Chunks sent again because no answer came in time.
     pub resent_by_timer: u64,
@@ -108,12 +108,12 @@ impl AddAssign<&Self> for EngineStats {
 }
 
 impl EngineStats {
-    /// How many packets were ignored for this reason.
+    /// Number of packets ignored for this reason.
     pub fn ignored(&self, reason: Ignored) -> u64 {
         self.ignored[reason as usize]
     }
 
-    /// Chunks sent again, whatever for.
+    /// Chunks sent again, for any reason.
     pub fn resent(&self) -> u64 {
         self.resent_by_timer + self.resent_by_overtaking + self.probes
     }
@@ -123,7 +123,7 @@ impl EngineStats {
 mod tests {
     use super::*;
 
-    /// Each counter has another value.
+    /// Statistics in which each counter has another value.
     fn counted(times: u64) -> EngineStats {
         EngineStats {
             chunks: times,

@@ -26,7 +26,7 @@ fn a_fair_network_needs_no_resends() {
             (1000, 1000, 0, 0)
         );
         assert_eq!(stats.ignored.iter().sum::<u64>(), 0);
-        // There and back, and nothing else.
+        // The round trip is the way there and back.
         assert_eq!(worker.engine.rtt(), Some(2 * HOP));
     }
 }
@@ -51,8 +51,8 @@ proptest! {
     }
 }
 
-/// A rank that gets nothing of what is for all asks for each result; it can tell that from loss,
-/// and the others are none the wiser.
+/// A rank that gets no RESULTs for all asks for each result. It can tell that from loss; other
+/// ranks do not notice.
 #[test]
 fn a_rank_that_hears_no_group_knows() {
     let mut network = Network::new(3, 1, 2000, FAIR);
@@ -74,7 +74,7 @@ fn copies_tell_of_a_group_that_is_lost_after_half_a_second() {
     let (mut engine, mut peer) = (Engine::new(config(2, 0, 8)), Engine::new(config(2, 1, 8)));
     let switch = Switch::new(2, 8);
     let mut number = 0;
-    // The next result comes at this time, for all or as a copy.
+    // The next result comes at time `at`, for all or as a copy.
     let mut hears_no_group_after = |at: u64, is_for_all: bool| {
         let own = packet(0, &engine.send(at, chunk(number)));
         switch.serve(0, &own);
@@ -161,8 +161,8 @@ fn a_late_peer_costs_next_to_nothing() {
     network.assert_done();
     for worker in &network.workers[..2] {
         let stats = worker.engine.stats();
-        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms, one packet each, for 300 ms: 4 + 300 / 20 at
-        // most, and the first before it is known that a peer is late.
+        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms, one packet each, for 300 ms: at most 4 + 300 /
+        // 20, and the first before the rank knows that a peer is late.
         assert!((5..=20).contains(&stats.resent()), "{stats:?}");
         assert_eq!(
             (stats.resent_by_timer, stats.resent_by_overtaking, stats.window_cuts),
@@ -204,8 +204,8 @@ fn a_chunk_behind_one_that_was_sent_again_is_overtaken_all_the_same() {
     let switch = Switch::new(1, 8);
     let mut engine = Engine::new(config(1, 0, 8));
     let third = [0, 1, 2].map(|index| engine.send(0, chunk(index)))[2];
-    // The first two are lost. The timer sends the first again, which is newer than the third, whose
-    // result comes now.
+    // The first two chunks are lost. The timer sends the first again, after the third, whose result
+    // comes now.
     engine.on_timer(MS).unwrap();
     assert_eq!(engine.next_resend(MS).map(|resent| resent.header.slot.get()), Some(0));
     let (_, answer) = switch.serve(0, &packet(0, &third)).unwrap();
@@ -250,9 +250,9 @@ fn resends_for_nothing_make_it_wait_longer() {
     assert_eq!([4, 5, 6, 7, 8].map(|time| quarters(time, true)), [1, 2, 3, 4, 4]);
 }
 
-/// All ranks send a chunk again whose result they miss, so that may come of another rank's resend,
-/// long before this rank's own is there. What is on its way then is not lost, and its results would
-/// be the next such proof.
+/// All ranks send a chunk again whose result they miss, so the result may follow another rank's
+/// resend, long before this rank's own arrives. Chunks in flight are then not lost, and their
+/// results would be the next such proof.
 #[test]
 fn the_result_of_a_resend_is_no_proof_for_a_round_trip() {
     let mut config = config(1, 0, 64);
@@ -278,7 +278,7 @@ fn the_result_of_a_resend_is_no_proof_for_a_round_trip() {
         engine.stats().resent_by_overtaking
     };
     assert_eq!(resent(&mut engine, 5 * MS - 1), 1);
-    // Where nothing else comes, it is the only proof.
+    // If no other result comes, it is the only proof.
     assert_eq!(resent(&mut engine.clone(), 5 * MS), 3);
     hear(&mut engine, 5 * MS - 1, &others[0]);
     assert_eq!(resent(&mut engine, 90 * MS), 1, "the other was sent no earlier");
@@ -287,15 +287,15 @@ fn the_result_of_a_resend_is_no_proof_for_a_round_trip() {
 #[test]
 fn a_lost_tail_comes_back_in_few_timeouts() {
     let mut network = Network::new(2, 256, 32, FAIR);
-    // All that rank 1 sends at first, 16 chunks at the same moment.
+    // Loses everything that rank 1 sends at first: 16 chunks at the same moment.
     network.passes = Box::new(|now, rank, _| !(rank == 1 && now == 0));
     network.run();
     network.assert_done();
     assert!(network.now < 5 * MS, "took {} ns", network.now);
 }
 
-/// The timer was too early, for a peer came late: results of what was sent before go on coming, so
-/// none of it is lost.
+/// The timer was too early, because a peer came late: results of earlier chunks keep coming, so
+/// none of them is lost.
 #[test]
 fn a_late_peers_chunks_have_not_been_overtaken_by_the_timers() {
     let switch = Switch::new(2, 64);
@@ -307,8 +307,7 @@ fn a_late_peers_chunks_have_not_been_overtaken_by_the_timers() {
     let timer = engines[0].deadline().unwrap();
     engines[0].on_timer(timer).unwrap();
     assert_eq!(engines[0].next_resend(timer).map(|resent| resent.header.slot.get()), Some(0));
-    // As far from each other as packets are on a slow link, which is less than the reordering
-    // window.
+    // Packets are as far apart as on a slow link, which is less than the reordering window.
     for index in 0..16 {
         let now = timer + 3 * HOP + index as u64 * 2 * HOP;
         engines[0].on_timer(now).unwrap();
@@ -333,7 +332,7 @@ fn a_missing_rank_is_named_at_the_timeout() {
             "three seconds after the last progress, not at {at}"
         );
     }
-    // The rank itself hears nothing at all, for a second.
+    // The rank itself receives nothing at all for a second.
     let (at, failure) = network.workers[2].failure.unwrap();
     assert_eq!(failure, Failure::Silent);
     assert!((1000 * MS..1010 * MS).contains(&at), "{at}");
@@ -366,8 +365,8 @@ fn a_rank_that_was_missing_long_ago_is_not_named() {
     let mut silent = engine.clone();
     assert_eq!(run_until(&mut silent, 1499 * MS - 1), Ok(()));
     assert_eq!(silent.on_timer(1499 * MS), Err(Failure::Silent));
-    // Nobody watches whether rank 1 lives: then the wait for it is over after the deadline, too. It
-    // is named if that is news.
+    // If nobody watches whether rank 1 lives, the wait for it also ends after the deadline. Rank 1
+    // is named if the aggregator named it recently.
     engine.note_watched(0, false);
     let mut unwatched = engine.clone();
     assert_eq!(run_until(&mut unwatched, 1000 * MS - 1), Ok(()));
@@ -387,7 +386,7 @@ fn a_rank_that_was_missing_long_ago_is_not_named() {
     assert_eq!(engine.on_timer(1501 * MS), Err(Failure::Silent));
 }
 
-/// Calls the engine whenever it asks for it, before that time.
+/// Calls the engine whenever it wants to be called, before time `end`.
 fn run_until(engine: &mut Engine, end: u64) -> Result<(), Failure> {
     while let Some(at) = engine.deadline().filter(|at| *at <= end) {
         engine.on_timer(at)?;
@@ -403,7 +402,7 @@ fn a_rank_that_stood_still_itself_does_not_call_that_silence() {
     let mut engine = Engine::new(config(2, 0, 8));
     engine.send(0, chunk(0));
     assert_eq!(run_until(&mut engine, 300 * MS), Ok(()));
-    // It was to look again within 20 ms, and does after 8 s.
+    // The timer was due within 20 ms, and is called after 8 s.
     assert_eq!(
         run_until(&mut engine.clone(), 8300 * MS),
         Err(Failure::Silent),
@@ -411,7 +410,7 @@ fn a_rank_that_stood_still_itself_does_not_call_that_silence() {
     );
     assert_eq!(engine.on_timer(8300 * MS), Ok(()));
     assert!(engine.next_resend(8300 * MS).is_some(), "it asks at once");
-    // From now on, it has the deadline of a second again.
+    // From now on, the deadline is a second again.
     assert_eq!(run_until(&mut engine, 9300 * MS - 1), Ok(()));
     assert_eq!(engine.on_timer(9300 * MS), Err(Failure::Silent));
 }
@@ -429,7 +428,7 @@ fn a_silent_aggregator_is_called_that() {
     }
 }
 
-/// Where nothing is verified, a damaged maximum looks like another call: nobody is to be blamed.
+/// If nothing is verified, a damaged maximum looks like another call, so no rank is blamed.
 #[test]
 fn without_checked_maxima_a_refusal_is_not_certain() {
     let switch = Switch::new(2, 8);
@@ -455,13 +454,13 @@ fn different_calls_fail_on_both_sides() {
     let first = engines[0].send(0, Chunk { collective: 41, ..chunk(0) });
     let second = engines[1].send(0, Chunk { fingerprint: 0xBAD, ..chunk(0) });
     assert_eq!(switch.serve(0, &packet(0, &first)), None);
-    // Each says which of its own calls it was.
+    // Each rank reports which of its own calls it was.
     let expected = |collective| {
         Err(Failure::Mismatch { first: 0, dissenter: 1, collective, is_certain: true })
     };
     let (_, answer) = switch.serve(1, &packet(1, &second)).unwrap();
     assert_eq!(engines[1].receive(HOP, &answer, false), expected(0));
-    // The other finds out when it asks.
+    // The other rank finds out when it asks.
     let at = engines[0].deadline().unwrap();
     engines[0].on_timer(at).unwrap();
     let again = engines[0].next_resend(at).unwrap();
@@ -470,8 +469,8 @@ fn different_calls_fail_on_both_sides() {
     assert_eq!(engines[0].receive(at, &answer, false), expected(41));
 }
 
-/// Rank 0's chunk is in, and it asks again: the question, and the answer that names those who are
-/// in.
+/// Rank 0's chunk is in, and it asks again. Returns the question's time and the answer, which names
+/// the ranks that are in.
 fn ask_again(engine: &mut Engine, switch: &Switch) -> (u64, Vec<u8>) {
     let at = engine.deadline().unwrap();
     engine.on_timer(at).unwrap();
@@ -484,14 +483,14 @@ fn a_rank_that_left_is_not_waited_for() {
     let switch = Switch::new(3, 8);
     let mut engine = Engine::new(config(3, 0, 8));
     assert_eq!(switch.serve(0, &packet(0, &engine.send(0, chunk(0)))), None);
-    // The answer to what was sent before the news may be older than the last contribution of the
+    // The answer to a packet sent before the news may be older than the last contribution of the
     // rank that left.
     let (at, before) = ask_again(&mut engine, &switch);
     engine.note_departed(&[2].into());
     assert_eq!(engine.receive(at, &before, false), Ok(None));
     assert_eq!(engine.receive(at, &before, false), Ok(None), "nor is its duplicate newer");
     let (at, after) = ask_again(&mut engine, &switch);
-    // The same news again is no news.
+    // The repeated news changes nothing.
     engine.note_departed(&[2].into());
     assert_eq!(engine.receive(at, &after, false), Err(Failure::Departed([2].into())));
 }
@@ -518,8 +517,8 @@ fn a_rank_that_left_after_its_contribution_is_not_missed() {
     assert!(to_all && engine.receive(HOP, &answer, false).unwrap().is_some());
 }
 
-/// Whoever says that a rank is missing, or disagrees, which there is not, or that nobody is, is not
-/// believed.
+/// Answers that name ranks which do not exist as missing or disagreeing, or that name none as
+/// missing, are ignored.
 #[test]
 fn answers_about_ranks_that_cannot_be_meant_are_ignored() {
     let switch = Switch::new(3, 8);
@@ -641,8 +640,8 @@ fn any_changed_bit_is_noticed() {
         let mut changed = answer.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
         let outcome = engine.clone().receive(0, &changed, false);
-        // What the check word leaves out: RETRANSMIT and CE, unused flags, and the sender's own
-        // word.
+        // Bits that the check word does not cover: RETRANSMIT and CE, unused flags, and the
+        // sender's own word.
         let is_judged = [flags::CHECKED, flags::TAGGED].contains(&(1 << (bit % 8)));
         let unchecked =
             (17 * 8..18 * 8).contains(&bit) && !is_judged || (28 * 8..32 * 8).contains(&bit);
@@ -692,7 +691,7 @@ fn nothing_outstanding_needs_no_timer() {
     assert_eq!(engine.deadline(), Some(MS), "the initial timeout");
     engine.receive(HOP, &answer, false).unwrap().unwrap();
     assert_eq!(engine.deadline(), None);
-    // After a long pause the deadline counts from the next chunk.
+    // After a long pause, the deadline counts from the next chunk.
     engine.send(5000 * MS, chunk(1));
     assert_eq!(engine.on_timer(5000 * MS), Ok(()));
 }

@@ -1,19 +1,19 @@
 //! How many chunks may be outstanding: slow start, then additive increase and multiplicative
 //! decrease (RFC 5681, rule 12.8).
 //!
-//! It grows only while that helps. Of a window, the share that is under way for as long as an idle
-//! path takes is on the path; the rest waits somewhere: in the queue of a link, for the processor
-//! of a switch, or for a peer. Once that rest is a few bundles, more would not be faster, and at
-//! last a queue would overflow. That is what TCP Vegas keeps between two bounds (Brakmo and
-//! Peterson 1994); here it ends slow start and each increase, and never decreases anything, because
-//! the wait for a peer says nothing about links. So a rank alone on an idle link never loses
-//! anything to its own window, if the link's queue holds [`Limits::waiting`] chunks and the initial
-//! window.
+//! It grows only while that helps. A part of a window is on the path itself: as much as fits into
+//! the time that an idle path takes. The rest waits: in the queue of a link, for the processor of a
+//! switch, or for a peer. Once the rest is a few bundles, a larger window would not be faster, and
+//! a queue would overflow in the end. TCP Vegas keeps this rest between two bounds (Brakmo and
+//! Peterson 1994); here it ends slow start and each increase, and never decreases the window,
+//! because waiting for a peer says nothing about links. So a single rank on an idle link never
+//! loses packets to its own window, if the link's queue holds [`Limits::waiting`] chunks and the
+//! initial window.
 //!
-//! What decreases it is an ECN mark, or more loss than links have by themselves. A chunk here and
-//! there that a link corrupts or drops says nothing about load, and a window halved at each of them
-//! would be small for good: at 1 % of loss, some ten chunks. A queue that overflows loses far more,
-//! and goes on until less is sent. So, as in BBR version 3, loss counts from a share on.
+//! The window is decreased by an ECN mark, or by more loss than links have by themselves. A few
+//! chunks that a link corrupts or drops say nothing about load, and a window halved at each of them
+//! would stay small: at 1 % of loss, some ten chunks. A queue that overflows loses far more, and
+//! goes on until less is sent. So, as in BBR version 3, loss counts only above a certain share.
 
 /// Bounds of the window, in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct WindowLimits {
     pub initial: u32,
     /// Most chunks outstanding.
     pub maximum: u32,
-    /// Chunks of a window that wait on their way, from which on it does not grow.
+    /// When this many chunks of a window wait on their way, it does not grow.
     pub waiting: u32,
 }
 
@@ -32,12 +32,12 @@ pub struct Window {
     size: u32,
     maximum: u32,
     waiting: u32,
-    /// Where slow start ends.
+    /// The size at which slow start ends.
     threshold: u32,
     /// Results since the last increase.
     credit: u32,
-    /// Chunks below this number were sent before the last decrease: what happens to them is the
-    /// same congestion.
+    /// Chunks below this number were sent before the last decrease: their losses belong to the same
+    /// congestion.
     recovery: u64,
     /// Results in the current period, and chunks lost.
     results: u32,
@@ -45,10 +45,11 @@ pub struct Window {
 }
 
 impl Window {
-    /// The least that a decrease leaves: enough for later results to overtake a chunk that is lost,
-    /// so that no timer has to find it.
+    /// The least window after a decrease: enough for later results to overtake a lost chunk, so
+    /// that no timer has to find it.
     const MINIMUM: u32 = 16;
-    /// Results over which loss is counted: several windows, or chance would make the share.
+    /// Results over which loss is counted: several windows, so that the share is not a matter of
+    /// chance.
     const PERIOD: u32 = 512;
     /// Chunks that may be lost in a period: 4 %, 2 % each way.
     const TOLERATED: u32 = Self::PERIOD / 25;
@@ -74,8 +75,8 @@ impl Window {
         self.size
     }
 
-    /// A result came, in a time of which the path itself takes `path`, in ns: one more chunk in
-    /// slow start, one more per window's worth of results after it.
+    /// A result came after `elapsed` ns, of which the path itself takes `path`: adds one chunk in
+    /// slow start, and later one for each window's worth of results.
     pub fn grow(&mut self, elapsed: u64, path: u64) {
         if self.waits(elapsed, path) {
             self.threshold = self.size;
@@ -92,14 +93,14 @@ impl Window {
         }
     }
 
-    /// Chunk `number` was lost: halves the window if that makes too many. Returns whether it did;
+    /// Chunk `number` was lost: halves the window if too many were lost. Returns whether it did;
     /// `next` is the next new chunk.
     pub fn lose(&mut self, number: u64, next: u64) -> bool {
         self.lost += 1;
         self.lost > Self::TOLERATED && self.shrink(number, next)
     }
 
-    /// Chunk `number` met congestion: halves the window, once for all that was sent before `next`,
+    /// Chunk `number` met congestion: halves the window, once for all chunks sent before `next`,
     /// the next new chunk. Returns whether it did.
     pub fn shrink(&mut self, number: u64, next: u64) -> bool {
         if number < self.recovery {
@@ -113,7 +114,7 @@ impl Window {
         true
     }
 
-    /// Whether so much of the window waits that more would not help.
+    /// Whether too much of the window waits for a larger window to help.
     fn waits(&self, elapsed: u64, path: u64) -> bool {
         let times = |ns: u64, chunks: u32| ns.saturating_mul(chunks.into());
         times(elapsed.saturating_sub(path), self.size) >= times(elapsed, self.waiting)
@@ -179,8 +180,8 @@ mod tests {
         }
         assert_eq!(window.size(), 256);
         assert_eq!(period(&mut window, 21, 100_000), 1);
-        // Half of it lost, as when a queue overflows: once a round trip, for all that is lost in
-        // it.
+        // Half of the window is lost, as when a queue overflows: it shrinks once a round trip, for
+        // all losses in it.
         let mut window = limited(256, 256);
         assert_eq!((0..128).filter(|number| window.lose(*number, 256)).count(), 1);
         assert_eq!(window.size(), 128);

@@ -11,7 +11,7 @@ use super::*;
 const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4, keys: Keys::NONE };
 const SECRET: u32 = 0x5EC2E7;
 
-/// What [`Hello::step`] says to send, at a time in ms.
+/// The HELLO that [`Hello::step`] returns, at a time in ms.
 fn said(hello: &mut Hello, at: u64) -> Header {
     match hello.step(at * MS) {
         HelloStep::Send(header) => header,
@@ -105,8 +105,8 @@ fn the_group_reaches_a_rank_that_hears_all_of_a_try() {
     }
 }
 
-/// Its own answers have the tag that it gave them, also where the aux has become 0; others and
-/// those without do not count.
+/// Answers to its own HELLOs have the tag that the rank gave them, also if aux has become 0;
+/// answers with other tags or none do not count.
 #[test]
 fn a_rank_with_keys_hears_what_has_its_tag() {
     let own = Key::from_bytes(std::array::from_fn(|i| i as u8));

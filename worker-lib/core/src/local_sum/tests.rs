@@ -1,5 +1,5 @@
 //! Ranks of one host in any order of their steps, over a network that loses, doubles and reorders:
-//! the root has each rank's values once, and nobody writes what another reads.
+//! the root gets each rank's values once, and no rank writes a packet that another reads.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ fn op(round: u32) -> Op {
     if round.is_multiple_of(2) { Op::Sum } else { Op::Max }
 }
 
-/// What all ranks' values come to.
+/// The sum of all ranks' values.
 fn expected(ranks: usize, round: u32) -> Vec<i32> {
     let of_lane = |lane| {
         let values = (0..ranks).map(|place| value(place, round, lane));
@@ -76,7 +76,7 @@ fn lanes_of(packet: &[u8]) -> Vec<i32> {
 /// The root, as sections 7 and 8 have it: no rank counts twice.
 #[derive(Default)]
 struct Root {
-    /// By round: the ranks that are in, and the values.
+    /// The ranks that are in, and the sum, by round.
     rounds: HashMap<u32, (u32, Vec<i32>)>,
 }
 
@@ -111,13 +111,13 @@ impl Root {
     }
 }
 
-/// How far a rank is with its round.
+/// A rank's progress in its round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Begins,
     Claimed,
     Written,
-    /// It reads these, and then may send its own.
+    /// The rank reads the packets of these ranks, and then may send its own.
     Reads(u32, bool),
     Waits,
 }
@@ -163,7 +163,7 @@ impl Host {
         Stage::Waits
     }
 
-    /// The next step of a rank, which has a choice between two.
+    /// The next step of a rank; `choice` picks one of two.
     fn step(&mut self, place: usize, choice: bool) {
         let (me, all, cell) = (1 << place, self.all(), Cell::from_word(self.word));
         let (round, stage) = self.ranks[place];
@@ -213,7 +213,7 @@ impl Host {
         self.ranks[place].1 = next;
     }
 
-    /// What becomes of a packet under way.
+    /// Applies a fate to a packet in flight.
     fn deliver(&mut self, index: usize, fate: u8) {
         if self.network.is_empty() {
             return;
@@ -261,7 +261,7 @@ proptest! {
     }
 }
 
-/// Where nothing is late or lost, a host sends one packet for all of its ranks.
+/// If nothing is late or lost, a host sends one packet for all of its ranks.
 #[test]
 fn one_packet_stands_for_all() {
     let mut host = Host::new(4);
@@ -282,7 +282,7 @@ fn one_packet_stands_for_all() {
     host.check();
 }
 
-/// Who sends again has what waits for a late rank go as well.
+/// A resend also sends the packets that wait for a late rank.
 #[test]
 fn a_late_rank_keeps_nobodys_values_here() {
     let cell = Cell::at(5);

@@ -8,7 +8,7 @@ pub(super) fn elements<T: Pod>(src: &[u8]) -> impl Iterator<Item = T> {
     src.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }
 
-/// Writes values into `dst` in native byte order, as many as fit and as there are.
+/// Writes values into `dst` in native byte order, until either ends.
 #[inline(always)]
 pub(super) fn fill<T: Pod>(dst: &mut [u8], values: impl Iterator<Item = T>) {
     for (bytes, value) in dst.chunks_exact_mut(size_of::<T>()).zip(values) {
@@ -29,7 +29,7 @@ pub(super) fn write_lanes(
     put_lanes(front, lanes)
 }
 
-/// Writes lanes big-endian, as many as fit and as there are; returns their wrapping sum.
+/// Writes lanes big-endian, until either ends; returns their wrapping sum.
 #[inline(always)]
 pub(super) fn put_lanes(payload: &mut [u8], lanes: impl Iterator<Item = u32>) -> u32 {
     let mut sum = 0u32;

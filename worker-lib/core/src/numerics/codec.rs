@@ -13,12 +13,12 @@ use super::random::Source;
 use super::vectorised::vectorised;
 use super::{bytes, long, packed, plain, rotated, triple, wide};
 
-/// How a collective's elements become lanes and its result's lanes become elements.
+/// The codec of a collective: turns its elements into lanes, and its result's lanes into elements.
 ///
 /// Chosen once per collective and copied around freely; every call handles one chunk. Elements come
 /// and go as bytes in native order at any alignment ([`bytemuck::cast_slice`] gives them), payloads
-/// are big-endian lanes. Every rank gets the same bits from the same payload, whatever vector units
-/// its processor has.
+/// are big-endian lanes. Every rank decodes the same payload to the same bits, whatever vector
+/// units its processor has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codec {
     layout: Layout,
@@ -79,7 +79,7 @@ impl Codec {
             if ranks > packed::MOST_RANKS {
                 return Err(NumericsError::TooManyRanks { reduction, ranks });
             }
-            // Too few levels would be left for each of so many ranks.
+            // With more ranks, each would have too few levels.
             let in_8_bits = precision == Precision::Bits8 && ranks <= dithered::MOST_RANKS;
             let layout = match (op, dtype) {
                 (Max | Min, _) | (_, F64 | I32 | I64) => {
@@ -102,8 +102,8 @@ impl Codec {
         Ok(Self { layout, dtype })
     }
 
-    /// How many bits of an element really travel, whatever was asked for: 16 instead of 8 among
-    /// more than 32 ranks.
+    /// The precision that is really used, which may differ from the requested one: 16 bits instead
+    /// of 8 among more than 32 ranks.
     pub const fn precision(self) -> Precision {
         match self.layout {
             Layout::Packed(_) => Precision::Bits16,
@@ -113,7 +113,7 @@ impl Codec {
     }
 
     /// This codec for the chunk whose first element is number `first` of call `call`, on `rank`.
-    /// Matters in 8 bits alone: random numbers are drawn from that.
+    /// Only matters for 8 bits: these values seed the random numbers.
     pub fn at(self, call: u64, first: u64, rank: u32) -> Self {
         match self.layout {
             Layout::Rotated(by) => {
@@ -145,8 +145,8 @@ impl Codec {
         }
     }
 
-    /// Whether the ranks must agree on each chunk's exponent before its data: the float sums.
-    /// Elsewhere the exponent arguments below mean nothing, and no chunk is skipped.
+    /// Whether the ranks must agree on each chunk's exponent before its data, as in float sums.
+    /// Other codecs ignore the exponent arguments below, and skip no chunk.
     pub const fn uses_exponents(self) -> bool {
         matches!(
             self.layout,
@@ -154,8 +154,8 @@ impl Codec {
         )
     }
 
-    /// How the elements of a chunk travel that three lanes an element are too few for. `None` if
-    /// this codec has other lanes.
+    /// The codec for a chunk's elements if three lanes an element are too few. `None` if this codec
+    /// does not use three lanes.
     pub const fn wide(self) -> Option<Self> {
         match self.layout {
             Layout::Triple(by) => Some(Self { layout: Layout::Wide(by), ..self }),
@@ -244,12 +244,12 @@ impl Codec {
         least_exponent_of(&self, elements)
     }
 
-    /// Encodes a chunk and returns the wrapping sum of the lanes written: the packet's check word
-    /// for a sum.
+    /// Encodes a chunk and returns the wrapping sum of the lanes written, which a sum's check word
+    /// needs.
     ///
     /// `elements`: bytes of whole elements. `exponent`: the chunk's global exponent, the maximum
     /// over ranks, not a marker; means nothing in the wide form. `payload`: 4 bytes per lane, as
-    /// many lanes as [`Codec::lanes_for`] says; those behind the elements are set to zero.
+    /// many lanes as [`Codec::lanes_for`] says; lanes behind the elements are set to zero.
     ///
     /// # Panics
     /// When `elements` does not fit `payload`, is not whole elements, or `payload` is not whole
@@ -263,15 +263,15 @@ impl Codec {
     /// [`Codec::encode`].
     ///
     /// # Panics
-    /// As [`Codec::encode`] does. No content of a payload panics.
+    /// Panics like [`Codec::encode`], but never because of a payload's content.
     pub fn decode(self, payload: &[u8], exponent: i32, elements: &mut [u8]) {
         self.check_sizes(elements.len(), payload.len());
         decode(&self, payload, exponent, elements);
     }
 
-    /// Writes what this rank's elements of a chunk lose in fewer bits: each, less what it adds to
-    /// the sum. So the sum of all ranks' elements, less all their residuals, is the result but for
-    /// roundings of f32; the same for an average, before it is divided. Zeros where all bits
+    /// Writes the residuals of this rank's elements of a chunk: each element minus its contribution
+    /// to the sum in fewer bits. So the sum of all ranks' elements minus all their residuals is the
+    /// result, except for roundings of f32; for an average, before it is divided. Zeros if all bits
     /// travel. Arguments as for [`Codec::encode`]; `residual` is as long as `elements`.
     ///
     /// # Panics
@@ -435,7 +435,7 @@ mod tests {
 
     use super::*;
 
-    /// The machine's best is what the codec itself picks; here are the lesser ones.
+    /// The codec itself picks the machine's best vector unit; this tests the lesser ones.
     macro_rules! lesser {
         ($($unit:ident: [$($target:literal),*];)*) => {$(
             mod $unit {
@@ -490,18 +490,18 @@ mod tests {
     }
 
     proptest! {
-        /// Same bits from every vector unit, in any bits, at lengths that leave every kind of
+        /// Every vector unit gives the same bits, in any precision, at lengths with every kind of
         /// remainder.
         #[test]
         fn every_vector_unit_gives_the_same_bits(
-            // Also those of a full packet, which has code of its own in 8 bits.
+            // The lengths include full packets, which have separate code in 8 bits.
             words in prop_oneof![vec(any::<u64>(), 0..100), vec(any::<u64>(), 640..710)],
             is_finite in any::<bool>(),
             sums in (7usize..=24).prop_flat_map(|blocks| vec(any::<u32>(), 32 * blocks)),
             exponent in prop_oneof![-1080..1030, -8..40],
             ranks in 1usize..=64,
         ) {
-            // Without the highest bit of the exponent no float is an infinity or a NaN.
+            // Without the highest bit of its exponent, no float is an infinity or a NaN.
             let mask = if is_finite { 0xBFFF_BFFF_BFFF_BFFF } else { u64::MAX };
             let words: Vec<u64> = words.into_iter().map(|word| word & mask).collect();
             let lanes = sums.len();
@@ -514,7 +514,7 @@ mod tests {
                 // Random numbers of some other chunk than the first.
                 let codec = codec.at(words.len() as u64, 1 << 20, ranks as u32 - 1);
                 let src: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                // As many as there is room for, of every size of element a whole number.
+                // As many elements as fit: a whole number of every size.
                 let src = &src[..codec.bytes_per_chunk(lanes).min(src.len())];
                 let mut expected = vec![0x11; 4 * lanes];
                 let sum = codec.encode(src, exponent, &mut expected);

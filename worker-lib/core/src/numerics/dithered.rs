@@ -1,11 +1,11 @@
 //! Floats in a quarter of a lane: rotated (see `rotation`), then rounded with a dither that the
 //! decoder knows.
 //!
-//! Each rank adds a random part of a step before it rounds, and the sum of these parts is taken
-//! off the result: that makes the rounding error independent of the element, zero on average, and
-//! of half the variance of stochastic rounding (Roberts, "Picture coding using pseudo-random
-//! noise", 1962). The parts of the N ranks are 1/N apart, so that their sum takes one number to
-//! know, and that errors of ranks with like elements cancel (Suresh et al., "Correlated
+//! Each rank adds a random part of a step before it rounds, and the sum of these parts is
+//! subtracted from the result: that makes the rounding error independent of the element, zero on
+//! average, and of half the variance of stochastic rounding (Roberts, "Picture coding using
+//! pseudo-random noise", 1962). The parts of the N ranks are 1/N apart. So one number determines
+//! their sum, and errors of ranks with similar elements cancel (Suresh et al., "Correlated
 //! quantization for distributed mean estimation and optimization", ICML 2022).
 
 use super::bytes::fill;
@@ -17,15 +17,15 @@ use super::rotation::{
     Elements, ROWS, Room, WIDTH, add_far, add_near, flipped, hadamard, largest_near, store, vectors,
 };
 
-/// Most ranks whose sums fit a field with enough levels left for each.
+/// Most ranks for which a field leaves each rank enough levels.
 pub(super) const MOST_RANKS: usize = 32;
 /// Bits of a field.
 const WIDTH_BITS: u32 = 8;
-/// Steps of an octave that the scale of a chunk is told in, as a number of bits. Coarser ones waste
+/// Number of steps per octave in the scale of a chunk, as a number of bits. Coarser steps waste
 /// levels: quarters of an octave made the squared errors of normal elements 1.13 times as large.
 const FINER: i32 = 4;
-/// Lanes of a full packet of 1500 bytes. These chunks have code of their own: where it knows all
-/// places beforehand, it is twice as fast.
+/// Lanes of a full packet of 1500 bytes. These chunks have separate code: with constant bounds it
+/// is twice as fast.
 const FULL: usize = 352;
 
 /// How a job of N ranks turns the floats of a chunk into fields of 8 bits.
@@ -33,21 +33,21 @@ const FULL: usize = 352;
 pub(super) struct Dithered {
     fixed: Fixed,
     source: Source,
-    /// What stands for zero in the sum of all ranks, in units of 2^-16 of a step, where rank 0's
-    /// dither is 0.
+    /// The value of zero in the sum of all ranks, in units of 2^-16 of a step, if rank 0's dither
+    /// is 0.
     middle: i32,
 }
 
-/// The scale that an exponent of rotated elements stands for.
+/// The scale that an exponent of rotated elements encodes.
 struct Scale {
     /// E: the octave.
     octave: i32,
-    /// What rotated elements are below, in units of 2^E: 17/16, 18/16 and so on, up to 2.
+    /// Upper bound of rotated elements, in units of 2^E: 17/16, 18/16 and so on, up to 2.
     limit: f64,
 }
 
 impl Scale {
-    /// Exponents that no f32 has (a foreign packet's) are bent to the nearest.
+    /// Exponents that no f32 has (from a foreign packet) are replaced by the nearest.
     #[inline(always)]
     fn new(exponent: i32) -> Self {
         let octave = (exponent >> FINER).clamp(F32::MIN_EXPONENT, F32::BIAS + ROWS.ilog2() as i32);
@@ -60,7 +60,7 @@ impl Scale {
 impl Dithered {
     pub(super) fn new(fixed: Fixed) -> Self {
         let by = Self { fixed, source: Source::default(), middle: 0 };
-        // Half a step of each rank is the rounding's own.
+        // Half a step of each rank compensates the rounding.
         let of_rank = |rank| (by.half() + by.shift(rank)) as i32 - (1 << 15);
         Self { middle: (0..fixed.ranks).map(of_rank).sum(), ..by }
     }
@@ -81,7 +81,7 @@ impl Dithered {
         self.steps() << 15
     }
 
-    /// How far the dither of a rank is behind that of rank 0, in units of 2^-16 of a step.
+    /// The dither of a rank minus that of rank 0, in units of 2^-16 of a step.
     #[inline(always)]
     fn shift(self, rank: u32) -> u32 {
         (rank << 16) / self.fixed.ranks
@@ -99,8 +99,8 @@ fn divided_by(exponent: i32) -> i32 {
     }
 }
 
-/// Reads a chunk of `lanes` lanes, times 2^-`power`, with random signs, and adds up what is an
-/// eighth of it or more apart. The exponent of its largest element.
+/// Reads a chunk of `lanes` lanes, times 2^-`power`, with random signs, and adds up rows that are
+/// an eighth of the chunk or more apart. Returns the exponent of its largest element.
 #[inline(always)]
 fn rotate_far<F: OneLane>(
     src: &[u8],
@@ -179,24 +179,24 @@ fn exponent_in<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Ro
 struct Rounding {
     /// Units in 1.
     scale: f32,
-    /// Half the steps of a field: what stands for zero, and the largest element.
+    /// Half the steps of a field: the value of zero, and of the largest element.
     middle: u32,
     /// See [`Dithered::shift`].
     shift: u32,
 }
 
 impl Rounding {
-    /// That of elements which were divided by 2^`power`.
+    /// The rounding of elements that were divided by 2^`power`.
     #[inline(always)]
     fn new(by: Dithered, scale: &Scale, power: i32) -> Self {
         let middle = by.half();
-        // The latter factor is exact.
+        // The second factor is exact.
         let factor = power_of_two(power - scale.octave) as f32;
         let scale = (f64::from(middle) / scale.limit) as f32 * factor;
         Self { scale, middle, shift: by.shift(by.source.rank) }
     }
 
-    /// This rank's dither, made of the lower 16 of some random bits.
+    /// This rank's dither, from the lower 16 of some random bits.
     #[inline(always)]
     fn dither(self, random: u32) -> u32 {
         random.wrapping_add(self.shift) & 0xFFFF
@@ -216,7 +216,7 @@ impl Rounding {
         place.wrapping_add(self.dither(random)) >> 16
     }
 
-    /// A rotated element, less what its field stands for.
+    /// A rotated element minus the value of its field.
     #[inline(always)]
     fn error(self, x: f32, random: u32) -> f32 {
         let place = (self.field(x, random) << 16) as i32 - self.dither(random) as i32;
@@ -308,9 +308,9 @@ fn decode_in<F: OneLane>(
     write::<F>(elements, signs, lanes, ((limit / unit) as f32, octave), dst);
 }
 
-/// What a rank's elements lose by [`encode`]: each, less what its field stands for once this rank's
-/// own dither is off it. These are what the ranks' fields add up to, so nothing is lost but what is
-/// here.
+/// The residuals of a rank's elements after [`encode`]: each element minus the value of its field
+/// without this rank's dither. The ranks' fields add up to these values, so the residuals are all
+/// that is lost.
 #[inline(always)]
 pub(super) fn residual<F: OneLane>(
     by: Dithered,
@@ -352,8 +352,8 @@ fn write<F: OneLane>(
     for (field, (from, dst)) in fields.zip(dst.chunks_mut(lanes * size_of::<F::Raw>())).enumerate()
     {
         let elements = from.iter().zip(signs).map(|(x, signs)| flipped(*x, *signs, field));
-        // Sums are whole numbers, times a factor of at least 2^-36. So in f32 products with 2^power
-        // are neither subnormal nor infinite unless the result is.
+        // Sums are whole numbers times a factor of at least 2^-36. So their products with 2^power
+        // in f32 are subnormal or infinite only if the result is.
         if (-90..=120).contains(&power) {
             let factor = factor * power_of_two(power) as f32;
             fill(dst, elements.map(|x| F::narrow(f64::from(x * factor))));
@@ -364,8 +364,8 @@ fn write<F: OneLane>(
     }
 }
 
-/// Rotated elements of the sum, in units of 2^-16 of a step, with what is an eighth of the chunk or
-/// more apart added up.
+/// Reads the rotated elements of the sum, in units of 2^-16 of a step, and adds up rows that are an
+/// eighth of the chunk or more apart.
 #[inline(always)]
 fn unpack_far(by: Dithered, payload: &[u8], elements: &mut Elements) {
     let payload = payload.as_chunks::<4>().0;
@@ -382,7 +382,7 @@ fn unpack_far(by: Dithered, payload: &[u8], elements: &mut Elements) {
                 for field in 0..4 {
                     let steps = (lane >> (WIDTH_BITS * field as u32)) & 0xFF;
                     let dither = random[field].wrapping_mul(ranks) & 0xFFFF;
-                    // At most 2^24 in magnitude: exact.
+                    // The value is at most 2^24 in magnitude, so it is exact.
                     x[2 * field + half] = ((steps << 16) as i32 - dither as i32 - by.middle) as f32;
                 }
             }

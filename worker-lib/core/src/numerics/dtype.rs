@@ -1,4 +1,4 @@
-//! What tensors hold, how they can be reduced, and what cannot be done.
+//! Element types, reductions, and the combinations that are refused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -70,8 +70,8 @@ impl fmt::Display for DType {
 impl FromStr for DType {
     type Err = NumericsError;
 
-    /// The short names, and those of nccl-tests and torch (`float`, `half`, `bfloat16`, `float32`,
-    /// `int32`, `long`, …).
+    /// Takes the short names, and the names in nccl-tests and torch (`float`, `half`, `bfloat16`,
+    /// `float32`, `int32`, `long`, …).
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         match name {
             "f32" | "float" | "float32" => Ok(Self::F32),
@@ -99,10 +99,10 @@ pub enum ReduceOp {
     Min = 3,
 }
 
-/// How many bits of an element travel, in a sum or an average of f32, f16 or bf16.
+/// The number of bits of an element that travel, in a sum or an average of f32, f16 or bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Precision {
-    /// As many as it takes to be as good as sums in the element's own type.
+    /// Enough bits for a result as good as a sum in the element's own type.
     #[default]
     Exact,
     /// 16, for half the packets.
@@ -111,12 +111,12 @@ pub enum Precision {
     Bits8,
 }
 
-/// What an all-reduce computes. A [`ReduceOp`] alone is exact.
+/// The result of an all-reduce. A [`ReduceOp`] alone is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reduction {
     /// How elements are combined.
     pub op: ReduceOp,
-    /// In how many bits; [`Precision::Exact`] for [`ReduceOp::Max`] and [`ReduceOp::Min`].
+    /// The precision; [`Precision::Exact`] for [`ReduceOp::Max`] and [`ReduceOp::Min`].
     pub precision: Precision,
 }
 
@@ -149,7 +149,7 @@ impl Reduction {
         Self::AVG8,
     ];
 
-    /// That operator in so many bits.
+    /// An operator with a precision.
     pub const fn new(op: ReduceOp, precision: Precision) -> Self {
         Self { op, precision }
     }
@@ -239,40 +239,39 @@ macro_rules! element {
 }
 element!(f32 => F32, f64 => F64, f16 => F16, bf16 => Bf16, i32 => I32, i64 => I64);
 
-/// What the numerics refuse.
+/// The reductions and names that the numerics refuse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumericsError {
-    /// An element of 64 bits spans several lanes, and the larger of two is not that of the larger
-    /// lanes.
+    /// An element of 64 bits spans several lanes, and a maximum cannot be computed lane by lane.
     #[error(
         "{op} of {dtype} is not available; convert to {} to reduce with {op}",
         if *dtype == DType::I64 { "i32" } else { "f32" }
     )]
     NoWideExtremum {
-        /// What was asked for.
+        /// The operator that was asked for.
         op: ReduceOp,
-        /// Of what.
+        /// The element type.
         dtype: DType,
     },
     /// An integer average loses its remainder; NCCL truncates, torch refuses. So does this library.
     #[error("avg of {0} is not available; use sum and divide as you see fit")]
     NoIntegerAverage(DType),
-    /// Fewer bits are for sums of floats that are to be compressed: f64 is not, and neither
-    /// integers nor extremes would be exact.
+    /// Fewer bits are only for sums of short floats: f64 is not compressed, and integers and
+    /// extremes would not be exact.
     #[error("{reduction} of {dtype} is not available, only sums and averages of f32, f16 and bf16")]
     NotPacked {
-        /// What was asked for.
+        /// The reduction that was asked for.
         reduction: Reduction,
-        /// Of what.
+        /// The element type.
         dtype: DType,
     },
-    /// Among so many ranks, too few bits of a field would be left for each.
+    /// With this many ranks, each would have too few bits of a field.
     #[error(
         "{reduction} among {ranks} ranks is not available, only among up to {max}; use the sum or \
          average without fewer bits", max = super::packed::MOST_RANKS
     )]
     TooManyRanks {
-        /// What was asked for.
+        /// The reduction that was asked for.
         reduction: Reduction,
         /// Among how many.
         ranks: usize,
@@ -280,13 +279,13 @@ pub enum NumericsError {
     /// A job has 1 to [`switchml_protocol::MAX_RANKS`] ranks.
     #[error("{0} ranks given, 1 to {max} are allowed", max = switchml_protocol::MAX_RANKS)]
     Ranks(usize),
-    /// Not the name of an element type.
+    /// The text is no name of an element type.
     #[error("unknown element type {0:?}: f32, f64, f16, bf16, i32 and i64 are allowed")]
     UnknownDType(String),
-    /// Not the name of an operator.
+    /// The text is no name of an operator.
     #[error("unknown operator {0:?}: sum, avg, max and min are allowed")]
     UnknownOp(String),
-    /// Not the name of a precision.
+    /// The text is no name of a precision.
     #[error("unknown precision {0:?}: exact, 16 and 8 (bits an element) are allowed")]
     UnknownPrecision(String),
 }

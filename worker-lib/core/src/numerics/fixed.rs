@@ -1,5 +1,5 @@
-//! Floats as integers: f32, f16 and bf16 in one lane, f64 in two. `triple` has those in three,
-//! `packed` those in half of one.
+//! Floats as integers: f32, f16 and bf16 in one lane, f64 in two. `triple` has floats in three
+//! lanes, `packed` floats in half a lane.
 
 use super::bytes::{elements, fill, read_lanes, write_lanes};
 use super::format::{F32, F64, Format, OneLane, power_of_two};
@@ -11,7 +11,7 @@ pub(super) struct Fixed {
     pub(super) ranks: u32,
     /// L = ceil(log2 N): the bits that a sum of N integers grows by.
     pub(super) growth: i32,
-    /// What the sum is divided by: 1, or N for an average.
+    /// The divisor of the sum: 1, or N for an average.
     pub(super) divisor: u32,
 }
 
@@ -66,8 +66,8 @@ pub(super) fn within(limit: f64, x: f64) -> f64 {
 }
 
 /// Adding this to |x| < 2^51 makes the processor's own rounding (nearest, ties to even) drop all
-/// binary places and leave the integer in the sum's last bits. Unlike a rounding cast, these are
-/// plain instructions in every vector unit.
+/// binary places and leave the integer in the sum's last bits. Unlike a rounding cast, this
+/// compiles to plain instructions of every vector unit.
 const SHIFT: f64 = 1.5 * power_of_two(52);
 
 /// The nearest integer, ties to even, of |x| < 2^51.
@@ -76,7 +76,7 @@ pub(super) fn nearest(x: f64) -> i64 {
     (x + SHIFT).to_bits() as i64 - SHIFT.to_bits() as i64
 }
 
-/// The same as an f64.
+/// The nearest integer, ties to even, as an f64.
 #[inline(always)]
 pub(super) fn rounded(x: f64) -> f64 {
     (x + SHIFT) - SHIFT
@@ -89,13 +89,13 @@ pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, ds
     fill(dst, read_lanes(payload).map(|lane| F::narrow(f64::from(lane as i32) * factor)));
 }
 
-/// As [`decode`] to f32. Where dividing and multiplying are exact, the sum is rounded when it
+/// [`decode`] to f32. If dividing and multiplying are exact, the sum is rounded only when it
 /// becomes an f32.
 #[inline(always)]
 pub(super) fn decode_f32(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let factor = power_of_two(-fixed.places(exponent)) / f64::from(fixed.divisor);
-    // A power of two with which no sum, of at least 1 in magnitude, becomes subnormal. One that
-    // overflows would anyway.
+    // The factor is a power of two with which no sum of at least 1 in magnitude becomes subnormal.
+    // A sum that overflows would do so anyway.
     let is_exact = factor.to_bits() << 12 == 0
         && factor >= f64::from(f32::MIN_POSITIVE)
         && factor <= power_of_two(127);
@@ -125,7 +125,7 @@ pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut
         // `scaled` has too many bits for one rounding by SHIFT: take the upper ones off first. The
         // difference is exact.
         let upper = rounded(scaled * to_high);
-        // `upper` may have been rounded up to 2^63, from which the rest leads back into range.
+        // `upper` may have been rounded up to 2^63; the rest brings the sum back into range.
         let v = (nearest(upper) << low_bits).wrapping_add(nearest(scaled - upper * to_low));
         let high = (v as u64 >> low_bits) as u32;
         let low = v as u32 & (u32::MAX >> fixed.growth);

@@ -11,7 +11,7 @@ pub(super) trait Format {
     type Raw: Pod + Ord + Into<u64>;
     /// Stored bits of the mantissa (without the implicit one).
     const MANTISSA_BITS: u32;
-    /// What the exponent field of 1.0 holds; also the exponent of the largest finite value.
+    /// The exponent field of 1.0; also the exponent of the largest finite value.
     const BIAS: i32;
     /// Exponent of the smallest subnormal number.
     const MIN_EXPONENT: i32 = 1 - Self::BIAS - Self::MANTISSA_BITS as i32;
@@ -49,7 +49,7 @@ pub(super) fn largest_exponent<F: Format>(src: &[u8]) -> i32 {
     F::exponent(largest)
 }
 
-/// As [`largest_exponent`], of the smallest magnitude that is not zero.
+/// [`largest_exponent`] for the smallest magnitude that is not zero.
 #[inline(always)]
 pub(super) fn least_exponent<F: Format>(src: &[u8]) -> i32 {
     let zero: F::Raw = bytemuck::Zeroable::zeroed();
@@ -74,7 +74,7 @@ pub(super) trait OneLane: Format {
     /// The number at a place in that order; the canonical NaN for `i32::MAX` (rule 21.4).
     fn at(place: i32) -> Self::Raw;
 
-    /// The element with these bits, of which there are no more than the format has.
+    /// The element with these bits, which must fit the format.
     fn from_bits(bits: u64) -> Self::Raw;
 }
 
@@ -209,11 +209,11 @@ fn widen_f16(raw: u16) -> f64 {
 /// The bits of the smallest f16 that is not subnormal.
 const SMALLEST_NORMAL_F16: u32 = 1 << F16::MANTISSA_BITS;
 
-/// The f32 next to `value` towards zero, with its last bit set if that is not `value` itself.
+/// The f32 next to `value` towards zero, with its last bit set if it is not `value` itself.
 ///
-/// Rounding this to a format with two or more bits less gives what rounding `value` would, as no
-/// tie can appear or vanish. Plain rounding to f32 first, as the `half` crate and processors do it,
-/// rounds twice. (Boldo, Melquiond: "When double rounding is odd", 2005.)
+/// Rounding this to a format with at least two bits less gives the same as rounding `value`,
+/// because no tie can appear or vanish. Plain rounding to f32 first, as in the `half` crate and in
+/// processors, rounds twice. (Boldo, Melquiond: "When double rounding is odd", 2005.)
 #[inline(always)]
 fn round_to_odd(value: f64) -> u32 {
     let nearest = value as f32;
@@ -235,7 +235,7 @@ fn narrow_f16(bits: u32) -> u16 {
     const REBIAS: u32 = (F32::BIAS - F16::BIAS) as u32;
     const INFINITY: u32 = 0x7C00;
     let magnitude = F32::magnitude(bits);
-    // As for bf16. Below 2^-14 this is nonsense, and not taken.
+    // Rounds as for bf16. Below 2^-14 the result is meaningless, and not used.
     let rounded = (magnitude + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
     let normal = rounded.wrapping_sub(REBIAS << F16::MANTISSA_BITS).min(INFINITY);
     // The unit of 0.5 is the smallest f16: the sum's last bits count such units.

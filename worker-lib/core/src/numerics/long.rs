@@ -5,7 +5,7 @@ use super::bytes::elements;
 /// Lanes of an element.
 pub(super) const LANES: usize = 3;
 
-/// Bits of a digit: those of a lane, less those by which a sum over 1024 ranks is longer.
+/// Bits of a digit: a lane's bits minus the bits by which a sum over 1024 ranks is longer.
 const DIGIT_BITS: u32 = 22;
 
 /// An element's lanes: its digits, the highest first, without a sign.

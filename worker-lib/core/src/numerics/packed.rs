@@ -7,7 +7,7 @@ use super::format::{OneLane, power_of_two};
 
 /// Bits of a field.
 const WIDTH: u32 = 16;
-/// Most ranks: each has so few levels of a field that more would be left less than 8 bits.
+/// Most ranks: with more, each rank's levels of a field would be less than 8 bits.
 pub(super) const MOST_RANKS: usize = 128;
 
 impl Fixed {
@@ -17,15 +17,15 @@ impl Fixed {
         self.places(exponent) - WIDTH as i32
     }
 
-    /// The middle of a rank's share of a field, which stands for 0: 2^(15-L) - 1.
+    /// The middle of a rank's share of a field, which encodes 0: 2^(15-L) - 1.
     #[inline(always)]
     fn middle(self) -> i32 {
         (1 << (WIDTH as i32 - 1 - self.growth)) - 1
     }
 }
 
-/// Two elements per lane, half a chunk from each other, the first in the lower half:
-/// round(x * 2^places), ties to even, plus the middle. Elements that are missing are zeros.
+/// Two elements per lane, half a chunk from each other, the first in the lower half: round(x *
+/// 2^places), ties to even, plus the middle. Missing elements are zeros.
 #[inline(always)]
 pub(super) fn encode<F: OneLane>(
     fixed: Fixed,
@@ -67,7 +67,7 @@ fn field<F: OneLane>(raw: F::Raw, scale: f64, middle: i32) -> u32 {
     (nearest(within(f64::from(middle), F::widen(raw) * scale)) as i32 + middle) as u32
 }
 
-/// What a rank's elements lose by [`encode`]: each, less what its field stands for.
+/// The residuals of a rank's elements after [`encode`]: each minus the value of its field.
 #[inline(always)]
 pub(super) fn residual<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, dst: &mut [u8]) {
     let places = fixed.packed_places(exponent);

@@ -1,4 +1,4 @@
-//! What needs no scale: the order map of MAX and MIN, 32-bit integers, and bytes.
+//! Encodings without a scale: the order map of MAX and MIN, 32-bit integers, and bytes.
 
 use super::bytes::{elements, fill, read_lanes, write_lanes};
 use super::format::OneLane;

@@ -1,20 +1,20 @@
-//! Random numbers that all ranks and all runs draw alike: a hash of where they are used.
+//! Random numbers that are the same on all ranks and in all runs: a hash of where they are used.
 
 use crate::hash;
 
-/// Where the random numbers of a chunk come from.
+/// The seeds of a chunk's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub(super) struct Source {
-    /// For the signs of the rotation: the same for all chunks of a call.
+    /// Seed of the rotation's signs: the same for all chunks of a call.
     pub(super) signs: u32,
-    /// For the dither.
+    /// Seed of the dither.
     pub(super) dither: u32,
-    /// The rank, in whose order the dither is dealt.
+    /// The rank, which shifts its dither.
     pub(super) rank: u32,
 }
 
 impl Source {
-    /// That of the chunk whose first element is number `first` of call `call`.
+    /// The seeds of the chunk whose first element is number `first` of call `call`.
     pub(super) fn new(call: u64, first: u64, rank: u32) -> Self {
         Self { signs: hash::fold([call]) as u32, dither: hash::fold([call, first]) as u32, rank }
     }
@@ -28,8 +28,8 @@ pub(super) fn word(seed: u32, index: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// Four random numbers of 16 bits for each index, each in the lowest bits: those of [`word`], and
-/// those of one more round.
+/// Four random numbers of 16 bits for each index, each in the lowest bits: the halves of [`word`],
+/// and the halves after another round.
 #[inline(always)]
 pub(super) fn quarters(seed: u32, index: u32) -> [u32; 4] {
     let x = mixed(seed, index);
@@ -38,7 +38,7 @@ pub(super) fn quarters(seed: u32, index: u32) -> [u32; 4] {
     [x, x >> 16, y, y >> 16]
 }
 
-/// What [`word`] is before its last step.
+/// The state of [`word`] before its last step.
 #[inline(always)]
 fn mixed(seed: u32, index: u32) -> u32 {
     let mut x = seed.wrapping_add(index);

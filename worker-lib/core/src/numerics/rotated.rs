@@ -1,5 +1,5 @@
-//! Chunks in 8 bits, of each float type. They have ways of their own through the vector units: the
-//! room that they take would cost every other chunk some nanoseconds.
+//! Chunks in 8 bits, of each float type. They have separate functions for the vector units: their
+//! large arrays would cost every other chunk some nanoseconds.
 
 use std::cell::RefCell;
 

@@ -1,14 +1,14 @@
 //! The randomized Hadamard rotation: random signs, then sums of 128 elements each with all patterns
-//! of signs. What one element holds is then spread over 128, and what they hold is near to normal,
-//! whatever the elements were (Ailon, Chazelle, "The fast Johnson-Lindenstrauss transform", 2009;
-//! before quantizing gradients: Li et al., THC, NSDI'24).
+//! of signs. The value of one element is then spread over 128, and their distribution is nearly
+//! normal, whatever the elements were (Ailon, Chazelle, "The fast Johnson-Lindenstrauss transform",
+//! 2009; before quantizing gradients: Li et al., THC, NSDI'24).
 //!
-//! A chunk's elements are 128 rows; each column is rotated for itself, so that nothing moves
+//! A chunk's elements are 128 rows; each column is rotated by itself, so that no value moves
 //! between the lanes of a vector unit. Rows an eighth of a chunk or more apart are added up first,
-//! by whoever reads or makes the elements; those inside an eighth after that, here. Each of these
-//! passes keeps its elements in registers.
+//! by the code that reads or writes the elements; then this module adds up rows inside an eighth.
+//! Each of these passes keeps its elements in registers.
 //!
-//! Loops over [`WIDTH`] places hold all that is done to a place, and write to arrays of their own:
+//! Each loop over [`WIDTH`] places does everything for a place, and writes to a separate array:
 //! only such loops become vector instructions.
 
 #![expect(clippy::needless_range_loop, reason = "iterators do not vectorise here")]
@@ -21,7 +21,7 @@ use super::random::word;
 pub(super) const ROWS: usize = 4 * LANES_PER_BLOCK;
 /// Rows of an eighth of a chunk.
 const NEAR: usize = ROWS / 8;
-/// Places that are handled together: what the widest vector unit holds.
+/// Number of places that are processed together: the lanes of the widest vector unit.
 pub(super) const WIDTH: usize = 16;
 /// A chunk's elements, and room to read and write whole vectors at the end.
 pub(super) type Elements = [f32; 4 * MAX_LANES + WIDTH];
@@ -35,12 +35,12 @@ pub(super) struct Arrays {
     /// The bytes of a call's last elements, and of zeros behind them.
     padded: [u8; 16 * MAX_LANES],
     signs: [u32; MAX_LANES],
-    /// What the signs were drawn with.
+    /// The seed of the signs.
     drawn: Option<u32>,
 }
 
 impl Room {
-    /// None yet.
+    /// No room yet.
     pub(super) const NONE: Self = Self(None);
 
     /// The room, with the signs of that seed.
@@ -89,7 +89,7 @@ pub(super) fn hadamard<const N: usize>(mut x: [f32; N]) -> [f32; N] {
     x
 }
 
-/// `N` times [`WIDTH`] values: from `at` on, and then each time `apart` further.
+/// `N` vectors of [`WIDTH`] values: the first at `at`, each next one `apart` further.
 #[inline(always)]
 pub(super) fn vectors<T, const N: usize>(
     values: &[T],
@@ -98,7 +98,7 @@ pub(super) fn vectors<T, const N: usize>(
 ) -> [&[T; WIDTH]; N] {
     let Some(first) = values[at..].first_chunk() else { panic!("no vector at {at}") };
     let mut vectors = [first; N];
-    // Not `from_fn`: it is not inlined everywhere, and so not compiled for the vector unit.
+    // Not `from_fn`: it is not always inlined, and then not compiled for the vector unit.
     for (i, vector) in vectors.iter_mut().enumerate() {
         let at = at + i * apart;
         let Some(values) = values[at..].first_chunk() else { panic!("no vector at {at}") };
@@ -107,7 +107,7 @@ pub(super) fn vectors<T, const N: usize>(
     vectors
 }
 
-/// What some vectors hold at a place.
+/// The values of some vectors at a place.
 #[inline(always)]
 pub(super) fn column<const N: usize>(vectors: &[&[f32; WIDTH]; N], place: usize) -> [f32; N] {
     let mut column = [0f32; N];
@@ -142,15 +142,14 @@ pub(super) fn add_far(elements: &mut Elements, lanes: usize) {
     }
 }
 
-/// Adds up the rows inside each eighth of a chunk. What comes to lie behind the chunk's end means
-/// nothing.
+/// Adds up the rows inside each eighth of a chunk. Values behind the chunk's end are meaningless.
 #[inline(always)]
 pub(super) fn add_near(elements: &mut Elements, lanes: usize) {
     let columns = lanes / LANES_PER_BLOCK;
     for eighth in 0..8 {
         let eighth = &mut elements[eighth * NEAR * columns..][..NEAR * columns + WIDTH];
         for first in (0..columns).step_by(WIDTH) {
-            // Whole vectors, whatever is behind the columns: only that is fast.
+            // Process whole vectors, including values behind the columns: only that is fast.
             let rows = vectors::<_, NEAR>(eighth, first, columns);
             let mut sums = [[0f32; WIDTH]; NEAR];
             for place in 0..WIDTH {
@@ -162,7 +161,8 @@ pub(super) fn add_near(elements: &mut Elements, lanes: usize) {
             let [most @ .., last] = &sums;
             let held = (columns - first).min(WIDTH);
             if (WIDTH / 2..=WIDTH).contains(&columns) {
-                // What one writes behind its row, the next overwrites, or the last.
+                // Values that one row writes behind its end are overwritten by the next row, or by
+                // the last.
                 for (row, sums) in most.iter().enumerate() {
                     store(eighth, row * columns, sums);
                 }

@@ -1,4 +1,4 @@
-//! Floats in three lanes an element, in small sums: so many bits that tensors of very different
+//! Floats in three lanes an element, for small sums: enough bits that tensors of very different
 //! magnitudes lose none.
 
 use super::bytes::elements;
@@ -9,8 +9,8 @@ use super::format::{F32, Format, OneLane, power_of_two};
 pub(super) const LANES: usize = 3;
 
 impl Fixed {
-    /// Binary places of a three-lane integer: 94 - E - 3L. Exponents that no f32 has (a foreign
-    /// packet's) are bent to the nearest.
+    /// Binary places of a three-lane integer: 94 - E - 3L. Exponents that no f32 has (from a
+    /// foreign packet) are replaced by the nearest.
     #[inline(always)]
     fn triple_places(self, exponent: i32) -> i32 {
         94 - exponent.clamp(F32::MIN_EXPONENT, F32::BIAS) - 3 * self.growth
@@ -24,7 +24,7 @@ impl Fixed {
         last_place < largest.saturating_add(3 * self.growth - 94)
     }
 
-    /// Bits of a digit: those of a lane less those that a sum over all ranks needs.
+    /// Bits of a digit: a lane's bits minus the bits that a sum over all ranks needs.
     #[inline(always)]
     fn digit_bits(self) -> i32 {
         32 - self.growth
@@ -44,8 +44,8 @@ pub(super) fn encode<F: OneLane>(
     let bits = fixed.digit_bits();
     let (digit, below) = (power_of_two(bits), power_of_two(-bits));
     let mask = u32::MAX >> fixed.growth;
-    // An element within its exponent stays below; one beyond a wrong prediction must not leave the
-    // range of `nearest`.
+    // An element within its exponent stays below this; one that exceeds a wrong prediction must not
+    // leave the range of `nearest`.
     let limit = power_of_two(95 - 3 * fixed.growth) * (1.0 - f64::EPSILON / 2.0);
     let mut sum = 0u32;
     let used = src.len() / size_of::<F::Raw>() * LANES * 4;
@@ -53,14 +53,14 @@ pub(super) fn encode<F: OneLane>(
     for (bytes, raw) in
         front.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().zip(elements::<F::Raw>(src))
     {
-        // All of this is exact except the last rounding: 24 bits times powers of two, and
-        // multiples of what is taken off.
+        // All of this is exact except the last rounding: 24 bits times powers of two, minus
+        // multiples of them.
         let scaled = within(limit, F::widen(raw) * scale);
         let first = rounded(scaled * below * below);
         let rest = scaled - first * digit * digit;
         let second = rounded(rest * below);
         let third = nearest(rest - second * digit);
-        // The second and the third digit may be negative: borrow from the one above.
+        // The second and the third digit may be negative: borrow from the digit above.
         let second = nearest(second) + (third >> bits);
         let first = nearest(first) + (second >> bits);
         let lanes = [first as u32, second as u32 & mask, third as u32 & mask];
@@ -78,8 +78,8 @@ pub(super) fn encode<F: OneLane>(
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let (digit, divisor) = (power_of_two(fixed.digit_bits()), f64::from(fixed.divisor));
     let scale = power_of_two(-fixed.triple_places(exponent));
-    // Not an iterator: closures of this length are not inlined, and so not compiled for the vector
-    // unit.
+    // Not an iterator: closures of this length are not inlined, and then not compiled for the
+    // vector unit.
     for (bytes, lanes) in
         dst.chunks_exact_mut(size_of::<F::Raw>()).zip(payload.as_chunks::<{ 4 * LANES }>().0)
     {
@@ -89,7 +89,7 @@ pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, ds
     }
 }
 
-/// The integer that the lanes of a sum stand for, rounded to odd.
+/// The integer that the lanes of a sum encode, rounded to odd.
 #[inline(always)]
 fn added(a: i32, b: u32, c: u32, digit: f64) -> f64 {
     let (upper, rest) = exact_sum(f64::from(a) * digit * digit, f64::from(b) * digit);
@@ -110,7 +110,7 @@ fn divided(dividend: f64, divisor: f64) -> f64 {
     to_odd(quotient, remainder)
 }
 
-/// The nearest f64 to `a` + `b`, and what it is off by (Knuth's TwoSum).
+/// The nearest f64 to `a` + `b`, and its error (Knuth's TwoSum).
 #[inline(always)]
 fn exact_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
@@ -118,10 +118,10 @@ fn exact_sum(a: f64, b: f64) -> (f64, f64) {
     (sum, (a - (sum - of_b)) + (b - of_b))
 }
 
-/// The number of which `nearest` is the nearest f64, and which lies on the side of it that `rest`
-/// has the sign of: rounded to odd, which is towards zero, with the last bit set if anything is
-/// left. That is no tie, and on no boundary, of any narrower format, so it rounds to that as the
-/// number itself does. (Boldo, Melquiond: "When double rounding is odd", 2005.)
+/// The sum of `nearest` and `rest`, which is too small to change `nearest`, rounded to odd: towards
+/// zero, with the last bit set if it is not exact. The result is no tie, and on no boundary, of any
+/// narrower format, so it rounds to that format as the exact sum does. (Boldo, Melquiond: "When
+/// double rounding is odd", 2005.)
 #[inline(always)]
 fn to_odd(nearest: f64, rest: f64) -> f64 {
     let is_too_far = (rest < 0.0 && nearest > 0.0) || (rest > 0.0 && nearest < 0.0);

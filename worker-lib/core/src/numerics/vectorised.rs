@@ -1,7 +1,7 @@
 //! Loops for each vector unit.
 
-/// Compiles a function's body for each vector unit worth having, and picks one at run time. What is
-/// called must be inlined.
+/// Compiles a function's body for each vector unit worth having, and picks one at run time.
+/// Functions that it calls must be inlined.
 macro_rules! vectorised {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:expr;)*) => {$(
         #[multiversion::multiversion(targets(

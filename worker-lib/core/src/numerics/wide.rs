@@ -1,20 +1,20 @@
 //! Floats as whole multiples of their format's smallest number, in as many lanes as that takes:
 //! sums of elements of any magnitude lose nothing, and infinities and NaN stay where they are.
 //!
-//! This is for the few chunks of small calls that three lanes an element are too few for, so the
-//! code is simple rather than fast.
+//! Only a few chunks of small calls need more than three lanes an element, so the code is simple
+//! rather than fast.
 
 use super::bytes::elements;
 use super::fixed::Fixed;
 use super::format::OneLane;
 
-/// What an infinity, and its negative, add to an element's first lane. A NaN is both.
+/// The summands of an infinity, and of a negative one, in an element's first lane. A NaN has both.
 const INFINITY: u32 = 1 << 16;
 const NEGATIVE_INFINITY: u32 = 1;
 
 /// Digits of an element among ranks whose lanes have this room for sums, without the lane in front.
 const fn digits<F: OneLane>(fixed: Fixed) -> usize {
-    // Those of the largest number's integer, and the sign.
+    // Bits of the largest number's integer, and the sign.
     let bits = 2 * F::BIAS as u32 + F::MANTISSA_BITS + 1;
     bits.div_ceil(32 - fixed.growth as u32) as usize
 }
@@ -78,7 +78,7 @@ const fn sign<F: OneLane>() -> u64 {
     1 << (8 * size_of::<F::Raw>() - 1)
 }
 
-/// The first lane of an element that is no number.
+/// The first lane of an element that is not finite.
 fn not_finite<F: OneLane>(raw: F::Raw) -> u32 {
     let (bits, magnitude): (u64, u64) = (raw.into(), F::magnitude(raw).into());
     if magnitude > infinity::<F>() {
@@ -98,7 +98,7 @@ struct Integer([u32; WORDS]);
 const WORDS: usize = 11;
 
 impl Integer {
-    /// That of so many of the format's smallest numbers; `None` if the element is not finite.
+    /// The element as a multiple of the format's smallest number; `None` if it is not finite.
     fn of<F: OneLane>(raw: F::Raw) -> Option<Self> {
         let magnitude: u64 = F::magnitude(raw).into();
         if magnitude >= infinity::<F>() {
@@ -123,7 +123,7 @@ impl Integer {
         Self(words)
     }
 
-    /// It times 2^`bits`, which are up to 32, and `digit` more.
+    /// This number times 2^`bits`, where `bits` is up to 32, plus `digit`.
     fn followed_by(self, bits: u32, digit: u32) -> Self {
         let mut carry = u64::from(digit);
         Self(self.0.map(|word| {
@@ -146,14 +146,14 @@ impl Integer {
         (self.0[WORDS - 1] as i32) < 0
     }
 
-    /// The 32 bits from this one on.
+    /// The 32 bits from bit `bit` on.
     fn word(&self, bit: u32) -> u32 {
         let place = (bit / 32) as usize;
         let at = |place: usize| u64::from(self.0.get(place).copied().unwrap_or(0));
         ((at(place + 1) << 32 | at(place)) >> (bit % 32)) as u32
     }
 
-    /// Bits up to the highest that is set.
+    /// Number of bits up to the highest that is set.
     fn length(&self) -> u32 {
         let highest = self.0.iter().rposition(|word| *word > 0);
         highest.map_or(0, |place| 32 * place as u32 + 32 - self.0[place].leading_zeros())
@@ -165,19 +165,19 @@ impl Integer {
             && (bit.is_multiple_of(32) || self.word(32 * whole as u32) << (32 - bit % 32) == 0)
     }
 
-    /// So many of the format's smallest numbers, divided by `divisor`, rounded once to the nearest
-    /// element, ties to even.
+    /// This multiple of the format's smallest number, divided by `divisor`, rounded once to the
+    /// nearest element, ties to even.
     fn divided<F: OneLane>(self, divisor: u32) -> F::Raw {
         let sign = if self.is_negative() { sign::<F>() } else { 0 };
         let magnitude = if self.is_negative() { self.negated() } else { self };
-        // With 32 binary places, so that there is something to round, and a remainder.
+        // Divide with 32 binary places, for rounding, and keep the remainder.
         let (mut quotient, mut remainder) = (magnitude.followed_by(32, 0), 0);
         for word in quotient.0.iter_mut().rev() {
             let dividend = remainder << 32 | u64::from(*word);
             *word = (dividend / u64::from(divisor)) as u32;
             remainder = dividend % u64::from(divisor);
         }
-        // What does not fit into a mantissa goes.
+        // Bits that do not fit into a mantissa are dropped.
         let dropped = quotient.length().saturating_sub(F::MANTISSA_BITS + 1).max(32);
         let kept = u64::from(quotient.word(dropped));
         let is_half = quotient.word(dropped - 1) & 1 == 1;

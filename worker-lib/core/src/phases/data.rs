@@ -14,9 +14,9 @@ pub(crate) struct Data {
     chunks: usize,
     /// Chunks that are numbered, or never will be.
     passed: usize,
-    /// Of the next one, which goes in the wide form, the chunks that are numbered.
+    /// Number of wide chunks of the next data chunk that are numbered.
     wide: usize,
-    /// Chunks whose elements have no result yet, each of the wide form's by itself.
+    /// Chunks whose elements have no result yet; each wide chunk counts.
     left: usize,
 }
 
@@ -25,12 +25,12 @@ impl Data {
         Self { chunks, passed: 0, wide: 0, left: chunks }
     }
 
-    /// Whether all chunks that are to be sent are numbered.
+    /// Whether all chunks to be sent are numbered.
     pub fn is_numbered(&self) -> bool {
         self.passed == self.chunks
     }
 
-    /// Whether all results are here.
+    /// Whether all results have come.
     pub fn is_done(&self) -> bool {
         self.left == 0
     }
@@ -66,7 +66,7 @@ impl Data {
         Poll::Ready(None)
     }
 
-    /// The next of the chunks that the next data chunk takes in the wide form.
+    /// The next wide chunk of the next data chunk.
     fn next_wide(&mut self, elements: &Elements) -> Part {
         let part = Part::Wide(self.passed, self.wide);
         self.wide += 1;
@@ -78,7 +78,7 @@ impl Data {
         part
     }
 
-    /// Takes in the result of a chunk.
+    /// Decodes the result of a chunk.
     pub fn decode(
         &mut self,
         chunk: usize,
@@ -90,7 +90,7 @@ impl Data {
         self.pass();
     }
 
-    /// The same in the wide form.
+    /// Decodes the result of a wide chunk.
     pub fn decode_wide(
         &mut self,
         (chunk, place): (usize, usize),

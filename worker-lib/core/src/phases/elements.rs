@@ -10,18 +10,18 @@ use crate::call::{Call, Kind, Submission};
 use crate::numerics::Codec;
 use crate::shards;
 
-/// Chunks that memory needs to bring elements: encoding one takes less time than that.
+/// Number of chunks to prefetch ahead: encoding one takes less time than fetching it from memory.
 const AHEAD: usize = 4;
 
 /// See the module.
 pub(crate) struct Elements {
     buffer: Box<dyn Buffer>,
     codec: Codec,
-    /// Where chunks lie.
+    /// The places of chunks in the elements.
     layout: Layout,
-    /// Of a full chunk: the same in bytes, its lanes, the size of an element.
+    /// The size of a full chunk.
     full: Full,
-    /// Of chunks whose elements three lanes are too few for.
+    /// The wide form, for chunks whose elements need more than three lanes.
     wide: Option<Wide>,
     kind: Kind,
     /// The call's number, and this rank.
@@ -31,7 +31,7 @@ pub(crate) struct Elements {
     first: u64,
 }
 
-/// What all data chunks but the last are alike in.
+/// The common size of all data chunks except the last.
 struct Full {
     /// Bytes of its elements.
     len: usize,
@@ -40,15 +40,15 @@ struct Full {
     element: usize,
 }
 
-/// How the elements of a data chunk travel in the wide form: several chunks for one.
+/// The wide form of a data chunk's elements: several chunks for one.
 struct Wide {
     codec: Codec,
-    /// Bytes of the elements of a full one.
+    /// Bytes of the elements of a full wide chunk.
     len: usize,
 }
 
 impl Elements {
-    /// Those of a submission, in packets of up to `lanes` lanes, among `ranks` ranks.
+    /// The elements of a submission, in packets of up to `lanes` lanes, among `ranks` ranks.
     pub fn new(submission: Submission, rank: u32, ranks: u32, lanes: usize) -> Self {
         let Submission { number, call, codec, first, buffer } = submission;
         let len = codec.bytes_per_chunk(lanes);
@@ -66,17 +66,17 @@ impl Elements {
         Self { buffer, codec, layout, full, wide, kind: call.kind, call: number, rank, first }
     }
 
-    /// Their length in bytes.
+    /// Length of the elements in bytes.
     pub fn len(&self) -> usize {
         self.buffer.bytes().len()
     }
 
-    /// How many data chunks they are.
+    /// Number of data chunks.
     pub fn chunks(&self) -> usize {
         self.layout.chunks()
     }
 
-    /// For whom the result of a data chunk is.
+    /// The ranks that need the result of a data chunk.
     pub fn audience(&self, chunk: usize) -> Audience {
         match (self.kind, self.layout.owner(chunk)) {
             (Kind::ReduceScatter(_), Some(owner)) => Audience::One(owner),
@@ -102,24 +102,24 @@ impl Elements {
         self.codec.least_exponent(self.of(chunk))
     }
 
-    /// Chunks that the elements of a data chunk take in the wide form.
+    /// Number of wide chunks for the elements of a data chunk.
     pub fn wide_chunks(&self, chunk: usize) -> usize {
         self.wide.as_ref().map_or(0, |wide| self.range(chunk).len().div_ceil(wide.len))
     }
 
-    /// Lanes of one of these.
+    /// Lanes of a wide chunk.
     pub fn wide_lanes(&self, chunk: usize, place: usize) -> usize {
         let range = self.wide_range(chunk, place);
         self.wide.as_ref().map_or(0, |wide| wide.codec.lanes_for(range.len()))
     }
 
-    /// Writes this rank's share of one of these; the wrapping sum of its lanes.
+    /// Writes this rank's share of a wide chunk; returns the wrapping sum of its lanes.
     pub fn encode_wide(&self, chunk: usize, place: usize, payload: &mut [u8]) -> u32 {
         let elements = &self.buffer.bytes()[self.wide_range(chunk, place)];
         self.wide.as_ref().map_or(0, |wide| wide.codec.encode(elements, 0, payload))
     }
 
-    /// Overwrites its elements with their result. They have lost nothing.
+    /// Overwrites the elements of a wide chunk with their result. They have lost nothing.
     pub fn decode_wide(&mut self, chunk: usize, place: usize, payload: &[u8]) {
         let range = self.wide_range(chunk, place);
         if let Some((_, residual)) = self.buffer.residual_mut() {
@@ -149,7 +149,8 @@ impl Elements {
         self.codec(chunk).encode(self.of(chunk), exponent, payload)
     }
 
-    /// Overwrites a data chunk with its result. Before that, tells what its elements have lost.
+    /// Overwrites a data chunk with its result. Before that, computes the residuals of its
+    /// elements.
     pub fn decode(&mut self, chunk: usize, exponent: i32, payload: &[u8]) {
         let (range, codec) = (self.range(chunk), self.codec(chunk));
         if let Some((elements, residual)) = self.buffer.residual_mut() {
@@ -163,7 +164,7 @@ impl Elements {
         let range = self.range(chunk);
         let len = range.len();
         if let Some((_, residual)) = self.buffer.residual_mut() {
-            // Of zeros, or of what is not finite: it must not come back in later calls.
+            // The elements are zeros, or not finite: no residual must come back in later calls.
             residual[range.clone()].fill(0);
         }
         self.codec.fill_skipped(exponent, &mut self.buffer.bytes_mut()[range]);

@@ -1,9 +1,9 @@
 //! Exponents: the first phase of a float sum (rule 18.2).
 //!
-//! Its chunks bring the largest exponent over all ranks of each data chunk, one lane per data
-//! chunk. Where there is a wide form, each data chunk has one lane more, with the inverted bits of
-//! its smallest magnitude's exponent, which makes a minimum of a maximum. All ranks see the same
-//! ones, so all agree on what becomes of each data chunk, and on the number of every chunk.
+//! Its chunks compute the largest exponent of each data chunk over all ranks, one lane per data
+//! chunk. If there is a wide form, each data chunk has another lane with the inverted bits of its
+//! smallest magnitude's exponent: inverting turns a maximum into a minimum. All ranks get the same
+//! exponents, so they agree on how each data chunk is sent, and on the number of every chunk.
 
 use std::ops::Range;
 
@@ -13,12 +13,13 @@ use super::elements::Elements;
 use crate::numerics::Codec;
 use crate::numerics::exponent::{self, Way};
 
-/// See the module. Without chunks in calls that need no exponents.
+/// See the module. It has no chunks in calls that need no exponents.
 pub(crate) struct Exponents {
     codec: Codec,
-    /// One per data chunk: this rank's, then, once the result is here, that of all ranks.
+    /// The exponent of each data chunk: this rank's, and once the result has come, that of all
+    /// ranks.
     values: Vec<i32>,
-    /// The same of the smallest magnitudes above zero, inverted. Empty without a wide form.
+    /// The exponents of the smallest magnitudes above zero, inverted. Empty without a wide form.
     least: Vec<i32>,
     /// Data chunks whose exponents a full chunk holds.
     full: usize,
@@ -31,7 +32,7 @@ pub(crate) struct Exponents {
 }
 
 impl Exponents {
-    /// Those of so many data chunks of a codec, in chunks of up to `lanes` lanes.
+    /// The exponents of `data_chunks` data chunks of a codec, in chunks of up to `lanes` lanes.
     pub fn new(codec: Codec, data_chunks: usize, lanes: usize) -> Self {
         let data_chunks = if codec.uses_exponents() { data_chunks } else { 0 };
         let (least, full) =
@@ -47,17 +48,17 @@ impl Exponents {
         }
     }
 
-    /// How many chunks they are.
+    /// Number of exponent chunks.
     pub fn chunks(&self) -> usize {
         self.settled.len()
     }
 
-    /// Whether all chunks are numbered.
+    /// Whether all exponent chunks are numbered.
     pub fn are_numbered(&self) -> bool {
         self.numbered == self.settled.len()
     }
 
-    /// Whether all of them are those of all ranks.
+    /// Whether the exponents of all ranks are known for all data chunks.
     pub fn are_known(&self) -> bool {
         self.known == self.values.len()
     }
@@ -94,7 +95,7 @@ impl Exponents {
         Codec::exponents().encode(bytemuck::cast_slice(words), 0, payload)
     }
 
-    /// Takes in the result of a chunk.
+    /// Decodes the result of an exponent chunk.
     pub fn decode(&mut self, chunk: usize, payload: &[u8]) {
         let [values, least] = self.parts(chunk);
         let mut words = [0; MAX_LANES];
@@ -110,7 +111,7 @@ impl Exponents {
         }
     }
 
-    /// Takes in those of all ranks, at once.
+    /// Sets the exponents of all ranks at once.
     pub fn settle(&mut self, values: &[i32], least: &[i32]) {
         self.values.copy_from_slice(values);
         self.least.copy_from_slice(least);
@@ -118,27 +119,27 @@ impl Exponents {
         self.known = self.values.len();
     }
 
-    /// By data chunk.
+    /// The exponents, by data chunk.
     pub fn values(&self) -> &[i32] {
         &self.values
     }
 
-    /// Those of the smallest magnitudes above zero, inverted; none without a wide form.
+    /// The exponents of the smallest magnitudes above zero, inverted; none without a wide form.
     pub fn least(&self) -> &[i32] {
         &self.least
     }
 
-    /// That of a data chunk; 0 in calls that need none.
+    /// The exponent of a data chunk; 0 in calls that need none.
     pub fn of(&self, data: usize) -> i32 {
         self.values.get(data).copied().unwrap_or(0)
     }
 
-    /// Whether that of a data chunk is that of all ranks, or none is needed.
+    /// Whether the exponent of a data chunk is that of all ranks, or none is needed.
     pub fn is_known(&self, data: usize) -> bool {
         data < self.known || self.values.is_empty()
     }
 
-    /// What becomes of a data chunk, if its exponent is known.
+    /// How a data chunk is sent, if its exponent is known.
     pub fn way(&self, data: usize) -> Way {
         let least = self.least.get(data).map_or(exponent::ZERO, |least| inverted(*least));
         self.values.get(data).map_or(Way::Scaled, |largest| self.codec.way(*largest, least))
@@ -149,7 +150,7 @@ impl Exponents {
         chunk * self.full..((chunk + 1) * self.full).min(self.values.len())
     }
 
-    /// The values that a chunk holds: of all its data chunks, and of those that have a least one.
+    /// The values in a chunk: exponents of all its data chunks, and of those with a least exponent.
     fn parts(&self, chunk: usize) -> [Range<usize>; 2] {
         let range = self.range(chunk);
         let least = if self.least.is_empty() { 0..0 } else { range.clone() };
@@ -157,7 +158,8 @@ impl Exponents {
     }
 }
 
-/// An exponent such that the maximum is the least one, and back. One of zeros says nothing.
+/// An exponent inverted so that a maximum gives the least one, and back. The exponent of zeros
+/// stays.
 fn inverted(least: i32) -> i32 {
     if least == exponent::ZERO { least } else { !least }
 }

@@ -1,4 +1,4 @@
-//! Where a call's data chunks lie in its elements, and whose part they are.
+//! The places of a call's data chunks in its elements, and the rank whose part they belong to.
 //!
 //! Of a reduce-scatter and an all-gather each rank has a part, and the chunks of one part go to, or
 //! come from, one rank's link. So the order goes from part to part after each bundle (rule 17.9),
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Chunks of a call in their order.
 pub(crate) enum Layout {
-    /// As the elements are.
+    /// In the order of the elements.
     Straight {
         /// Bytes of the elements.
         len: usize,
@@ -19,16 +19,16 @@ pub(crate) enum Layout {
     Striped {
         /// Bytes of a full chunk.
         full: usize,
-        /// In the order of their chunks.
+        /// Runs in the order of their chunks.
         runs: Vec<Run>,
-        /// How many chunks there are.
+        /// Number of chunks.
         chunks: usize,
     },
 }
 
 /// Chunks of one part that follow each other.
 pub(crate) struct Run {
-    /// The first one's number.
+    /// Number of the first chunk.
     first: usize,
     bytes: Range<usize>,
     owner: u16,
@@ -55,7 +55,7 @@ impl Layout {
         Self::Striped { full, runs, chunks }
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
         match self {
             Self::Straight { len, full } => len.div_ceil(*full),
@@ -76,7 +76,7 @@ impl Layout {
         start..(start + full).min(bytes.end)
     }
 
-    /// The rank whose part a chunk is of.
+    /// The rank to whose part a chunk belongs.
     pub fn owner(&self, chunk: usize) -> Option<u16> {
         self.run(chunk).map(|run| run.owner)
     }

@@ -1,9 +1,9 @@
 //! The phases of a call, one file each.
 //!
-//! A float sum's are: [exponents], [speculation] if it is small, [data]. All others have data
-//! alone. Where the data plane does not check maxima, the [witnesses] of a phase's maxima follow
-//! it. A phase knows its own chunks, what is to be sent next of them, and what their results mean;
-//! `collective` puts them in order.
+//! The phases of a float sum are [exponents], [speculation] if it is small, and [data]. Other calls
+//! have only data. If the data plane does not check maxima, the [witnesses] of a phase's maxima
+//! follow it. A phase knows its own chunks, the next one to send, and the meaning of results;
+//! `collective` puts the phases in order.
 
 pub(crate) mod data;
 pub(crate) mod elements;

@@ -1,4 +1,4 @@
-//! What the exponents of a small call will be: those of the last call like it, as a rule.
+//! Predicts the exponents of a small call: usually they are those of the last similar call.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -10,19 +10,19 @@ use crate::numerics::exponent::{self, NON_FINITE, ZERO};
 /// Rule 20.9: different calls that are remembered. With their exponents, a megabyte.
 const MOST_CALLS: usize = 4096;
 
-/// What the last call of a kind tells of the next.
+/// The last call of a kind, from which the next is predicted.
 struct Past {
-    /// By data chunk, the exponent over all ranks.
+    /// The exponent over all ranks, by data chunk.
     exponents: Vec<i32>,
     /// The data chunks that are worth sending before their exponents are known, a bitmap.
     promising: u64,
 }
 
-/// Learns from results alone, in the order of the calls, and always before the next call begins. So
+/// Learns only from results, in the order of the calls, and always before the next call begins. So
 /// all ranks of a session know the same.
 #[derive(Default)]
 pub(crate) struct Predictor {
-    /// Not hashed with random keys, so that a simulation or a fuzzed input takes one way only.
+    /// Not hashed with random keys, so that simulations and fuzzed inputs are deterministic.
     calls: HashMap<Call, Past, BuildHasherDefault<DefaultHasher>>,
 }
 
@@ -47,8 +47,8 @@ impl Predictor {
             self.calls.clear();
         }
         let sent = exponents.iter().filter(|exponent| !exponent::is_marker(**exponent)).count();
-        // Most elements change their magnitude now and then, some at each call: then speculation is
-        // in vain.
+        // Magnitudes that change at each call make speculation useless; most change only now and
+        // then.
         let is_steady = 2 * predicted.count_ones() as usize >= sent;
         let promising =
             if is_steady { bits(exponents.iter().map(|&exponent| exponent != ZERO)) } else { 0 };

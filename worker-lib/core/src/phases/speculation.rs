@@ -1,15 +1,15 @@
 //! Speculative data chunks, in small float sums.
 //!
-//! The ranks must agree on exponents before they can add floats as integers: a round trip of its
-//! own, half of a small call's time. So the data chunks of small calls go along with the exponent
-//! chunk, each rank scaling with the exponents that it predicts (see `predictor`). The exponent
-//! chunk is a MAX of three words per data chunk: the rank's own exponent, its prediction, and the
-//! bits of its prediction inverted, which makes a minimum of a maximum. The result tells all ranks
-//! alike which predictions were the same everywhere, and true. (Where there is a wide form, the
-//! chunk has a fourth word, as `exponents` says.) A chunk that was sent with such a
-//! prediction is, lane by lane, the one that would have been sent later; its result counts. The
-//! results of others do not, and these chunks are sent again as if they had never been. So whatever
-//! is predicted, results have the same bits.
+//! The ranks must agree on exponents before they can add floats as integers. That takes a separate
+//! round trip, half of a small call's time. So the data chunks of small calls go together with the
+//! exponent chunk, and each rank scales with the exponents that it predicts (see `predictor`). The
+//! exponent chunk is a MAX of three words per data chunk: the rank's own exponent, its prediction,
+//! and the inverted bits of its prediction, which turn a maximum into a minimum. The result tells
+//! all ranks which predictions were the same everywhere, and true. (If there is a wide form, the
+//! chunk has a fourth word, as `exponents` says.) A chunk that was sent with such a prediction is,
+//! lane by lane, the chunk that would have been sent later; its result counts. Other results do
+//! not, and these chunks are sent again as new ones. So results have the same bits, whatever is
+//! predicted.
 
 use switchml_protocol::LANES_PER_BLOCK;
 
@@ -18,27 +18,26 @@ use super::exponents::Exponents;
 use crate::numerics::Codec;
 use crate::numerics::exponent::{Way, ZERO};
 
-/// Data chunks of the largest call in which any are speculative: 89 KB at 352 lanes, which a window
-/// at its start lets out at once. In larger calls a round trip matters less, and wrong predictions
-/// more.
+/// Data chunks of the largest call with speculative ones: 89 KB at 352 lanes, which the initial
+/// window lets out at once. In larger calls, a round trip matters less, and wrong predictions more.
 pub(crate) const MOST_CHUNKS: usize = 63;
-/// Lanes of an exponent chunk per data chunk, without that of its smallest magnitude.
+/// Lanes of an exponent chunk per data chunk, without the exponent of its smallest magnitude.
 const WORDS: usize = 3;
-/// With it.
+/// Lanes of an exponent chunk per data chunk, with that exponent.
 const MOST_WORDS: usize = WORDS + 1;
 
 /// See the module. Sets are bitmaps of data chunks.
 #[derive(Default)]
 pub(crate) struct Speculation {
-    /// By data chunk, the exponent that this rank predicts.
+    /// The exponents that this rank predicts, by data chunk.
     predicted: Vec<i32>,
-    /// Those that are sent: the same on all ranks.
+    /// The data chunks that are sent: the same on all ranks.
     sent: u64,
     /// Data chunks that are numbered, or are not in `sent`.
     passed: usize,
     /// Chunks that are numbered and have no result.
     left: usize,
-    /// Those whose prediction was the same on all ranks, and true: known with the exponents.
+    /// Data chunks whose prediction was the same on all ranks, and true: known with the exponents.
     right: u64,
     /// Results that came before the exponents.
     early: Vec<(usize, Vec<u8>)>,
@@ -62,8 +61,8 @@ impl Speculation {
         self.sent
     }
 
-    /// Those whose prediction was the same on all ranks, and true, whether they were sent or not.
-    /// Known with the exponents.
+    /// The data chunks whose prediction was the same on all ranks, and true, whether they were sent
+    /// or not. Known with the exponents.
     pub fn right(&self) -> u64 {
         self.right
     }
@@ -73,7 +72,7 @@ impl Speculation {
         self.passed == self.predicted.len()
     }
 
-    /// Whether nothing is under way.
+    /// Whether no speculative chunk is in flight.
     pub fn is_done(&self) -> bool {
         self.left == 0
     }
@@ -97,7 +96,7 @@ impl Speculation {
         chunk
     }
 
-    /// Takes in the result of a data chunk.
+    /// Decodes the result of a data chunk.
     pub fn decode(
         &mut self,
         chunk: usize,
@@ -117,7 +116,7 @@ impl Speculation {
     /// lanes.
     pub fn exponent_lanes(&self, exponents: &Exponents, first: usize) -> usize {
         let needed = words(exponents).next_multiple_of(LANES_PER_BLOCK);
-        // As long as the chunks that follow at once: packets of one length leave together.
+        // As long as the data chunks that follow at once: packets of one length leave together.
         if self.sent == 0 { needed } else { needed.max(first) }
     }
 
@@ -129,7 +128,7 @@ impl Speculation {
         let chunks = own.values().len();
         for (data, (&own, &predicted)) in own.values().iter().zip(&self.predicted).enumerate() {
             lanes[data] = own;
-            // Zeros are zeros at any scale: they leave it to the other ranks.
+            // Zeros are zeros at any scale: they leave the prediction to the other ranks.
             if own != ZERO {
                 lanes[chunks + data] = predicted;
                 lanes[2 * chunks + data] = !predicted;
@@ -173,7 +172,7 @@ fn words(exponents: &Exponents) -> usize {
     WORDS * exponents.values().len() + exponents.least().len()
 }
 
-/// A bitmap of what is true.
+/// A bitmap of the flags that are true.
 pub(crate) fn bits(flags: impl Iterator<Item = bool>) -> u64 {
     flags.enumerate().fold(0, |bits, (place, flag)| bits | u64::from(flag) << place)
 }

@@ -1,11 +1,11 @@
 //! Witnesses (rule 15.2): they prove maxima that came without a check word.
 //!
-//! A data plane that cannot sum a maximum's lanes hands it out unguarded: anything may have
-//! happened to a contribution, to the slot, or to the RESULT. It is the maximum nevertheless if it
-//! is no less than any rank's own lanes, if each lane is some rank's own, and if all ranks got the
-//! same one. The first each rank sees by itself, and refuses what is less. For the others it sends
-//! a chunk more, its witness: a digest of the maximum as it got it, and for each lane whether that
-//! is its own. Witnesses are summed, and sums have check words.
+//! A data plane that cannot sum a maximum's lanes sends it without a check word: a contribution,
+//! the slot or the RESULT may be damaged. The maximum is right if it is no less than any rank's own
+//! lanes, if each lane is some rank's own, and if all ranks got the same one. Each rank checks the
+//! first condition itself, and refuses a smaller maximum. For the other two it sends another chunk,
+//! its witness: a digest of the maximum that it got, and for each lane whether it is its own.
+//! Witnesses are summed, and sums have check words.
 
 use std::task::Poll;
 
@@ -19,7 +19,7 @@ const DIGEST: usize = 8;
 
 /// The witnesses of the maxima of one phase, by chunk. See the module.
 pub(crate) struct Witnesses {
-    /// From a maximum's result to that of its witnesses.
+    /// The witness of each maximum, from the maximum's result to the result of the witnesses.
     held: Vec<Option<Witness>>,
     /// Chunks that are numbered.
     numbered: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Witnesses {
 }
 
 impl Witnesses {
-    /// For so many maxima.
+    /// The witnesses of `maxima` maxima.
     pub fn new(maxima: usize) -> Self {
         Self { held: (0..maxima).map(|_| None).collect(), numbered: 0, left: maxima }
     }
@@ -43,7 +43,7 @@ impl Witnesses {
         self.left == 0
     }
 
-    /// The next chunk to send; pending until the maximum that it proves is here.
+    /// The next chunk to send; pending until the maximum that it proves has come.
     pub fn next(&mut self) -> Poll<Option<usize>> {
         match self.held.get(self.numbered) {
             None => Poll::Ready(None),
@@ -55,7 +55,7 @@ impl Witnesses {
         }
     }
 
-    /// Lanes of the witness of a maximum of so many lanes.
+    /// Lanes of the witness of a maximum of `maximum` lanes.
     pub const fn lanes(maximum: usize) -> usize {
         (DIGEST + maximum).div_ceil(4).next_multiple_of(LANES_PER_BLOCK)
     }
@@ -72,18 +72,18 @@ impl Witnesses {
         self.held[chunk].as_ref().map_or(0, |witness| witness.encode(payload))
     }
 
-    /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum of this chunk.
+    /// Whether the sum of the witnesses of all `ranks` ranks confirms the maximum of this chunk.
     pub fn decode(&mut self, chunk: usize, sum: &[u8], ranks: u32) -> bool {
         self.left -= 1;
         self.held[chunk].take().is_some_and(|witness| witness.is_borne_out(sum, ranks))
     }
 }
 
-/// What a rank has to say of one chunk's maximum.
+/// A rank's witness of one chunk's maximum.
 struct Witness {
     digest: u64,
-    /// A byte for each lane: 1 where the maximum is this rank's own. As many ranks as there are do
-    /// not carry into the next byte.
+    /// A byte for each lane: 1 if the maximum is this rank's own. There are too few ranks for a
+    /// carry into the next byte.
     own: Box<[u8]>,
 }
 

@@ -1,19 +1,19 @@
-//! What a session hears, and what it asks for.
+//! The events and actions of a session.
 
 use crate::engine::Failure;
 
-/// What has happened.
+/// An event for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The connection that [`Action::Connect`] asked for is there.
+    /// The connection that [`Action::Connect`] asked for was made.
     Connected,
-    /// It could not be made.
+    /// The connection could not be made.
     Unreachable(String),
     /// The request of the last [`Action::Send`] is answered, or never will be.
     Answered(Answer),
     /// The stream that a Join or Resume opened says something.
     Heard(News),
-    /// That stream has ended, or its connection broke.
+    /// The stream has ended, or its connection broke.
     Lost(String),
     /// The data path is open: it carries chunks of this many lanes.
     PathOpen {
@@ -26,7 +26,7 @@ pub enum Event {
     Failed {
         /// Why.
         failure: Failure,
-        /// For a [`Failure::Mismatch`]: number of the call that was refused, if it is known.
+        /// For a [`Failure::Mismatch`]: the number of the refused call, if it is known.
         call: Option<u64>,
     },
     /// The data path gets no results by multicast, only copies.
@@ -35,22 +35,22 @@ pub enum Event {
     Leave(Goodbye),
 }
 
-/// What the aggregator made of a request.
+/// The aggregator's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done. For Join and Resume: the stream is open.
+    /// The request succeeded. For Join and Resume: the stream is open.
     Done,
-    /// To [`Request::Unready`]: the ranks.
+    /// The ranks that are not ready, for [`Request::Unready`].
     Unready(Vec<u16>),
-    /// It is refused, for this reason.
+    /// The request was refused, for this reason.
     Refused(String),
     /// The aggregator does not know the job, or this rank in it.
     Unknown(String),
-    /// There will be none: the connection broke.
+    /// There will be no answer: the connection broke.
     Lost(String),
 }
 
-/// What the stream says.
+/// An event of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// These ranks have not joined yet.
@@ -67,18 +67,18 @@ pub enum News {
     },
     /// The job is over.
     Aborted {
-        /// What happened, and to whom.
+        /// The reason, with the ranks.
         reason: String,
         /// The ranks at fault.
         ranks: Vec<u16>,
-        /// What ranks called, if they made different calls.
+        /// The ranks' calls, if they made different ones.
         calls: Vec<MadeCall>,
     },
-    /// A rank has left in good order.
+    /// A rank has left normally.
     Left(u16),
     /// The aggregator wants to know which calls of this rank are in flight.
     CallsWanted,
-    /// It makes no sense.
+    /// The event makes no sense.
     Nonsense(String),
 }
 
@@ -87,38 +87,38 @@ pub enum News {
 pub struct MadeCall {
     /// The ranks that made it.
     pub ranks: Vec<u16>,
-    /// Its place among the calls of each of them; 1 is the first.
+    /// The number of the call among the calls of each of these ranks; 1 is the first.
     pub number: u64,
     /// The call in words, such as `all_reduce(sum, f32, 1000)`.
     pub call: String,
 }
 
-/// What a rank says when it leaves.
+/// A rank's message when it leaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Goodbye {
-    /// What went wrong; empty if nothing did.
+    /// The error; empty if there was none.
     pub error: String,
     /// The ranks that the error blames, if any.
     pub ranks: Vec<u16>,
 }
 
-/// What to do, in this order.
+/// An action for the driver; actions come in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Connect to the aggregator. What there is of an earlier connection is given up.
+    /// Connect to the aggregator. An earlier connection is abandoned.
     Connect,
-    /// Send a request over the connection. The one before, if it has no answer yet, is given up.
+    /// Send a request over the connection. An earlier one without an answer is abandoned.
     Send(Request),
     /// Open the data path.
     OpenPath,
-    /// The job has started: the data path may send chunks of so many lanes.
+    /// The job has started: the data path may send chunks.
     Start {
         /// Lanes of a full chunk.
         lanes: u16,
     },
     /// Have the data path say HELLO again, because a combiner may have forgotten the rank.
     SayHello,
-    /// The control plane has nothing to say on the failure of the data path: that is the reason.
+    /// The control plane cannot explain the failure of the data path: the failure is the reason.
     NoReason,
     /// The session is over: close the connection. Nothing follows.
     End(Ending),
@@ -142,9 +142,9 @@ pub enum Request {
     Unready,
     /// The calls of this rank that are in flight.
     ReportCalls {
-        /// Those up to this number.
+        /// Report the calls up to this number.
         last: u64,
-        /// The two ranks that the data plane has named; `None` from a rank that was asked.
+        /// The two ranks in the data plane's REJECT; `None` from a rank that was asked.
         named: Option<[u16; 2]>,
     },
     /// The rank gets no results by multicast.
@@ -168,14 +168,14 @@ pub enum Ending {
     NotReady(Vec<u16>),
     /// The job was aborted.
     Aborted {
-        /// What happened, and to whom.
+        /// The reason, with the ranks.
         reason: String,
         /// The ranks at fault.
         ranks: Vec<u16>,
     },
     /// Ranks made different calls.
     Mismatch {
-        /// All of it in one line.
+        /// The reason in one line.
         reason: String,
         /// Each call once, with the ranks that made it.
         calls: Vec<MadeCall>,
@@ -184,6 +184,6 @@ pub enum Ending {
     Lost(String),
     /// The connection broke, and what answers now does not know the job (rule 23.5).
     Forgotten(String),
-    /// The aggregator sent what makes no sense.
+    /// The aggregator sent an event that makes no sense.
     Nonsense(String),
 }

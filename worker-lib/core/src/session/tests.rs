@@ -22,7 +22,7 @@ impl Rank {
         std::iter::from_fn(|| self.session.next_action()).collect()
     }
 
-    /// What follows from an event.
+    /// The actions after an event.
     fn on(&mut self, event: Event) -> Vec<Action> {
         self.session.handle(self.now, event);
         self.actions()
@@ -44,7 +44,7 @@ impl Rank {
         self.on(Event::Lost("reset".to_owned()))
     }
 
-    /// What follows at the deadline, which is `wait` from now.
+    /// The actions at the deadline, which is `wait` from now.
     fn after(&mut self, wait: u64) -> Vec<Action> {
         assert_eq!(self.session.deadline(), Some(self.now + wait));
         self.session.on_timer(self.now + wait - 1);
@@ -212,7 +212,7 @@ fn a_rank_is_as_patient_with_a_queue_as_with_other_ranks() {
     assert_eq!(rank.hear(News::Started { lanes: 320 }), [Action::Start { lanes: 320 }]);
 }
 
-/// It would wait for nothing any more.
+/// The session would wait for nothing any more.
 #[test]
 fn an_answer_to_what_was_not_asked_ends_the_session() {
     let mut rank = Rank::running(true);
@@ -224,7 +224,7 @@ fn an_answer_to_what_was_not_asked_ends_the_session() {
     ));
 }
 
-/// Rule 23.8: what came while it stood still counts, whatever time it is.
+/// Rule 23.8: events that came while the rank was frozen count, however late it is.
 #[test]
 fn a_rank_that_stood_still_hears_what_came_meanwhile() {
     let mut rank = Rank::opening(false);
@@ -279,8 +279,8 @@ fn ranks_that_were_there_are_named_only_if_all_were() {
 fn ranks_that_are_not_ready_are_named() {
     let mut rank = Rank::ready();
     assert_eq!(rank.after(60 * SECOND), [send(Request::Unready)]);
-    // With an error: the job may have started meanwhile, and then a goodbye without one would only
-    // say that the rank makes no calls.
+    // The goodbye has an error: the job may have started meanwhile, and then a goodbye without one
+    // would only mean that the rank makes no more calls.
     let error = "the job did not start within 60 s".to_owned();
     let leaves = [send(Request::Leave(Goodbye { error, ranks: vec![1, 4] }))];
     assert_eq!(rank.answer(Answer::Unready(vec![1, 4])), leaves);
@@ -389,7 +389,7 @@ fn calls_are_reported_when_they_are_refused_and_when_they_are_wanted() {
     let mut rank = Rank::running(false);
     let refused = Request::ReportCalls { last: 7, named: Some([2, 0]) };
     assert_eq!(rank.fail(mismatch(), Some(7)), [send(refused)]);
-    // The second waits for the answer to the first, whatever that is.
+    // The second report waits for the answer to the first.
     assert_eq!(rank.hear(News::CallsWanted), []);
     let wanted = Request::ReportCalls { last: u64::MAX, named: None };
     assert_eq!(rank.answer(Answer::Lost("reset".to_owned())), [send(wanted)]);
@@ -410,7 +410,7 @@ fn an_aggregator_hears_of_a_group_that_is_not_heard() {
     assert_eq!(rank.answer(Answer::Done), []);
     assert_eq!(rank.hear(News::Started { lanes: 320 }), [Action::SayHello]);
 
-    // It finds out while nobody is there to tell.
+    // The rank finds out while it has no connection.
     let mut rank = Rank::running(true);
     rank.lose();
     assert_eq!(rank.on(Event::HearsNoGroup), []);
@@ -441,7 +441,7 @@ fn a_data_plane_that_may_be_gone_is_looked_for_once() {
     assert_eq!(rank.on(Event::Connected), [send(Request::Resume)]);
     assert_eq!(rank.after(SECOND), is_lost());
 
-    // Taken for dead, and told so.
+    // The rank was taken for dead, and is told so.
     let mut rank = Rank::running(false);
     rank.lose();
     rank.on(Event::Connected);
@@ -541,7 +541,7 @@ fn a_reason_may_come_after_the_connection_broke() {
     assert_eq!(rank.hear(aborted()), is_aborted());
 }
 
-/// A combiner that died for good: the root aborts the job, and nobody is left to say why.
+/// The combiner died and does not come back: the root aborts the job, and nobody can say why.
 #[test]
 fn where_no_reason_can_come_the_lost_aggregator_is_named() {
     let mut rank = Rank::running(true);
@@ -596,7 +596,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What was seen of a session that anything happens to.
+/// The observed behaviour of a session in a random history.
 #[derive(Default)]
 struct Seen {
     connects: u32,
@@ -606,7 +606,8 @@ struct Seen {
     /// A goodbye went out; over the latest connection.
     leaves: u32,
     ends: u32,
-    /// A connection was asked for and not heard of, a request sent and not answered.
+    /// Whether a connection was asked for without a result, or a request was sent without an
+    /// answer.
     awaits_connection: bool,
     awaits_answer: bool,
 }
@@ -655,7 +656,7 @@ impl Seen {
     }
 }
 
-/// Whether an event can happen: connections and answers come when they are asked for.
+/// Whether an event can happen: connections and answers come only after they were asked for.
 fn can_happen(event: &Event, seen: &Seen, session: &Session) -> bool {
     match event {
         Event::Connected | Event::Unreachable(_) => seen.awaits_connection,
@@ -670,8 +671,8 @@ fn can_happen(event: &Event, seen: &Seen, session: &Session) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Whatever happens, in any order: it ends once, asks for nothing out of order, and always
-    /// waits for something.
+    /// For any events in any order: the session ends once, asks for nothing out of order, and
+    /// always waits for something.
     #[test]
     fn whatever_happens(
         events in prop::collection::vec(prop_oneof![
@@ -711,7 +712,7 @@ proptest! {
                 || session.is_watched();
             prop_assert!(waits || seen.ends == 1, "it waits for nothing: {session:?}");
         }
-        // Who wants to leave has left a second later.
+        // A rank that wants to leave has left a second later.
         session.handle(now, Event::Leave(Goodbye::default()));
         step(&mut session, &mut seen);
         session.on_timer(now + SECOND);
@@ -720,7 +721,7 @@ proptest! {
         prop_assert_eq!(session.deadline(), None);
     }
 
-    /// What cannot happen does no harm either.
+    /// Impossible events do no harm either.
     #[test]
     fn whatever_is_made_up(events in prop::collection::vec(any_event(), 1..60)) {
         let mut session = Session::new(0, JOIN_TIMEOUT);

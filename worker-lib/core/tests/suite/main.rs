@@ -1,4 +1,4 @@
-//! What the worker computes and sends, without any I/O.
+//! What the worker computes and sends, without I/O.
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -1,8 +1,8 @@
-//! Ranks whose aggregator gives maxima without check words, as Tofino does: whatever becomes of a
+//! Ranks whose aggregator gives maxima without check words, as Tofino does: whatever happens to a
 //! maximum's packets, no rank returns a wrong result, and each call ends.
 //!
-//! The aggregator here is one that verifies nothing, in memory; time is virtual, and packets arrive
-//! at once.
+//! The aggregator here verifies nothing and runs in memory; time is virtual, and packets arrive at
+//! once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -29,22 +29,22 @@ const SLOTS: u16 = 16;
 const DEADLINE: Duration = Duration::from_secs(1);
 const LIMITS: Limits = Limits { deadline: DEADLINE, timeout: DEADLINE };
 
-/// What becomes of a packet's lanes, or of a slot's.
+/// Damage to the lanes of a packet or of a slot.
 #[derive(Clone, Debug)]
 enum Change {
-    /// These lanes become anything.
+    /// These lanes change to other values.
     Lanes(Vec<(usize, i32)>),
     /// These bits flip in all lanes.
     Bits(u32),
-    /// Nothing arrives from this lane on.
+    /// The lanes from this one on are lost.
     Tail(usize),
     /// All lanes get this value.
     All(i32),
-    /// It is taken for one of another slot.
+    /// The packet is taken for one of another slot.
     Slot(u16),
 }
 
-/// Where: in the packet of this number, of those that carry a maximum there.
+/// The place of a damage: the number of the packet there, among packets that carry a maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Contribution(u16, usize),
@@ -56,7 +56,7 @@ enum Place {
 struct Scenario {
     ranks: u16,
     call: Call,
-    /// What decides on the elements.
+    /// The seed of the elements.
     seed: u64,
     damage: Vec<(Place, Change)>,
 }
@@ -136,7 +136,7 @@ struct Damage {
 }
 
 impl Damage {
-    /// The next packet there, of `kind` of places and a rank.
+    /// Damages the next packet at a place, of `kind` of places and a rank.
     fn strike(&mut self, kind: u8, rank: u16, place: fn(u16, usize) -> Place, packet: &mut [u8]) {
         if Header::ref_from_prefix(packet).unwrap().0.op != Op::Max as u8 {
             return;
@@ -157,7 +157,7 @@ struct Round {
     seen: Ranks,
 }
 
-/// An aggregator that adds whatever comes, and sums no lanes.
+/// An aggregator that adds whatever comes, without check words.
 struct Aggregator {
     ranks: u16,
     checks_maxima: bool,
@@ -203,7 +203,7 @@ impl Aggregator {
         damage.strike(1, 0, |_, number| Place::Slot(number), &mut round.packet);
         let (result, payload) = Header::mut_from_prefix(&mut round.packet).unwrap();
         result.kind = Packet::Result as u8;
-        // What is damaged in a slot stays in it.
+        // Damage in a slot stays in that slot.
         result.slot.set(key.0);
         if result.op == Op::Max as u8 {
             let sum = <[U32]>::ref_from_bytes(payload)
@@ -293,7 +293,7 @@ impl Rank {
         self.failure.is_some() || self.data_path.is_idle()
     }
 
-    /// What it sends.
+    /// The packets of the rank's turn.
     fn turn(&mut self, now: u64) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         if let Err(TurnError::DataPath(failure)) =
@@ -304,13 +304,13 @@ impl Rank {
         packets
     }
 
-    /// Notes a failure, the first.
+    /// Notes the first failure.
     fn note(&mut self, outcome: Result<(), Failure>) {
         self.failure = self.failure.or(outcome.err());
     }
 }
 
-/// Runs the call: each rank's result, or why it has none.
+/// Runs the call. Returns each rank's result, or why it has none.
 fn run(
     scenario: &Scenario,
     checks_maxima: bool,
@@ -371,7 +371,7 @@ fn run(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Without damage, the bits are those that an aggregator gives which checks maxima.
+    /// Without damage, results are the same bits as from an aggregator that checks maxima.
     #[test]
     fn no_damage_makes_a_wrong_result(scenario in scenarios()) {
         let expected = run(&scenario, true, vec![]);
@@ -379,8 +379,8 @@ proptest! {
             prop_assert!(expected.is_ok());
             prop_assert_eq!(undamaged, expected);
         }
-        // Whoever's contribution is taken for one to another slot may make a call there that
-        // differs from the others'.
+        // A rank whose contribution is taken for one of another slot may look as if it made a
+        // different call there.
         let elsewhere = scenario.damage.iter().any(|(_, change)| matches!(change, Change::Slot(_)));
         for outcome in run(&scenario, false, scenario.damage.clone()) {
             match outcome {
@@ -407,7 +407,7 @@ fn in_vector(rank: u16, index: usize) -> f32 {
     }
 }
 
-/// The same of the vector `small_float_sum`.
+/// The element `index` of a rank in the vector `small_float_sum`.
 fn in_small_vector(rank: u16, index: usize) -> f32 {
     #[expect(clippy::approx_constant, reason = "it is what a user summed, not pi")]
     const FIRST: [[f32; 10]; 2] = [
@@ -436,7 +436,8 @@ fn of_session(frame: &[u8], fingerprint: U32, contributions: u32) -> Vec<u8> {
     packet
 }
 
-/// What data planes are tried with is what ranks send, and what ranks make of it is right.
+/// The vectors that data planes are tested with are what ranks send, and ranks get the right
+/// results from them.
 #[test]
 fn packets_are_those_of_the_vectors() {
     let (large, small) = (
@@ -469,9 +470,9 @@ fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, 
     let mut results = 0;
     for event in &vector.events {
         let Event::Step(step) = event else { continue };
-        // The last of the answers is that of a data plane that does not check maxima.
+        // The last answer is that of a data plane that does not check maxima.
         let answer = step.expected.last().and_then(|expected| expected.answer.as_ref());
-        // Nobody has lost anything here, and asks again.
+        // A step that sends a stored result again is skipped: no rank has lost anything here.
         if matches!(answer, Some(Answer::Port(..))) {
             continue;
         }

@@ -1,5 +1,5 @@
-//! What ranks send is what docs/protocol.md says that they do: the two calls there, byte by byte.
-//! The bytes come from a generator that shares no code.
+//! Ranks send exactly what docs/protocol.md shows: the two calls there, byte by byte. The bytes
+//! come from a generator that shares no code with the worker.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -43,9 +43,9 @@ impl Buffer for Tensor {
 
 struct Rank {
     data_path: DataPath,
-    /// Packets of its last turn that are not taken yet.
+    /// Packets of its last turn that were not taken yet.
     sent: VecDeque<Vec<u8>>,
-    /// Of the two calls.
+    /// The results of the two calls.
     results: [Arc<Mutex<Vec<u8>>>; 2],
 }
 
@@ -69,7 +69,7 @@ impl Rank {
         Self { data_path, sent: VecDeque::new(), results }
     }
 
-    /// The next packet that it sends.
+    /// The next packet that the rank sends.
     fn next(&mut self) -> Option<Vec<u8>> {
         if self.sent.is_empty() {
             let mut packets = Vec::new();
@@ -95,7 +95,7 @@ fn packets_are_those_of_the_specification() {
         }
         let rank = &mut ranks[usize::from(header.rank.get())];
         let packet = rank.next().expect("a packet");
-        // It is the sender's own.
+        // The aux is the sender's own choice.
         header.aux = Header::ref_from_prefix(&packet).unwrap().0.aux;
         assert_eq!(packet, expected, "{}", step.title);
         if let Some(answer) = &step.expected[0].answer {

@@ -1,34 +1,34 @@
 //! ncclCollNet, version 7.
 //!
-//! Version 8 has all-gather and reduce-scatter, too, and NCCL from 2.24 on calls those of a plugin
-//! with version 8 even if they are null. With version 7 it does without.
+//! Version 8 has all-gather and reduce-scatter, too. From NCCL 2.24 on, NCCL calls them on a plugin
+//! with version 8 even if they are null. With version 7 NCCL does not use them.
 
 use super::{Code, Logger};
 use std::ffi::{c_char, c_int, c_void};
 
-/// What NCCL asks of a device.
+/// The properties of a device that NCCL asks for.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Properties {
     /// The interface's name.
     pub name: *mut c_char,
-    /// Its PCI device in `/sys`; null for one without.
+    /// The interface's PCI device in `/sys`; null if it has none.
     pub pci_path: *mut c_char,
     /// A number that tells NICs apart.
     pub guid: u64,
     /// A set of kinds of memory.
     pub ptr_support: c_int,
-    /// In Mb/s.
+    /// Speed in Mb/s.
     pub speed: c_int,
     /// The NIC's port.
     pub port: c_int,
-    /// In us; 0 leaves it to NCCL.
+    /// Latency in us; 0 leaves it to NCCL.
     pub latency: f32,
-    /// How many groups it may have.
+    /// Most groups that the device may have.
     pub max_comms: c_int,
     /// Not used.
     pub max_recvs: c_int,
-    /// 0: the host does all.
+    /// 0: the host does all the work.
     pub device_type: c_int,
     /// 0: none.
     pub device_version: c_int,
@@ -68,17 +68,17 @@ type Close = unsafe extern "C" fn(*mut c_void) -> Code;
 pub struct CollNet {
     /// The network's name, for logs.
     pub name: *const c_char,
-    /// Once, before all others.
+    /// Called once, before all other functions.
     pub init: unsafe extern "C" fn(Option<Logger>) -> Code,
-    /// How many devices there are.
+    /// Writes the number of devices.
     pub devices: unsafe extern "C" fn(*mut c_int) -> Code,
-    /// What a device is like.
+    /// Writes the properties of a device.
     pub get_properties: unsafe extern "C" fn(c_int, *mut Properties) -> Code,
-    /// Writes what a group needs to find together into a handle.
+    /// Writes a handle with what the ranks of a group need to find each other.
     pub listen: Listen,
-    /// Makes a group of those whose handles these are.
+    /// Makes a group of the ranks with these handles.
     pub connect: Connect,
-    /// Whether it has a reduction of a type.
+    /// Writes whether there is a reduction for a type.
     pub reduce_support: unsafe extern "C" fn(c_int, c_int, *mut c_int) -> Code,
     /// Registers memory.
     pub reg_mr: Register,
@@ -88,9 +88,9 @@ pub struct CollNet {
     pub dereg_mr: unsafe extern "C" fn(*mut c_void, *mut c_void) -> Code,
     /// Begins an all-reduce.
     pub iallreduce: AllReduce,
-    /// Makes what a GPU's memory received visible.
+    /// Makes data visible that a GPU's memory has received.
     pub iflush: Flush,
-    /// Says whether a request is done.
+    /// Writes whether a request is done.
     pub test: unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_int) -> Code,
     /// Leaves a group.
     pub close_coll: Close,

@@ -3,13 +3,13 @@
 use super::{Code, Logger};
 use std::ffi::{c_char, c_int, c_void};
 
-/// What NCCL asks of a device.
+/// The properties of a device that NCCL asks for.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Properties {
     /// The interface's name.
     pub name: *mut c_char,
-    /// Its PCI device in `/sys`; null for one without.
+    /// The interface's PCI device in `/sys`; null if it has none.
     pub pci_path: *mut c_char,
     /// A number that tells NICs apart.
     pub guid: u64,
@@ -17,17 +17,17 @@ pub struct Properties {
     pub ptr_support: c_int,
     /// Whether a registration holds for all connections.
     pub reg_is_global: c_int,
-    /// In Mb/s.
+    /// Speed in Mb/s.
     pub speed: c_int,
     /// The NIC's port.
     pub port: c_int,
-    /// In us; 0 leaves it to NCCL.
+    /// Latency in us; 0 leaves it to NCCL.
     pub latency: f32,
-    /// How many connections it may have.
+    /// Most connections that the device may have.
     pub max_comms: c_int,
-    /// How many receives one call may post.
+    /// Most receives that one call may post.
     pub max_recvs: c_int,
-    /// 0: the host does all.
+    /// 0: the host does all the work.
     pub device_type: c_int,
     /// 0: none.
     pub device_version: c_int,
@@ -79,17 +79,17 @@ type Close = unsafe extern "C" fn(*mut c_void) -> Code;
 pub struct Net {
     /// The network's name, for logs.
     pub name: *const c_char,
-    /// Once, before all others.
+    /// Called once, before all other functions.
     pub init: unsafe extern "C" fn(Option<Logger>) -> Code,
-    /// How many devices there are.
+    /// Writes the number of devices.
     pub devices: unsafe extern "C" fn(*mut c_int) -> Code,
-    /// What a device is like.
+    /// Writes the properties of a device.
     pub get_properties: unsafe extern "C" fn(c_int, *mut Properties) -> Code,
-    /// Opens a port, and writes where it is into a handle.
+    /// Opens a port, and writes its address into a handle.
     pub listen: Listen,
     /// Connects to a handle; null until it is connected.
     pub connect: Connect,
-    /// Takes a connection; null until one is there.
+    /// Accepts a connection; null until there is one.
     pub accept: Accept,
     /// Registers memory.
     pub reg_mr: Register,
@@ -101,9 +101,9 @@ pub struct Net {
     pub isend: Send,
     /// Begins to receive.
     pub irecv: Receive,
-    /// Makes what a GPU's memory received visible.
+    /// Makes data visible that a GPU's memory has received.
     pub iflush: Flush,
-    /// Goes on with a request, and says whether it is done.
+    /// Continues a request, and writes whether it is done.
     pub test: unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_int) -> Code,
     /// Closes a sender.
     pub close_send: Close,
@@ -111,10 +111,10 @@ pub struct Net {
     pub close_recv: Close,
     /// Closes a port.
     pub close_listen: Close,
-    /// For devices that do the network themselves.
+    /// Used by devices that do the networking themselves.
     pub get_device_mr:
         Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> Code>,
-    /// For devices that do the network themselves.
+    /// Used by devices that do the networking themselves.
     pub irecv_consumed: Option<unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> Code>,
 }
 

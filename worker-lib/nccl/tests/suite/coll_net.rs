@@ -34,7 +34,7 @@ fn harness(folder: &Path) -> PathBuf {
     program
 }
 
-/// Runs the program on all hosts to its good end; what each rank said.
+/// Runs the program successfully on all hosts. Returns the output of each rank.
 fn run(what: &str) -> Vec<String> {
     let rack = Rack::new(RackOptions { workers: RANKS, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
@@ -45,9 +45,9 @@ fn run(what: &str) -> Vec<String> {
         command.arg("libnccl-net-switchml.so").arg(&folder);
         command.args([rank.to_string(), RANKS.to_string(), what.to_owned()]);
         command.env("LD_LIBRARY_PATH", &folder).env("SWITCHML_AGGREGATOR", aggregator.control());
-        // Those of GPUs, not of the hosts that NCCL's groups are made of.
+        // Settings of the GPUs' job, not of the hosts that NCCL's groups are made of.
         command.env("RANK", "9").env("WORLD_SIZE", "2").env("SWITCHML_JOB", "another");
-        // Other tests set it in this process.
+        // Other tests set this variable in this process.
         command.env_remove("NCCL_SOCKET_IFNAME");
         rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
     };
@@ -60,8 +60,8 @@ fn run(what: &str) -> Vec<String> {
     processes.into_iter().enumerate().map(finish).collect()
 }
 
-/// Two communicators, each with calls of all types in flight, apart and in place, summed up by the
-/// program's own arithmetic.
+/// Two communicators, each with calls of all types in flight, out of place and in place; the
+/// program checks the sums with its own arithmetic.
 #[test]
 fn sums_of_many_steps() {
     if !can_build_racks("sums_of_many_steps") {
@@ -73,7 +73,7 @@ fn sums_of_many_steps() {
     }
 }
 
-/// Each of these ranks' logs names that one.
+/// Each of these logs names this rank.
 fn expect_named<'a>(said: impl IntoIterator<Item = &'a String>, rank: usize) {
     let (begin, name) = ("WARN NET/switchml: ", format!("rank {rank} "));
     for said in said {
@@ -82,7 +82,7 @@ fn expect_named<'a>(said: impl IntoIterator<Item = &'a String>, rank: usize) {
     }
 }
 
-/// NCCL frees a call's memory when it is aborted, so the library must have let go of it.
+/// NCCL frees a call's memory when it is aborted, so the library must not use it any more.
 #[test]
 fn a_rank_that_is_aborted_gives_memory_back_and_is_named() {
     if !can_build_racks("a_rank_that_is_aborted_gives_memory_back_and_is_named") {

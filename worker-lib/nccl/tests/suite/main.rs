@@ -1,4 +1,4 @@
-//! The plugin as NCCL finds it: a library that is opened at run time.
+//! Tests the plugin as NCCL uses it: a library that is opened at run time.
 //!
 //! | module | what it holds |
 //! | --- | --- |

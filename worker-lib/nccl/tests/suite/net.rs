@@ -1,4 +1,4 @@
-//! Drives the library as NCCL does: opened at run time, by its table alone.
+//! Drives the library like NCCL: opened at run time, only through its table.
 
 use nccl_net_switchml::abi::net::{Net, Properties};
 use nccl_net_switchml::abi::{
@@ -25,10 +25,10 @@ fn table() -> &'static Net {
         let library = Box::leak(Box::new(library.unwrap()));
         // SAFETY: the symbol is such a table.
         let table = unsafe { *library.get::<&'static Net>(b"ncclNetPlugin_v8\0").unwrap() };
-        // SAFETY: the library has not read the environment yet, and this program reads it by the
-        // standard library alone, which locks it.
+        // SAFETY: the library has not read the environment yet, and this program reads it only with
+        // the standard library, which locks it.
         unsafe { std::env::set_var("NCCL_SOCKET_IFNAME", "=lo") };
-        // SAFETY: as NCCL calls it.
+        // SAFETY: called like NCCL does.
         assert_eq!(unsafe { (table.init)(Some(logger())) }, SUCCESS);
         table
     })
@@ -45,7 +45,7 @@ unsafe extern "C" fn log(
     format: *const c_char,
     line: *const c_char,
 ) {
-    // SAFETY: strings of the library's.
+    // SAFETY: the strings are the library's.
     let (format, line) = unsafe { (CStr::from_ptr(format), CStr::from_ptr(line)) };
     let (format, line) = (format.to_str().unwrap(), line.to_str().unwrap());
     LOGGED.lock().unwrap().push(format!("{level} {}", format.replace("%s", line)));
@@ -53,12 +53,12 @@ unsafe extern "C" fn log(
 
 /// `log` as NCCL's logger, which takes any values after the format.
 fn logger() -> Logger {
-    // SAFETY: on the processors that this runs on a call with one value passes it in the same
-    // place, whether or not the function takes more.
+    // SAFETY: on the processors that this runs on, one variadic value is passed in the same place
+    // as a fixed parameter.
     unsafe { std::mem::transmute(log as *const ()) }
 }
 
-/// Whether a line begins and ends so.
+/// Whether a line with this begin and end was logged.
 fn was_logged(begin: &str, end: &str) -> bool {
     let lines = LOGGED.lock().unwrap();
     lines.iter().any(|line| line.starts_with(begin) && line.ends_with(end))
@@ -250,8 +250,8 @@ fn a_peer_that_goes_in_mid_message_is_an_error_on_either_side() {
     );
 }
 
-/// As in NCCL, which has several steps of many buffers under way in each direction, and asks for
-/// the newest first at times.
+/// Has many messages in flight, like NCCL, which has several steps of many buffers in each
+/// direction, and sometimes tests the newest first.
 #[test]
 fn many_messages_are_under_way_at_once() {
     const MESSAGES: usize = 500;
@@ -333,12 +333,12 @@ fn strangers_are_turned_away_and_the_rank_gets_in() {
     let net = table();
     let mut handle = [0_u8; HANDLE_BYTES];
     let (mut listener, mut link) = (null_mut(), null_mut::<c_void>());
-    // SAFETY: as NCCL calls them.
+    // SAFETY: called like NCCL does.
     unsafe {
         let at = handle.as_mut_ptr().cast();
         assert_eq!((net.listen)(0, at, &raw mut listener), SUCCESS);
         let port = u16::from_be_bytes([handle[17], handle[18]]);
-        // More than it listens to at once, and none says a word.
+        // More connections than the port serves at once, and none sends anything.
         let silent: Vec<_> =
             (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
         let mut wrong = handle;

@@ -37,15 +37,16 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     except Error as error:
         raise backend_error(error) from None
     see_through_holders()
-    # A destroyed group leaves its keys behind. The next group of that name needs others, and all
-    # ranks have counted the same number of attempts.
+    # A destroyed group leaves its keys behind. The next group of that name needs other keys, and
+    # all ranks have counted the same number of attempts.
     attempt = parent.add(f"attempts/{rank}", 1)
     store = dist.PrefixStore(f"{NAME}/{attempt}", parent)
     fallback = os.environ.get("SWITCHML_FALLBACK", "")
     if fallback not in ("", "gloo"):
         raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; set it to gloo, or leave it out")
     aggregator, known_by, job = _meet(store, rank, size)
-    # The first group tells at once what is wrong. To fall back all must know before the first call.
+    # The first group reports at once what is wrong. For a fallback, all ranks must know before the
+    # first call.
     at_once = fallback or not dist.is_initialized()
     limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
 
@@ -76,7 +77,7 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
             if not fallback:
                 raise backend_error(error) from None
             failure = str(error)
-    # All or none.
+    # All ranks fall back, or none.
     reasons = _failures(store, rank, size, failure) if fallback else {}
     gloo = gloo_group(dist.PrefixStore("gloo", store), rank, size, timeout, aggregator)
     if not reasons:
@@ -117,7 +118,7 @@ def correct_what_is_recorded() -> None:
     def corrected(*arguments: Any, **named: Any) -> Any:
         made = make(*arguments, **named)
         group, world = made[0], distributed_c10d._world
-        # Ranks that are not in the group have something else.
+        # Ranks that are not in the group have another object.
         if isinstance(group, dist.ProcessGroup):
             name, store = world.pg_map[group]
             if _fell_back(group, name):
@@ -139,7 +140,7 @@ def heed_set_timeouts() -> None:
         ours = group_of(group) if isinstance(group, dist.ProcessGroup) else None
         if ours is not None:
             ours.set_timeout(timeout)
-        # Its own for another type of device; without any it warns.
+        # Torch's own function serves other types of device; without any it warns.
         if ours is None or len(backends_of(group)) > 1:
             set_timeout(timeout, group)
 

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Work
 
 from ._elements import overwrite, plain
 
-# Of the types that averages are made of. Sums of narrow ones would overflow, so they are in int64.
+# Integer types that averages exist for. Sums of narrow types would overflow, so they use int64.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -27,13 +27,13 @@ class Delegated:
     def __init__(self, name: str, arguments: tuple[Any, ...], rank: int, ranks: int) -> None:
         options = next((argument for argument in arguments if hasattr(argument, "reduceOp")), None)
         is_average = options is not None and options.reduceOp.op == dist.ReduceOp.AVG
-        # The options of a call that is to be a sum, and then divided.
+        # The options of a call that runs as a sum, and is then divided.
         is_average = is_average and all(map(_is_dense, tensors_in(arguments)))
         self._averaging = options if is_average else None
-        # Other ranks than the root have what Gloo needed on the way.
+        # Ranks other than the root hold intermediate values of Gloo.
         self._has_result = getattr(self._averaging, "rootRank", rank) == rank
         self._ranks = ranks
-        # What results are wanted in, and what Gloo has them in.
+        # Pairs of the tensor that wants a result, and the tensor in which Gloo has it.
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._is_taken = False
         self._lock = threading.Lock()

@@ -29,16 +29,16 @@ class ErrorFeedback:
         module = model.module if isinstance(model, DistributedDataParallel) else model
         self._shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
-        # By parameter; parts of `_buckets`, as soon as there is a bucket of them.
+        # Residuals by parameter; parts of `_buckets` as soon as the parameter is in a bucket.
         self._residuals: dict[str, torch.Tensor] = {}
-        # By the names of a bucket's parameters.
+        # Residuals by the names of a bucket's parameters.
         self._buckets: dict[tuple[str, ...], torch.Tensor] = {}
 
     def of(self, bucket: dist.GradBucket) -> torch.Tensor:
         """The residuals of a bucket's gradients, flat as they are, in place."""
         names = tuple(self._name(parameter) for parameter in bucket.parameters())
         if names not in self._buckets:
-            # Parameters move to it from other buckets, which are no more.
+            # Parameters move to this bucket from other buckets, which no longer exist.
             self._buckets = {
                 others: flat
                 for others, flat in self._buckets.items()

@@ -29,7 +29,7 @@ def gloo_group(
 
 def set_timeout(group: Backend, timeout: timedelta) -> None:
     """Has a Gloo group's later calls wait so long."""
-    # Its name before torch 2.14.
+    # The second name is the one before torch 2.14.
     (getattr(group, "set_timeout", None) or group._set_default_timeout)(timeout)
 
 
@@ -46,7 +46,7 @@ def _address_towards(*places: str) -> str | None:
         for family, kind, protocol, _, there in found:
             with socket.socket(family, kind, protocol) as route:
                 try:
-                    # Nothing is sent.
+                    # This sends nothing: it only looks up the route.
                     route.connect(there)
                 except OSError:
                     continue

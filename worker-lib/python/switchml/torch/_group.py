@@ -29,7 +29,7 @@ from ._work import CallWork, GlooWork, backend_error
 
 log = logging.getLogger("switchml.torch")
 
-# A call, and what to do once it is over.
+# A call, and a function to run once it is over.
 Started = tuple[Handle, Callable[[], None]]
 
 # Makes a group of ranks that meet in a store: rank, number of ranks, and timeout.
@@ -41,20 +41,21 @@ _OPS = {
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.MIN: "min",
 }
-# Bytes of a whole from which on it is gathered in the network. Gloo is as fast with less, and a job
-# at the aggregator is more than a few sizes or objects are worth.
+# Tensors of this many bytes or more are gathered in the network. Gloo is as fast with smaller ones,
+# and a job at the aggregator is not worth it for a few sizes or objects.
 _LEAST_GATHERED = 1 << 16
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# Those that calls in the network tell apart.
+# The types that calls in the network tell apart.
 _TYPES = (*_FLOATS, torch.int32, torch.int64)
-# Seconds that calls in flight get when a program ends, which nobody waits for any more.
+# Seconds that calls in flight get when a program ends, since nobody waits for them any more.
 _FAREWELL = 5.0
 
 
 class Group(Base):
     """A process group: a job at the aggregator, and Gloo for what that does not do."""
 
-    # Torch's C++ looks up here what a backend can do. Where it finds nothing, it recurses for ever.
+    # Torch's C++ looks up here what a backend supports. If an attribute is missing, it recurses for
+    # ever.
     supports_splitting = True
     supports_coalescing = False
     supports_shrinking = False
@@ -73,21 +74,22 @@ class Group(Base):
         make: Make,
     ) -> None:
         super().__init__(rank, size)
-        # All-gathers are a job of their own: they fill the way from the aggregator, and
-        # reduce-scatters the way to it, so that both at once take no longer than one.
+        # All-gathers have their own job: they fill the path from the aggregator, and
+        # reduce-scatters the path to it, so that both together take no longer than one of them.
         self._membership, self._gathering = memberships
-        # With more methods than torch's types know.
+        # Any, because Gloo has more methods than torch's types declare.
         self._gloo: Any = gloo
         self._options = Options(NAME, timeout)
         self._make = make
-        # By name: torch asks for each type of device.
+        # Parts by name: torch asks for each type of device.
         self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.
         self._completions = CallThread("completions")
         # Makes calls that have to wait until the job is joined, or until elements arrive from a
-        # GPU, and those behind them, because their order counts. It exists from the first one on.
+        # GPU, and calls behind these, because their order counts. The thread starts with the first
+        # of them.
         self._calls: CallThread | None = None
-        # Whether calls have been made in the network. That is so on all ranks or on none.
+        # Whether calls have been made in the network. It is the same on all ranks.
         self._is_used = self._membership.is_joined()
         self._delegated: set[str] = set()
         self._scratch = Scratch()
@@ -100,7 +102,7 @@ class Group(Base):
         # Callbacks make calls, too, on threads of their own.
         self._lock = threading.Lock()
         self._closed = False
-        # A fork has neither its threads nor Gloo's.
+        # The process that made the group: a fork has neither its threads nor Gloo's.
         self._process = os.getpid()
         # A thread that returns from a wait needs the interpreter.
         atexit.register(self._end_with_program)
@@ -108,7 +110,7 @@ class Group(Base):
     def name(self) -> str:
         return NAME
 
-    # What torch asks some versions of its own backends for.
+    # The name that some versions of torch ask their own backends for.
     getBackendName = name
 
     @property
@@ -125,7 +127,7 @@ class Group(Base):
         tensors = behind(tensors)
         op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
         if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
-            # The two have options of different types.
+            # The two calls have options of different types.
             return self._delegate(name, tensors, *([] if opts is None else [opts]))
         return self._start(
             "all_reduce", tensors, lambda there: [self._reduce(tensor, op) for tensor in there]
@@ -146,7 +148,7 @@ class Group(Base):
             return [(start(given[0], "avg", bits, *given[1:]), lambda: None)]
 
         work = self._start("all_reduce", tensors, average)
-        # Hooks call this, and DDP waits for what they make of the future.
+        # Hooks call this, and DDP waits for the futures that they derive from this one.
         work.raise_after_backward()
         return work
 
@@ -166,7 +168,7 @@ class Group(Base):
             call.fits(self.size()) and _is_scattered(call.part, op) for call in calls
         ):
             return self._delegate(name, outputs, given, opts)
-        # What is given is not to be changed.
+        # The inputs must not change.
         with torch.inference_mode():
             copies = [call.copied(self._scratch) for call in calls]
 
@@ -207,7 +209,7 @@ class Group(Base):
         return self._start("all_gather", wholes, start, self._gathering, results, take)
 
     def barrier(self, opts: Any = None) -> Work:
-        # Wherever torch makes tensors by default.
+        # The device is given, since torch may make tensors elsewhere by default.
         token = torch.zeros(1, dtype=torch.int32, device="cpu")
         return self._start("barrier", [token], lambda there: [self._reduce(there[0], "sum")])
 
@@ -257,8 +259,8 @@ class Group(Base):
         self._closed = True
         atexit.unregister(self._end_with_program)
         if sys.exc_info()[0] is not None:
-            # It is destroyed because something failed: nobody waits for these calls any more, and
-            # other ranks may never make them.
+            # The group is destroyed because something failed: nobody waits for these calls any
+            # more, and other ranks may never make them.
             self._give_up()
         for thread in self._threads():
             thread.close()
@@ -404,7 +406,7 @@ class Group(Base):
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
         self._check_process()
         self._note(name)
-        # First: if that fails, Gloo is not to be left with a call that never ends.
+        # This comes first: if it fails, Gloo must not be left with a call that never ends.
         made = None if name in ("send", "recv", "recv_anysource") else self._announce()
         delegated = Delegated(name, behind(arguments), self.rank(), self.size())
         work = delegated.start(method_of(self._gloo, name), **named)
@@ -418,7 +420,7 @@ class Group(Base):
         at once that ranks make different calls.
         """
         if not self._is_used:
-            # Few groups make such calls alone, and they would join a job for that.
+            # Few groups make only such calls, and this would make them join a job.
             self._sequence += 1
             return None
         return self._start(
@@ -455,7 +457,7 @@ def _gathering(name: str) -> Callable[..., Work]:
     return method
 
 
-# Whatever else this version of torch has.
+# Other methods that this version of torch may have.
 _OTHERS: dict[Callable[[str], Callable[..., Any]], tuple[str, ...]] = {
     _scattering: (
         "reduce_scatter",

@@ -51,7 +51,7 @@ def fixed8_feedback_hook(
     if backend is None:
         return _averaged(state.process_group, bucket)
     residual = state.of(bucket)
-    # Other types would round what is added; in 8 bits f32 takes no more packets.
+    # Other types would round the added residual; in 8 bits f32 takes no more packets.
     wanted = gradients.float().add_(residual)
     averaged = backend.average_in_bits(8, wanted, residual).get_future()
     return averaged.then(lambda future: gradients.copy_(future.value()[0]))
@@ -76,7 +76,7 @@ def _backend_for(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Gr
 def _averaged(
     group: dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    # Not above: torch imports this module before it is complete.
+    # Imported here and not above: torch imports this module before it is complete.
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     return allreduce_hook(group or dist.group.WORLD, bucket)

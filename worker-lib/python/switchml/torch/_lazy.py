@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import torch
 
-# Kernels are there as long as this is.
+# The kernels exist as long as this object.
 _LIBRARY = torch.library.Library("c10d", "IMPL")
 
 

@@ -6,7 +6,7 @@ from typing import Any, Callable
 from .._communicator import Communicator
 from .._error import Error
 
-# Of a job that was never joined.
+# Statistics of a job that was never joined.
 _NO_CALLS: dict[str, Any] = {
     "calls": 0,
     "bytes": 0,
@@ -29,15 +29,16 @@ class Membership:
     """
 
     def __init__(self, join: Callable[[Callable[[], bool]], Communicator]) -> None:
-        # It asks now and then whether it is still to go on.
+        # The function that joins. It asks now and then whether to continue.
         self._join = join
         self._communicator: Communicator | None = None
-        # Ranks that could not join have not made the call that the others may have made, so they
-        # do not try again. This is no exception: one that is kept keeps whatever is in its
-        # traceback's frames, such as Gloo, whose threads must not outlive the group.
+        # The failure to join. Ranks that could not join have not made the call that the others may
+        # have made, so they do not try again. This is no exception object: that would keep
+        # everything in its traceback's frames, such as Gloo, whose threads must not outlive the
+        # group.
         self._failed: tuple[str, list[int]] | None = None
         self._is_given_up = False
-        # Seconds that calls wait for late ranks, if that was changed.
+        # Seconds that calls wait for late ranks, if it was changed.
         self._timeout: float | None = None
         self._lock = threading.Lock()
 

@@ -84,7 +84,7 @@ class Parted:
 class Scratch:
     """Memory that calls use one after the other. New memory costs more than to copy into it."""
 
-    # Calls in flight are few, and the memory of more of them is not worth keeping.
+    # Few calls are in flight, and memory for more of them is not worth keeping.
     _MOST = 2
 
     def __init__(self) -> None:
@@ -126,5 +126,5 @@ def as_words(flat: torch.Tensor, ranks: int) -> torch.Tensor | None:
 def _copy(tensor: torch.Tensor, values: torch.Tensor) -> None:
     overwrite(tensor, values)
     if tensor.device.type in STREAMS:
-        # Any stream may use it then.
+        # After this, any stream may use the tensor.
         STREAMS[tensor.device.type].current_stream(tensor.device).synchronize()

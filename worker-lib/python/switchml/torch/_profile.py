@@ -18,7 +18,7 @@ class Span:
             return
         self._end = torch.futures.Future()
         with torch.autograd.profiler.record_function(f"{NAME}:{name}") as record:
-            # The one way in which torch lets Python end an event on another thread.
+            # This is the only way in torch for Python to end an event on another thread.
             record._call_end_callbacks_on_future(self._end)
 
     def end(self) -> None:

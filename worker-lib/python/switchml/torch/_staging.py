@@ -7,7 +7,7 @@ import torch
 
 from ._elements import overwrite
 
-# The devices that are served so, and what has their streams.
+# The supported devices, and the module with their streams.
 STREAMS: dict[str, ModuleType | Any] = {"cuda": torch.cuda}
 
 
@@ -23,7 +23,7 @@ class Staged:
         device = tensor.device
         streams = STREAMS[device.type]
         self._tensor, self._device = tensor.detach(), device
-        # Torch keeps pinned memory for the next one of its size.
+        # Torch keeps pinned memory for the next tensor of this size.
         self.host = torch.empty(
             tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=device.type != "cpu"
         )
@@ -31,7 +31,7 @@ class Staged:
         stream.wait_stream(streams.current_stream(device))
         with streams.stream(stream):
             self.host.copy_(self._tensor, non_blocking=True)
-        # A thread that waits for it sleeps.
+        # With `blocking`, a thread that waits for the event sleeps.
         self._event = streams.Event(blocking=True)
         self._event.record(stream)
 

@@ -28,7 +28,7 @@ class CallThread:
         self._closed = False
         # Functions that were given and have not returned.
         self._open = 0
-        # Nothing may come to the queue behind its end.
+        # Guards the queue: nothing may follow its end.
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
         self._thread.start()
@@ -60,7 +60,7 @@ class CallThread:
         while (item := self._todo.get()) is not None:
             run, failed = item
             try:
-                # It may write to any tensor then.
+                # In this mode the function may write to any tensor.
                 with torch.inference_mode():
                     run()
             except Exception as error:
@@ -68,7 +68,7 @@ class CallThread:
             with self._changed:
                 self._open -= 1
                 self._changed.notify_all()
-            # Else it would keep tensors until the next one comes.
+            # Otherwise the names would keep tensors until the next item comes.
             del item, run, failed
 
 
@@ -79,17 +79,18 @@ class CallbackThreads:
     takes longer than PATIENCE, another thread goes on with the next.
     """
 
-    # Seconds. Few callbacks take this long, and those that wait for a call wait longer anyway.
+    # Seconds that a callback may take before the next one starts. Few take this long, and those
+    # that wait for a call wait longer anyway.
     PATIENCE = 0.001
-    # Idle threads: one takes the next callback, and one looks how long that takes.
+    # Idle threads: one takes the next callback, and one watches how long that takes.
     IDLE = 2
 
     def __init__(self) -> None:
         self._begin()
         # A thread that returns from a wait needs the interpreter. Groups are closed before this
-        # is, because they are registered later; that ends what callbacks wait for.
+        # runs, because they are registered later; closing them ends the waits of callbacks.
         atexit.register(self._close)
-        # A fork has none of the threads.
+        # A fork has none of these threads.
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
@@ -127,7 +128,7 @@ class CallbackThreads:
                 with self._changed:
                     if self._current is run:
                         self._current = None
-            # Else it would keep tensors until the next one comes.
+            # Otherwise the name would keep tensors until the next callback comes.
             del run
 
     def _next(self) -> Callable[[], None] | None:
@@ -142,7 +143,7 @@ class CallbackThreads:
                 self._changed.wait(patience if self._todo else None)
             self._idle -= 1
             self._current, self._started = self._todo.popleft(), time.monotonic()
-            # Somebody must look how long it takes.
+            # A thread must watch how long the callback takes.
             if self._idle == 0:
                 self._start_thread()
             elif self._todo:
@@ -162,5 +163,5 @@ class CallbackThreads:
             thread.join()
 
 
-# One for all groups: a callback of one may wait for a call of another.
+# One object serves all groups: a callback of one group may wait for a call of another.
 CALLBACKS = CallbackThreads()

@@ -26,14 +26,14 @@ from torch._C._distributed_c10d import Backend
 from .._error import Error
 from ._threads import NAME
 
-# The oldest torch that this is tested with, and the first whose C++ calls Python by itself.
+# The oldest torch that this module is tested with, and the first whose C++ calls Python by itself.
 OLDEST = "2.4"
 WITHOUT_COMPILER = "2.14"
 
 # Whether a process group in Python is itself a `Backend`.
 IS_BACKEND = torch.__version__ >= WITHOUT_COMPILER
 
-# What trampoline.cpp offers instead.
+# Methods that trampoline.cpp offers instead.
 _NOT_OFFERED = (
     "allreduce_sparse",
     "allgather_into_tensor_coalesced",
@@ -59,7 +59,7 @@ class PlainBase:
 
 Base: Any = Backend if IS_BACKEND else PlainBase
 
-# Their name before torch 2.6.
+# The second name is the one before torch 2.6.
 Options: Any = getattr(Backend, "Options", None) or dist.ProcessGroup.Options
 
 
@@ -109,7 +109,7 @@ def _command() -> list[str]:
     bring them along.
     """
     folder = Path(torch.__file__).parent
-    # Types of pybind11 are torch's own only if these are the same.
+    # Types of pybind11 are torch's own only if these settings are the same.
     abi = [
         f'-DPYBIND11_{name}="{value}"'
         for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
@@ -143,7 +143,7 @@ def _compiled(command: list[str]) -> Path:
     )
     folder = _cache()
     library = folder / f"trampoline-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
-    # Of many ranks on a host one compiles, and the others wait for it.
+    # Of the ranks on a host, one compiles the library and the others wait for it.
     with open(library.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():

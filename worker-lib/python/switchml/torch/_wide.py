@@ -17,7 +17,7 @@ from ._elements import plain
 
 Started = tuple[Handle, Callable[[], torch.Tensor]]
 
-# The key of every NaN, for which nothing else is used.
+# The key of every NaN; no other value has it.
 _NAN = 2**63 - 1
 
 
@@ -51,7 +51,7 @@ def extremum(communicator: Communicator, tensor: torch.Tensor, op: str) -> Start
     high = (keys >> 32).to(torch.int32)
     largest = high.clone()
     communicator.all_reduce(largest, "max")
-    # In the order of signed words, like the upper ones.
+    # The lower words in the order of signed words, like the upper ones.
     low = ((keys & 0xFFFFFFFF) - 2**31).to(torch.int32)
     low[high != largest] = -(2**31)
     handle = communicator.all_reduce_start(low, "max")
@@ -65,7 +65,7 @@ def _keys(tensor: torch.Tensor, op: str) -> torch.Tensor:
     """
     words = plain(tensor).view(torch.int64)
     if tensor.dtype == torch.float64:
-        # A negative float's magnitude falls as its integer rises: invert all but the sign.
+        # A negative float's magnitude falls as its integer rises: invert all bits except the sign.
         words = words ^ (words >> 63 & _NAN)
     if op == "min":
         words = ~words

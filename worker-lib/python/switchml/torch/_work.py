@@ -18,7 +18,7 @@ from ._threads import CALLBACKS, NAME
 # Longer waits overflow, in Python's locks and in C++.
 _LONGEST = timedelta(days=36_500)
 
-# What torch's holder of a Python Work answers by itself, and wrongly.
+# Methods that torch's holder of a Python Work answers by itself, and wrongly.
 _NOT_FORWARDED = (
     "is_completed",
     "is_success",
@@ -70,7 +70,7 @@ class HeldWork(Work):
         raise NotImplementedError
 
 
-# Where Python is when DDP's C++ calls, and torch's hooks for DDP.
+# Modules of the Python caller when DDP's C++ calls: autograd, and torch's hooks for DDP.
 _DDP = ("torch.autograd", "torch.distributed.algorithms.ddp_comm_hooks")
 
 
@@ -79,7 +79,7 @@ def _is_called_by_ddp() -> bool:
 
     Others, such as torchft's hook, may handle errors in a callback.
     """
-    # There is no caller in Python on a thread of autograd's own.
+    # On a thread of autograd's own, there is no caller in Python.
     caller = sys._getframe(1).f_back
     return caller is None or caller.f_globals["__name__"].startswith(_DDP)
 
@@ -103,10 +103,10 @@ def _forwarding(name: str, original: Callable[[Work], Any]) -> Callable[[Work], 
 def _held_by(work: Work) -> HeldWork | None:
     _asker.asks, _asker.found = True, None
     try:
-        # Of all that reaches what is held, this alone has no effect.
+        # Of all methods that reach the held work, only this one has no effect.
         work.get_future()
     except RuntimeError:
-        # Not all of torch's own works have one.
+        # Not all of torch's own works have a future.
         pass
     finally:
         _asker.asks = False
@@ -125,10 +125,10 @@ class CallWork(HeldWork):
         self._over = threading.Event()
         self._error: Exception | None = None
         self._finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(tensors))
-        # An exception raised in a callback also reaches C++, where DDP waits. One by
-        # `set_exception` reaches Python only, and makes DDP crash.
+        # An exception raised in a callback also reaches C++, where DDP waits. An exception by
+        # `set_exception` reaches only Python, and makes DDP crash.
         self._future = self._finished.then(self._result)
-        # Whether anybody may have attached callbacks to it.
+        # Whether callbacks may be attached to the future.
         self._shared = False
         self._lock = threading.Lock()
 
@@ -163,7 +163,7 @@ class CallWork(HeldWork):
         if self._error:
             raise self._error
         if self._shared:
-            # Who has waited finds the future done.
+            # After a wait, the future must be done.
             self._future.wait()
         return True
 
@@ -198,7 +198,7 @@ class GlooWork(HeldWork):
     ) -> None:
         super().__init__()
         self._work, self._tensors, self._delegated, self._made = work, tensors, delegated, made
-        # Whether anybody has the future.
+        # Whether a caller has the future.
         self._shared = False
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
@@ -261,7 +261,7 @@ class GlooWork(HeldWork):
         try:
             self._delegated.take()
         except Error:
-            # It is for those who wait.
+            # The error is raised in `wait`.
             pass
         return True
 
@@ -274,7 +274,7 @@ class GlooWork(HeldWork):
         try:
             return self._work.exception()
         except TypeError:
-            # An older torch cannot make a Python object of one, nor of its absence.
+            # An older torch cannot convert the exception to a Python object, nor its absence.
             return self._raised() if self.is_completed() else None
 
     def _raised(self) -> Exception | None:

@@ -1,7 +1,7 @@
-// A backend of torch.distributed whose methods are those of a Python object, for a torch that calls
-// no backends written in Python. It decides nothing: what torch asks for goes to Python as it is.
+// A backend of torch.distributed that calls the methods of a Python object, for versions of torch
+// that cannot call backends written in Python. It decides nothing: calls go to Python unchanged.
 //
-// Functions without `override` are those that not every torch from 2.4 on has.
+// Functions without `override` do not exist in every torch from 2.4 on.
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
@@ -19,7 +19,7 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
-// A Python object that threads without the interpreter's lock may let go.
+// A Python object that threads without the interpreter's lock may release.
 class Held {
   public:
     explicit Held(py::object object) : object_(std::move(object)) {}
@@ -27,7 +27,7 @@ class Held {
     Held& operator=(const Held&) = delete;
 
     ~Held() {
-        // No object can be released in an interpreter that is no more.
+        // No object can be released once the interpreter has ended.
         if (!Py_IsInitialized()) {
             object_.release();
             return;
@@ -42,7 +42,7 @@ class Held {
     Result call(const char* name, Arguments&&... arguments) const {
         py::gil_scoped_acquire lock;
         py::object result = object_.attr(name)(std::forward<Arguments>(arguments)...);
-        // Else the caller would have an object without the lock.
+        // Otherwise the caller would have an object without the lock.
         static_assert(!std::is_base_of_v<py::handle, Result>);
         if constexpr (!std::is_void_v<Result>) return result.cast<Result>();
     }
@@ -82,7 +82,7 @@ class PythonBackend : public Backend {
     PythonBackend(py::object group, int rank, int size)
         : Backend(rank, size), held_(std::move(group)) {}
 
-    // Older versions of torch do not shut down what they destroy.
+    // Older versions of torch do not shut down groups that they destroy.
     ~PythonBackend() override {
         if (!Py_IsInitialized()) return;
         try {
@@ -205,12 +205,12 @@ class PythonBackend : public Backend {
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-    // What the base class is called in Python.
+    // Declares the base class to Python.
     py::module_::import("torch._C._distributed_c10d");
     py::class_<PythonBackend, c10::intrusive_ptr<PythonBackend>, Backend>(module, "PythonBackend")
         .def(py::init<py::object, int, int>())
         .def_property_readonly("python", &PythonBackend::object);
-    // Methods of torch's own backends that it does not offer in Python.
+    // Methods of torch's own backends that torch does not offer in Python.
     using Unlocked = py::call_guard<py::gil_scoped_release>;
     module.def(
         "allreduce_sparse",

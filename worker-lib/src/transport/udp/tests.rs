@@ -25,7 +25,8 @@ fn pair_over(ip: IpAddr, group: Option<SocketAddrV4>) -> (UdpSocket, Udp, Waker)
     (aggregator, udp, waker)
 }
 
-/// Sends packets of these sizes, each filled with its number, and returns what the other side gets.
+/// Sends packets of these sizes, each filled with its number, and returns the packets that the
+/// other side gets.
 fn sent(ip: IpAddr, sizes: &[usize]) -> Vec<(usize, u8)> {
     let (aggregator, mut udp, _) = pair_over(ip, None);
     for (number, size) in sizes.iter().enumerate() {
@@ -46,14 +47,14 @@ fn sent(ip: IpAddr, sizes: &[usize]) -> Vec<(usize, u8)> {
 
 #[test]
 fn packets_arrive_whole_and_in_order_however_they_are_batched() {
-    // More than a batch; not more than a default socket buffer holds.
+    // More than a batch, but not more than a default socket buffer holds.
     let many = vec![1440; 60];
     for sizes in [
         &[32][..],
         &many,
         // A shorter one ends a batch, a longer one starts another.
         &[1440, 1440, 160, 160, 160, 1440, 32, 3104, 3104, 32, 32, 32, 1440, 32],
-        // The most that loopback's MTU of 65,536 bytes takes over IPv6.
+        // The largest packet that loopback's MTU of 65,536 bytes takes over IPv6.
         &[65_488, 1],
     ] {
         let expected: Vec<_> =
@@ -80,7 +81,7 @@ fn a_batch_is_one_run_of_equal_packets() {
     assert!(!batch.has_room(0, 9), "behind a shorter one");
 }
 
-/// What the transport gets within a while: packets and whether they met congestion.
+/// The packets that the transport gets within a while, and whether they met congestion.
 fn received(udp: &mut Udp, count: usize) -> Vec<(Vec<u8>, bool)> {
     let begin = Instant::now();
     let mut packets = Vec::new();
@@ -111,7 +112,7 @@ fn replies_and_congestion_marks() {
     }
 }
 
-/// Packets that come merged are told apart, and strangers kept out.
+/// Merged packets are split again, and packets from other addresses are not received.
 #[test]
 fn superpackets_over_ipv6_come_apart_and_strangers_do_not_come() {
     let (aggregator, mut udp, _) = pair_over(EITHER[1], None);
@@ -147,7 +148,7 @@ fn the_group_is_heard_from_the_aggregator_alone() {
     }
     assert_eq!(received(&mut udp, 1), [(b"result".to_vec(), false)]);
     assert_eq!(udp.foreign(), 2);
-    // The data socket is connected: the kernel keeps strangers out.
+    // The data socket is connected: the kernel drops packets from other addresses.
     let own = udp.data.socket.local_addr().unwrap().as_socket().unwrap();
     stranger.send_to(b"foreign", own).unwrap();
     namesake.send_to(b"foreign", own).unwrap();
@@ -212,7 +213,7 @@ fn loopback_takes_large_packets() {
     // The loopback interface's MTU is 65536 bytes, more than a datagram can have.
     assert_eq!(udp.largest_packet(), 65_507);
     let (_aggregator, over_ipv6, _) = pair_over(EITHER[1], None);
-    // Less 40 bytes of IP and 8 of UDP.
+    // The MTU less 40 bytes of IP and 8 of UDP.
     assert_eq!(over_ipv6.largest_packet(), 65_488);
     // 45 packets of 1440 bytes are 64,800, 21 of 3104 are 65,184.
     assert_eq!((udp.batch(1440), udp.batch(3104), udp.batch(65_507)), (45, 21, 1));

@@ -13,7 +13,7 @@ fn a_goal_is_missed_when_the_better_quartile_misses_it_too() {
     assert_eq!(goal(Limit::AtMost(0.5), 0.4, 0.5, 0.6), Verdict::Met);
     assert_eq!(goal(Limit::AtMost(0.5), 0.4, 0.6, 0.7), Verdict::WithinSpread);
     assert_eq!(goal(Limit::AtMost(0.5), 0.51, 0.6, 0.7), Verdict::Missed);
-    // What is not a number keeps no promise.
+    // NaN meets no goal.
     assert_eq!(goal(Limit::AtLeast(2.0), f64::NAN, f64::NAN, f64::NAN), Verdict::Missed);
 }
 

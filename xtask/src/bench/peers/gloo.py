@@ -69,7 +69,7 @@ def measure(rank, ranks, copies, count, warmup, iters, broadcast):
 
 def main():
     rank, ranks, rendezvous, commands = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    # As torchrun has it.
+    # One thread, as with torchrun.
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     with open(commands) as lines:

@@ -12,7 +12,7 @@ use std::{
 use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Namespace};
 
-/// Without any other package.
+/// A script that needs no other package.
 const ARRAYS: &str = "\
 from array import array
 from switchml import Communicator
@@ -22,7 +22,7 @@ with Communicator() as communicator:
 assert numbers == array('f', [3, 5] * 5000), numbers
 ";
 
-/// With torch, which finds the backend by itself.
+/// A script for torch, which finds the backend by itself.
 const TENSORS: &str = "\
 import sys, torch
 import torch.distributed as dist
@@ -34,10 +34,11 @@ assert torch.equal(tensor, torch.tensor([3.0, 5.0]).repeat(5000)), tensor
 dist.destroy_process_group()
 ";
 
-/// Far longer than importing torch takes on a busy machine.
+/// Far longer than importing torch takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Fails unless the wheel works in an environment with nothing else, and beside the newest torch.
+/// Fails unless the wheel works in an otherwise empty environment, and together with the newest
+/// torch.
 pub fn run(wheel: &Path) -> Result<()> {
     let folder = cargo::target_folder()?.join("package-check-wheel");
     succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
@@ -55,7 +56,7 @@ pub fn run(wheel: &Path) -> Result<()> {
     fs::remove_dir_all(&ranks.folder).context("cannot clean up")
 }
 
-/// The daemon that Debian packages contain.
+/// The binaries of the Debian packages.
 fn binaries() -> Result<Binaries> {
     let mut daemon = build::command("build", build::AMD64)?;
     succeed(daemon.args(["--bins", "-p", "switchml-userspace"]))?;
@@ -68,19 +69,20 @@ fn binaries() -> Result<Binaries> {
     })
 }
 
-/// An environment of Python.
+/// A Python environment for the ranks.
 struct Ranks {
     folder: PathBuf,
     python: PathBuf,
 }
 
 impl Ranks {
-    /// Runs a script as both ranks of a job. Its arguments are a file that is not there yet, and
+    /// Runs a script as both ranks of a job. Its arguments are a file that does not exist yet, and
     /// the rank.
     fn run(&self, script: &str, host: &Namespace, aggregator: &Aggregator) -> Result<()> {
         let start = |rank: &str| {
             let mut command = Command::new(&self.python);
-            // Not where a folder is called as the package.
+            // In a folder without a subfolder of the package's name, which Python would import
+            // instead.
             command.current_dir(&self.folder).args(["-c", script]);
             command.arg(self.folder.join("store")).arg(rank).env("RANK", rank);
             command.env("WORLD_SIZE", "2").env("SWITCHML_JOB", "wheel");
@@ -94,7 +96,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// Lets it find what is installed in another one, after its own.
+    /// Makes the packages of another environment available, after its own.
     fn add_packages_of(&self, other: &Path) -> Result<()> {
         let packages = |python: &Path| {
             let code = "import sysconfig; print(sysconfig.get_path('purelib'))";

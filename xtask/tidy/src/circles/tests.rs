@@ -26,7 +26,7 @@ fn three_modules_in_a_circle() {
         }
         mod e { use super::{a, b}; }";
     assert_eq!(findings(text), [circle(2, "a -> b -> d -> a")]);
-    // The same without one of the imports.
+    // Without one of the imports there is no circle.
     assert_eq!(findings(&text.replace("crate::a::A", "1")), [""; 0]);
 }
 

@@ -1,4 +1,4 @@
-//! Numbers, slots and addresses of a job, and jobs for which there are none.
+//! Numbers, slots and addresses of a job, and jobs that get none.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn a_job_has_a_shard_for_each_data_thread() {
         ),
         "{effects:?}"
     );
-    // Either port carries a part of every sum.
+    // Each port carries a part of every sum.
     let effects = table.lose_port(7, "it is gone");
     assert!(
         matches!(
@@ -70,8 +70,8 @@ fn numbers(effects: &[Effect]) -> Vec<u16> {
 #[test]
 fn further_data_threads_leave_a_number_for_every_job() {
     let mut table = Table::new(Limits { shards: 512, max_jobs: 256, ..LIMITS }, None, 1);
-    // 8 threads each: 7 further numbers, of which there are 256. The 37th job finds 4, and makes 4
-    // threads of them.
+    // 8 threads each need 7 of the 256 further numbers. The 37th job finds 4 of them, and gets 4
+    // threads.
     let counts: Vec<_> = (0..256)
         .map(|job| numbers(&table.join(&threaded(&job.to_string(), 0, 1, 8)).unwrap().1))
         .inspect(|numbers| {
@@ -115,7 +115,7 @@ fn a_job_without_a_number_is_refused_to_all_its_ranks_at_once() {
     assert_eq!(effects, told.chain(ended).collect::<Vec<_>>());
     assert_eq!(table.list().len(), MAX_JOBS);
     assert_eq!(table.disconnect(streams[0]), []);
-    // Where memory is what is short, more of it helps.
+    // If memory is short, more slots help.
     let mut small = Table::new(Limits { shards: 1, ..LIMITS }, None, 1);
     join_all(&mut small, "first", 1);
     let (streams, effects) = join_all(&mut small, "second", 1);

@@ -48,8 +48,8 @@ fn a_rank_that_fails_says_why_in_one_line() {
     assert_eq!(effects[1], Effect::Tell(streams[1], other));
 }
 
-/// It is those whom the error blames that are at fault, not who says so; what is no rank of the job
-/// is nobody.
+/// The ranks that the error blames are at fault, not the rank that reports it; numbers that are no
+/// ranks of the job are ignored.
 #[test]
 fn whom_an_error_blames_is_at_fault() {
     let mut table = table();
@@ -96,7 +96,7 @@ fn a_rank_that_leaves_before_the_start_aborts_the_job() {
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(expected));
 }
 
-/// As `doctor` does, to see whether it would be let in.
+/// `doctor` does that, to see whether it would be let in.
 #[test]
 fn the_only_rank_of_a_job_may_leave_before_the_start() {
     let mut table = table();

@@ -1,4 +1,4 @@
-//! Whatever ranks do, in whatever order, and wherever the daemon dies.
+//! Random histories: ranks do anything in any order, and the daemon dies anywhere.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a random history does next; numbers choose among what is there.
+/// The next step of a random history; numbers choose among existing jobs, ranks and streams.
 #[derive(Clone, Debug)]
 enum Step {
     Join {
@@ -18,7 +18,7 @@ enum Step {
         stream: usize,
         lanes: u32,
     },
-    /// All ranks of a job join, and whoever can is ready.
+    /// All ranks of a job join, and the ranks that can are ready.
     Whole {
         name: u8,
         ranks: u32,
@@ -43,7 +43,7 @@ enum Step {
     LosePort {
         port: u32,
     },
-    /// The daemon dies in the course of what the next step asks for, after so many of its effects.
+    /// The daemon dies during the next step, after this many of its effects.
     Crash {
         effects: usize,
     },
@@ -73,18 +73,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the outside world has seen: the data plane and the ranks, each of which takes only what
-/// makes sense to it.
+/// The outside world: the data plane and the ranks, which check that each effect makes sense to
+/// them.
 #[derive(Default)]
 struct World {
     /// Open jobs, and whether this daemon has started them.
     open: BTreeMap<u16, (JobSpec, bool)>,
-    /// What the data plane keeps for the next daemon.
+    /// The jobs that the data plane keeps for the next daemon.
     saved: BTreeMap<u16, Job>,
     last_epoch: u32,
     kept_epochs: Option<Epochs>,
     epochs: HashSet<u32>,
-    /// Ranks whose stream is open: what they were last told, and who they are once assigned.
+    /// Ranks whose stream is open: the last event, and their ids once they are assigned.
     streams: BTreeMap<StreamId, (Option<Event>, Option<MemberId>)>,
     /// Ranks of jobs that have started, cut off by the daemon's death.
     orphans: Vec<MemberId>,
@@ -193,8 +193,8 @@ impl World {
         self.streams.iter().nth(index).map(|(stream, (_, id))| (*stream, *id))
     }
 
-    /// The daemon is dead: ranks of jobs that have started wait for the next, the others give up.
-    /// What the next one finds.
+    /// The daemon dies: ranks of jobs that have started wait for the next daemon, the others give
+    /// up. Returns the state that the next daemon finds.
     fn crash(&mut self) -> (Vec<Job>, Option<Epochs>) {
         self.left_to_live = None;
         for (last, id) in std::mem::take(&mut self.streams).into_values() {
@@ -220,7 +220,7 @@ struct History {
     world: World,
     /// Ranks that were given up, by epoch and rank.
     too_late: HashSet<(u32, u32)>,
-    /// Those of which the daemon's death leaves that open.
+    /// Ranks of which the daemon's death leaves open whether they were given up.
     unsure: HashSet<(u32, u32)>,
 }
 
@@ -315,7 +315,7 @@ impl History {
         if !self.unsure.contains(&who) {
             let makes_sense = match &resumed {
                 _ if !self.too_late.contains(&who) => resumed.is_ok(),
-                // It hears why, or that this daemon knows nothing of it.
+                // The rank is told why, or this daemon does not know the job.
                 Ok((_, effects)) => {
                     matches!(effects[..], [Effect::Tell(_, Event::Aborted(_)), Effect::End(_)])
                 }
@@ -367,8 +367,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
 
     /// Whatever ranks do, in whatever order, and wherever the daemon dies: the data plane and each
-    /// rank see only what makes sense, a rank whose job has started finds it again, and nothing is
-    /// lent any more once everyone is gone.
+    /// rank see only events that make sense, a rank whose job has started finds it again, and no
+    /// number or slot stays taken once everyone is gone.
     #[test]
     fn any_history_makes_sense_to_everyone(
         steps in prop::collection::vec(step(), 0..120), seed: u64,

@@ -108,7 +108,7 @@ fn joins_that_are_refused_say_what_to_do() {
     for (joiner, expected) in cases {
         assert_eq!(refused(&mut table, &joiner), expected);
     }
-    // Rule 15.3: a byte of a witness counts no more.
+    // Rule 15.3: a byte of a witness cannot count more ranks.
     let unchecked = Limits { capabilities: Capabilities::empty(), ..LIMITS };
     assert_eq!(
         refused(&mut Table::new(unchecked, None, 1), &joiner("train", 0, 256)),
@@ -159,7 +159,7 @@ fn jobs_that_wait_are_bounded_in_all_and_of_one_host() {
         "3840 jobs are waiting for ranks, 256 of them started from 10.0.0.3; at most 4096 may \
          wait, and 256 of one host: start all ranks of a job, or end waiting jobs"
     );
-    // Whoever completes a job is let in.
+    // A rank that completes a job is let in.
     table.join(&Joiner { rank: 1, ..from(3, 7) }).unwrap();
     (0..256).for_each(|job| drop(table.join(&from(15, job)).unwrap()));
     table.join(&from(16, 0)).unwrap();
@@ -169,7 +169,7 @@ fn jobs_that_wait_are_bounded_in_all_and_of_one_host() {
     ));
 }
 
-/// Whatever else is wrong, a stranger hears nothing of the job.
+/// Whatever else is wrong, another tenant learns nothing about the job.
 #[test]
 fn ranks_of_different_tenants_are_never_in_the_same_job() {
     let mut table = table();

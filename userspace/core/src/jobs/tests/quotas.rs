@@ -1,4 +1,4 @@
-//! What a tenant's jobs may have together.
+//! Quotas of tenants.
 
 use super::*;
 
@@ -37,7 +37,8 @@ fn jobs_of_a_tenant_are_bounded_until_their_last_rank_is_gone() {
         "tenant \"a\" may have 2 jobs at once, has 2, and this job needs 1 more; wait for jobs of \
          the tenant to end, or ask the aggregator's operator for a larger quota"
     );
-    // Not those of others, whoever has no tenant, and who completes a job.
+    // The quota does not bound other tenants, ranks without a tenant, or a rank that completes a
+    // job.
     table.join(&of("b", "other", 0, 1)).unwrap();
     for job in ["x", "y", "z"] {
         table.join(&of("large", job, 0, 1)).unwrap();
@@ -50,7 +51,8 @@ fn jobs_of_a_tenant_are_bounded_until_their_last_rank_is_gone() {
     table.join(&of("a", "more", 0, 1)).unwrap();
 }
 
-/// All of a job's ranks count from the first on, so no two jobs wait for each other's.
+/// All ranks of a job count as soon as the first has joined, so two jobs cannot wait for each
+/// other.
 #[test]
 fn ranks_of_a_tenant_are_bounded() {
     let mut table = table_with(Quota { ranks: Some(5), ..Quota::default() }, &[]);
@@ -64,7 +66,7 @@ fn ranks_of_a_tenant_are_bounded() {
     assert_eq!(table.jobs.len(), 2);
 }
 
-/// How many data threads a job of one rank that has use for four gets.
+/// The number of data threads that a job gets whose one rank can use four.
 fn shards_of(table: &mut Table, name: &str) -> Result<usize, JoinError> {
     let threads = Threads { most: 4, host: String::new() };
     table.join(&Joiner { threads, ..of("a", name, 0, 1) })?;
@@ -73,7 +75,7 @@ fn shards_of(table: &mut Table, name: &str) -> Result<usize, JoinError> {
 
 #[test]
 fn a_job_gets_fewer_data_threads_if_its_tenant_has_no_slots_for_more() {
-    // Those of four data threads, one of which a job that waits is sure of.
+    // The quota is the slots of four data threads; a waiting job has the slots of one.
     let mut table = table_with(Quota { slots: Some(4 * 512), ..Quota::default() }, &[]);
     let wants_four = |rank| Joiner {
         threads: Threads { most: 4, host: String::new() },
@@ -92,7 +94,7 @@ fn a_job_gets_fewer_data_threads_if_its_tenant_has_no_slots_for_more() {
     assert_eq!(refused, Err(never(Resource::Slots, [511, 512])), "less than any job has");
 }
 
-/// Who is told to wait for other jobs would wait for ever.
+/// A job that can never fit is not told to wait for others.
 #[test]
 fn a_job_that_can_never_start_is_told_so() {
     let quota = Quota { ranks: Some(4), ..Quota::default() };
@@ -129,7 +131,7 @@ fn joins_of_a_tenant_are_bounded_in_a_minute() {
     table.join(&at(60, of("a", "train", 2, 4))).unwrap();
 }
 
-/// Whose job it is is kept with it.
+/// A saved job keeps its tenant.
 #[test]
 fn the_next_daemon_knows_whose_a_job_is() {
     let quotas = quotas(Quota { jobs: Some(1), ..Quota::default() }, &[]);
@@ -144,13 +146,13 @@ fn the_next_daemon_knows_whose_a_job_is() {
     assert_eq!(second.join(&of("a", "more", 0, 1)).unwrap_err(), refused);
     let stranger = JoinError::OtherTenant { name: "train".to_owned() };
     assert_eq!(second.join(&of("b", "train", 0, 1)).unwrap_err(), stranger);
-    // One that a daemon without tenants has left is nobody's.
+    // A job of a daemon without tenants has no tenant.
     let before = text.replace("\"tenant\":\"a\",", "");
     assert_ne!(before, text);
     assert_eq!(serde_json::from_str::<Job>(&before).unwrap().tenant, "");
 }
 
-/// Of those who have anything, and no quotas.
+/// Tenants that have anything are listed, also without quotas.
 #[test]
 fn what_tenants_have_is_told() {
     let mut table = table_with(Quota::default(), &[]);

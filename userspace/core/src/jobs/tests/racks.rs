@@ -1,4 +1,4 @@
-//! Ranks behind combiners: where they are said to be, how they get results, and what is lost with a
+//! Ranks behind combiners: their place in log lines, how they get results, and the loss of a
 //! combiner.
 
 use switchml_control::Combiner;
@@ -49,7 +49,7 @@ fn joined(table: &mut Table) -> (Vec<StreamId>, Vec<Effect>) {
     (streams, effects)
 }
 
-/// A job of racks that has started; and what followed when its last rank was ready.
+/// A started job of racks, and the effects of its last rank's `ready`.
 fn started_in_racks(table: &mut Table) -> (Vec<StreamId>, Opened, Vec<Effect>) {
     let (streams, effects) = joined(table);
     let job = opened(&effects);
@@ -113,7 +113,7 @@ fn ranks_of_a_lost_combiner_have_time_to_come_back() {
     for rank in [0, 1] {
         let origin = Origin { peer: peer(9), via: via(1, rank) };
         let (stream, effects) = table.resume_by(member(&job, rank), origin).expect("a member");
-        // A combiner that was started anew knows nothing but what this says.
+        // A restarted combiner knows only what these events tell it.
         let [Effect::Tell(to, Event::Assigned(told)), Effect::Tell(_, Event::Started(_))] =
             &effects[..]
         else {

@@ -1,4 +1,4 @@
-//! What ranks report while their job runs.
+//! The reports of ranks while their job runs.
 
 use super::restart::used_epochs;
 use super::*;
@@ -16,13 +16,14 @@ fn a_rank_without_multicast_is_listed_and_its_job_goes_on() {
     let listed: Vec<_> = jobs[0].members.iter().map(|member| member.no_multicast).collect();
     assert_eq!(listed, [false, true, false]);
     assert_eq!(jobs[0].state(), control::JobState::Started);
-    // It says so once on each connection.
+    // The rank reports that once on each connection.
     assert_eq!(table.report_no_multicast(member(&spec, 1)), Ok(vec![]));
     assert_eq!(table.log.len(), 1);
     assert_eq!(table.list(), jobs);
 }
 
-/// Where copies are allowed, the data plane is told, in all shards, once; and the next daemon is.
+/// If copies are allowed, the data plane starts copies in all shards, once; and the next daemon
+/// knows.
 #[test]
 fn a_rank_that_multicast_stops_reaching_gets_copies() {
     let limits = Limits { fanout: Fanout::Auto, durable: true, ..LIMITS };
@@ -53,8 +54,8 @@ fn a_rank_that_multicast_stops_reaching_gets_copies() {
     assert_eq!(told(&next), [by_group, (false, control::Copies::GroupLost), by_group]);
 }
 
-/// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is
-/// named is what the data plane said.
+/// The Aborted that a job's ranks get after these reports, `None` for a rank without one. `named`
+/// are the ranks in the data plane's REJECT.
 fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted {
     let mut table = table();
     let (streams, spec) = started(&mut table, "train", reports.len() as u32);
@@ -65,7 +66,7 @@ fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted
         }
     }
     effects.extend(table.conclude(spec.number, spec.epoch));
-    // The first report has all others asked.
+    // After the first report, all others are asked.
     let first = reports.iter().position(Option::is_some).unwrap();
     let asked = streams.iter().enumerate().filter(|(rank, _)| *rank != first);
     let asked =
@@ -75,7 +76,7 @@ fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted
     let (before, news) = effects.split_at(expected.len());
     assert_eq!(before, expected);
     let Effect::Tell(_, Event::Aborted(aborted)) = &news[0] else { panic!("{news:?}") };
-    // All hear the same, those too that were in no call.
+    // All ranks hear the same, also those that were in no call.
     let all: Vec<_> = streams
         .iter()
         .map(|stream| Effect::Tell(*stream, Event::Aborted(aborted.clone())))
@@ -145,7 +146,7 @@ fn ranks_at_different_numbers_are_told_those() {
 
 #[test]
 fn when_one_side_reports_the_data_plane_names_the_other() {
-    // Rank 9 does not exist: whoever says so is not believed.
+    // Rank 9 does not exist: a report that names it is not believed.
     let aborted = told(&[None, Some(&[(5, "a\nb")]), None], [2, 9]);
     assert_eq!(
         aborted.reason,
@@ -176,7 +177,7 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
         &[Some(ahead), Some(call), Some(&[(4, "c"), (5, "barrier()")]), Some(&[])],
         "5 is barrier()",
     );
-    // Who was asked before it made the call is waited for.
+    // A rank that was asked before it made the call is waited for.
     let mut asked = table();
     let (_, spec) = started(&mut asked, "train", 2);
     asked.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
@@ -186,10 +187,10 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
         matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]),
         "{effects:?}"
     );
-    // Whoever is not heard may have called something else.
+    // A rank that does not report may have made another call.
     let aborted = told(&[Some(call), Some(call), None], [1, 1]);
     assert_eq!(aborted.ranks, [1]);
-    // So may who is gone before it has said what.
+    // So may a rank that left before its report.
     let mut table = table();
     let (streams, spec) = started(&mut table, "train", 2);
     table.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
@@ -222,7 +223,8 @@ fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
         "{aborted:?}"
     );
     assert_eq!((aborted.ranks, aborted.calls), (vec![], vec![]));
-    // What else ends the job is told instead, also if the other rank is at an earlier call.
+    // If the job ends for another reason, that one is told, even if the other rank is at an earlier
+    // call.
     for report in [vec![], vec![(4, "barrier()")]] {
         let (mut table, spec) = refused();
         if !report.is_empty() {
@@ -248,7 +250,7 @@ fn reports_end_the_job_once() {
     assert_eq!(table.conclude(0, spec.epoch ^ 1), [], "another job's time");
     assert_eq!(report(&mut table, 1, "b"), Ok(vec![]));
     assert_eq!(report(&mut table, 3, "b"), Err(no_member(3)));
-    // All that are there: nobody waits for more.
+    // All present ranks have reported: nobody waits for more.
     table.leave(member(&spec, 2), "", &[]).unwrap();
     let effects = report(&mut table, 0, "a").unwrap();
     assert!(
@@ -257,7 +259,7 @@ fn reports_end_the_job_once() {
     );
     assert_eq!(table.conclude(0, spec.epoch), []);
     assert_eq!(report(&mut table, 1, "b"), Ok(vec![]), "too late");
-    // Whatever happens while reports come in, they tell the cause.
+    // Whatever happens while reports come in, the mismatch is told as the cause.
     let (_, spec) = started(&mut table, "other", 2);
     table.report_calls(member(&spec, 0), calls(&[(1, "a")]), &[0, 1]).unwrap();
     let effects = table.leave(member(&spec, 1), "no progress for 5 s", &[]).unwrap();

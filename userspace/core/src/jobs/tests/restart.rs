@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the effects have kept of epochs, and the epoch that they open a job with.
+/// The epochs that the effects have kept, and the epoch with which they open a job.
 fn kept(effects: &[Effect]) -> (Epochs, u32) {
     let [Effect::KeepEpochs(kept_for, epochs), Effect::Open(spec), ..] = effects else {
         panic!("{effects:?}: epochs are kept before the first is used")
@@ -22,16 +22,16 @@ fn the_next_daemon_goes_on_with_the_epochs_of_the_last() {
     second.restore(vec![], epochs);
     let further = ["c", "d"].map(|name| kept(&join_all(&mut second, name, 1).1).1);
     assert_eq!([second_epoch, further[0], further[1]], expected[1..]);
-    // Which epochs they are, only the key tells.
+    // Another key gives other epochs.
     assert_ne!(kept(&join_all(&mut durable_table(2), "a", 1).1).1, expected[0]);
 }
 
-/// Those of an earlier daemon; which does not matter here.
+/// The epochs of an earlier daemon; any will do.
 pub fn used_epochs() -> Epochs {
     Epochs::new(&mut StdRng::seed_from_u64(3))
 }
 
-/// What is saved by these effects, which begin with it.
+/// The job that these effects save, which begin with Save.
 fn saved(effects: &[Effect]) -> Job {
     let Some(Effect::Save(job)) = effects.first() else {
         panic!("{effects:?} do not begin with Save")
@@ -69,7 +69,7 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     );
     let effects = table.expire();
     assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(zero, news.clone())]);
-    // Whoever is too late hears why.
+    // A rank that comes too late is told why.
     let (late, effects) = table.resume(member(&spec, 1), peer(1)).unwrap();
     assert_eq!(effects, [Effect::Tell(late, news), Effect::End(late)]);
     assert_eq!(table.expire(), []);
@@ -77,8 +77,7 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     assert_eq!(table.free_slots(), POOL);
 }
 
-/// A rank that stood still is taken for dead, and the job ends without it; when it goes on, it
-/// hears so.
+/// A frozen rank is taken for dead, and the job ends without it; when it goes on, it is told so.
 #[test]
 fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     let mut table = table();
@@ -95,7 +94,7 @@ fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
         assert_eq!(table.disconnect(stream), []);
     };
     hears(&mut table, 1);
-    // Then all have stood still, and nothing is left of the job.
+    // Now all ranks were frozen, and nothing is left of the job.
     assert_eq!(table.fall_silent(streams[0], Duration::from_secs(5)), [Effect::Close(0)]);
     assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
     for rank in [0, 1, 1] {
@@ -104,7 +103,7 @@ fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     for stranger in strangers(&spec, 1) {
         assert_eq!(table.resume(stranger, peer(1)), Err(refused(stranger)));
     }
-    // As many later recent_aborts push it out.
+    // As many later aborts push it out of the list.
     for _ in 0..recent_aborts::MOST {
         hears(&mut table, 0);
         let (streams, _) = started(&mut table, "other", 1);
@@ -161,8 +160,7 @@ fn an_abort_before_the_restart_is_told_after_it() {
     assert_eq!(effects, [Effect::Tell(zero, news)]);
 }
 
-/// What the longest texts and numbers make of it; every character is the one that JSON makes
-/// longest.
+/// The job has the longest texts and numbers; every character is the one that is longest in JSON.
 #[test]
 fn the_largest_job_fits_an_entry_of_the_journal() {
     let limits = Limits { durable: true, ..LIMITS };

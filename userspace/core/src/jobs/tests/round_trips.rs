@@ -10,8 +10,7 @@ fn times(counts: &[u64], sum: u64) -> control::Times {
 }
 
 proptest! {
-    /// Whoever reports how much in which order: it adds up, bucket by bucket, also over jobs and
-    /// beyond their end.
+    /// Reports add up bucket by bucket, in any order, over all jobs and beyond their end.
     #[test]
     fn reports_of_all_ranks_add_up(
         reports in prop::collection::vec(
@@ -45,7 +44,7 @@ fn counts_stay_at_their_bound() {
         let all = times(&[u64::MAX; BUCKETS], u64::MAX);
         table.report_round_trips(member(&spec, 0), &all).expect("a member");
     }
-    // Each is an integer in a double; the sum is 292 years.
+    // Each count is an exact integer as a double; the sum is 292 years.
     let all = table.round_trips();
     assert_eq!(all[..BUCKETS], [1 << 48; BUCKETS]);
     assert_eq!(all[SUM], 1 << 53);

@@ -57,6 +57,6 @@ fn that_results_can_be_forged_is_said_once() {
     let jobs = ["one", "another"];
     assert_eq!(warnings(with(Capabilities::TAGS), &jobs), 1);
     assert_eq!(warnings(with(Capabilities::TAGS).with_tags(), &jobs), 0);
-    // A data plane that has none leaves no choice.
+    // A data plane without tags leaves no choice.
     assert_eq!(warnings(with(Capabilities::empty()), &jobs), 0);
 }

@@ -8,10 +8,10 @@ use switchml_protocol::job::Binding;
 
 use super::super::*;
 
-/// A job table whose log is kept apart from what else it has done, which is returned.
+/// A job table that keeps its log lines apart and returns its other effects.
 pub struct Table {
     table: JobTable,
-    /// What it has logged.
+    /// The log lines so far.
     pub log: Vec<(Level, String)>,
 }
 

@@ -1,5 +1,5 @@
-//! Small float sums, whose data chunks go ahead of their exponents: the same bits as if they had
-//! waited, whatever is predicted, lost or late.
+//! Small float sums, whose data chunks go ahead of their exponents: results have the same bits as
+//! if the chunks had waited, whatever is predicted, lost or late.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ const LANES: usize = 32;
 const CHUNK: usize = 10;
 const MOST_CHUNKS: usize = 12;
 
-/// What a rank's elements in a chunk are like.
+/// The kind of a rank's elements in a chunk.
 #[derive(Clone, Copy, Debug)]
 enum Elements {
     Zeros,
@@ -38,11 +38,11 @@ enum Elements {
     Infinite,
 }
 
-/// What a rank predicts of a chunk.
+/// A rank's prediction for a chunk.
 #[derive(Clone, Copy, Debug)]
 enum Prediction {
     Honest,
-    /// So much more.
+    /// An exponent that is wrong by this much.
     Off(i32),
     Any(i32),
 }
@@ -50,14 +50,13 @@ enum Prediction {
 /// A rank's part in a call, by chunk.
 type Part = Vec<(Elements, Prediction)>;
 
-/// Calls one after the other: of each the ranks' parts, and what decides on the order of
-/// everything.
+/// Calls one after the other: the ranks' parts of each, and the choices that order all steps.
 #[derive(Clone, Debug)]
 struct Scenario {
     dtype: DType,
     op: Reduction,
-    /// Whether elements travel as in a call of more than `SMALL_COUNT`, which these are too few
-    /// for.
+    /// Whether elements travel as in a call of more than `SMALL_COUNT` elements, though these are
+    /// fewer.
     is_large: bool,
     /// Elements that the last chunk lacks.
     short: usize,
@@ -163,11 +162,11 @@ fn in_two_trips(codec: Codec, tensors: &[Vec<u8>]) -> Vec<u8> {
     result
 }
 
-/// A rank amid a call, and the chunks that it has numbered.
+/// A rank in the middle of a call, and the chunks that it has numbered.
 struct Rank {
     collective: Collective,
     chunks: Vec<Chunk>,
-    /// Of these, by number, whether it has the result.
+    /// Whether the rank has the result, by number of the chunk.
     got: Vec<bool>,
 }
 
@@ -212,7 +211,7 @@ fn run(
         got: Vec::new(),
     };
     let mut ranks: Vec<_> = tensors.iter().map(start).collect();
-    // By chunk number, each rank's share.
+    // Each rank's share, by chunk number.
     let mut shares: Vec<Vec<Option<Vec<u8>>>> = Vec::new();
     let mut random = seed;
     let mut below = |n: usize| {
@@ -234,7 +233,7 @@ fn run(
         }
         let Some(&number) = outstanding.get(below(outstanding.len().max(1))) else { continue };
         let chunk = rank.chunks[number];
-        // Sent, and maybe lost: then what counts is what is sent the next time.
+        // The chunk is sent, and maybe lost: then the next transmission counts.
         let mut payload = vec![0xFF; 4 * usize::from(chunk.lanes)];
         rank.collective.encode(chunk.part, &mut payload);
         if below(2) == 0 {
@@ -255,7 +254,7 @@ proptest! {
     /// Catches: a prediction accepted if only the largest, or only the smallest one is true, or if
     /// it is the same everywhere; no second sending after a wrong prediction; its result used;
     /// results that came before the exponents forgotten; chunks scaled with the rank's own
-    /// exponent; a call that ends while a speculative chunk is under way.
+    /// exponent; a call that ends while a speculative chunk is in flight.
     #[test]
     fn the_same_bits_as_in_two_trips(scenario in scenarios()) {
         let call = scenario.call();
@@ -279,13 +278,12 @@ proptest! {
     }
 }
 
-/// Two ranks that call again and again, the second with tensors of its own.
+/// Two ranks that call again and again, the second with other tensors.
 struct Pair {
     predictors: [Predictor; 2],
 }
 
-/// Chunks of a call as they went: in the first flight, behind it, and what the statistics say of
-/// those that went ahead.
+/// Chunks of a call: in the first flight, after it, and the statistics of speculative ones.
 #[derive(Debug, PartialEq, Eq)]
 struct Flights {
     first: Vec<(usize, Op)>,
@@ -357,9 +355,9 @@ fn steady_exponents_take_one_flight() {
     let smaller = [-0.3f32; 3 * CHUNK];
     let one =
         Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
-    // The first time a rank can only go by its own elements, which are of the same magnitude.
+    // At first a rank can predict only from its own elements, which have the same magnitude.
     assert_eq!(pair.sum([&tensor, &tensor]), one);
-    // By now it knows that of other ranks' elements.
+    // By now the rank knows other ranks' exponents.
     assert_eq!(pair.sum([&tensor, &smaller]), one);
     assert_eq!(pair.sum([&smaller, &tensor]), one);
     // Elements of another magnitude on all ranks are predicted, too, if larger.
@@ -380,7 +378,7 @@ fn what_was_predicted_wrongly_is_sent_again() {
         in_vain: 1,
     };
     assert_eq!(pair.sum([&[1.5; 3 * CHUNK], &tensor]), again);
-    // And shrinks.
+    // The magnitudes shrink.
     assert_eq!(pair.sum([&[1.5; 3 * CHUNK], &[1.5; 3 * CHUNK]]), again);
 }
 
@@ -395,7 +393,7 @@ fn nothing_goes_ahead_while_magnitudes_change_all_the_time() {
     for scale in [100.0, 8.0, 50.0, 1000.0] {
         assert_eq!(sum(&mut pair, scale), (0, 0, 1, 2));
     }
-    // They rest: seen once, used from then on.
+    // Steady exponents are used from the second call on.
     assert_eq!(sum(&mut pair, 1000.0), (0, 0, 1, 2));
     assert_eq!(sum(&mut pair, 1000.0), (2, 0, 3, 0));
 }
@@ -415,7 +413,7 @@ fn zeros_do_not_go_ahead_twice() {
     assert_eq!(pair.sum([&sparse, &[0.0; 4 * CHUNK]]), first);
     let later = Flights { first: vec![EXPONENTS, DATA], second: vec![], ahead: 1, in_vain: 0 };
     assert_eq!(pair.sum([&[0.0; 4 * CHUNK], &sparse]), later);
-    // Until there is something.
+    // The chunk is zero until it has an element.
     sparse[0] = 1.0;
     assert_eq!(pair.sum([&sparse, &sparse]).second, [DATA]);
     assert_eq!(pair.sum([&sparse, &sparse]).first.len(), 3);
@@ -433,13 +431,13 @@ fn an_infinity_is_an_accident() {
         ahead: 3,
         in_vain: 0,
     };
-    // Its chunk's ten elements follow in ten lanes each.
+    // The ten elements of that chunk follow in ten lanes each.
     let wide = vec![DATA; 4];
     assert_eq!(pair.sum([&tensor, &accident]), Flights { in_vain: 1, second: wide, ..one() });
     assert_eq!(pair.sum([&tensor, &tensor]), one());
 }
 
-/// What is exchanged must fit a packet: four lanes a chunk.
+/// The exponent chunk must fit a packet: four lanes for each data chunk.
 #[test]
 fn larger_calls_wait_for_their_exponents() {
     let mut pair = Pair::new();

@@ -3,7 +3,8 @@
 use super::*;
 use crate::numerics::ReduceOp;
 
-/// What each rank gets that contributes its tensor, by an aggregator of these capabilities.
+/// The result of each rank, which contributes its tensor, from an aggregator with these
+/// capabilities.
 fn reduced<const N: usize>(
     op: ReduceOp,
     tensors: [&[f32]; N],
@@ -29,7 +30,7 @@ fn reduced<const N: usize>(
     ranks.map(|rank| rank.elements())
 }
 
-/// With maxima that are checked, where chunks go ahead, and without.
+/// Checks the result with checked maxima, where chunks go ahead, and without.
 fn assert_reduced<const N: usize>(op: ReduceOp, tensors: [&[f32]; N], expected: &[f32]) {
     for capabilities in [Capabilities::all(), Capabilities::empty()] {
         for found in reduced(op, tensors, capabilities) {
@@ -44,7 +45,7 @@ fn the_smallest_beside_the_largest() {
     let (infinity, tensor) = (f32::INFINITY, [3e38, -3e38, 1.0]);
     assert_reduced(ReduceOp::Sum, [&tensor; 2], &[infinity, -infinity, 2.0]);
     assert_reduced(ReduceOp::Avg, [&tensor; 2], &tensor);
-    // In one tensor each.
+    // Both values in one tensor each.
     let least = f32::from_bits(1);
     assert_reduced(
         ReduceOp::Sum,
@@ -62,7 +63,7 @@ fn the_smallest_beside_the_largest() {
 #[test]
 fn what_is_not_finite_stays_where_it_is() {
     let (infinity, nan) = (f32::INFINITY, f32::NAN);
-    // As many as take several chunks, of which the second has none but numbers.
+    // So many elements that they take several chunks, of which the second has only finite numbers.
     let mut tensors = [vec![1.5f32; 25], vec![-0.25; 25]];
     let mut expected = vec![1.25f32; 25];
     for (place, [first, second], sum) in [

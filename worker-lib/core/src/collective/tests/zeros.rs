@@ -1,4 +1,5 @@
-//! Which chunks go out without their lanes: those of large broadcasts, from all but the root.
+//! Chunks that go out without their lanes: those of large broadcasts, from all ranks except the
+//! root.
 
 use super::*;
 
@@ -80,8 +81,8 @@ fn nothing_is_left_out_where_it_would_cost_or_break() {
     none(call(Kind::AllReduce(Reduction::MAX), DType::I32, COUNT), 4, all);
 }
 
-/// Of an all-gather each rank has lanes in its own part alone: here one of four, of 3 bundles of 4
-/// chunks or more, which take turns with those of the others.
+/// In an all-gather, each rank has lanes only in its own part: here one of four parts, each of 3
+/// bundles of 4 chunks or more, which take turns.
 #[test]
 fn an_all_gather_has_one_rank_with_lanes_in_each_part() {
     let count = 32 * 4 * 100;

@@ -1,4 +1,4 @@
-//! Results whose lanes are for others: a DONE tells of them.
+//! Results whose lanes are for other ranks: a DONE tells of them.
 
 use switchml_protocol::audience::Audience;
 use switchml_protocol::done::Done;
@@ -12,7 +12,7 @@ fn sum_for_rank_0(index: usize) -> Chunk {
     Chunk { op: Op::Sum, audience: Audience::One(0), ..chunk(index) }
 }
 
-/// Rank 1 of 2 with three such sums under way, and their headers.
+/// Rank 1 of 2 with three such sums in flight, and their headers.
 fn outstanding() -> (Engine, Vec<Header>) {
     let mut engine = Engine::new(config(2, 1, 8));
     let send = |index| engine.send(0, sum_for_rank_0(index)).header;
@@ -45,14 +45,14 @@ fn a_done_completes_the_chunks_that_it_names() {
     let found = passed(&mut engine, &done([&headers[2], &headers[0]]));
     assert_eq!(found, Some(vec![Part::Data(2), Part::Data(0)]));
     assert_eq!((engine.outstanding(), engine.stats().told, engine.stats().results), (1, 2, 2));
-    // Once; it is one datagram, whatever it names.
+    // The DONE counts once: it is one datagram, even if it names several chunks.
     assert_eq!(passed(&mut engine, &done([&headers[0], &headers[2]])), Some(vec![]));
     assert_eq!(engine.stats().ignored(Ignored::NotOutstanding), 1);
     assert_eq!(passed(&mut engine, &done(&headers)), Some(vec![Part::Data(1)]));
     assert_eq!(engine.stats().ignored(Ignored::NotOutstanding), 1);
 }
 
-/// The bytes are those of rules 2.2, 3.1 and 9.4: made here by hand.
+/// The bytes follow rules 2.2, 3.1 and 9.4, made by hand.
 #[test]
 fn a_done_is_that_of_the_specification() {
     let (mut engine, headers) = outstanding();
@@ -80,7 +80,7 @@ fn each_reason_to_ignore_a_done() {
         (Ignored::Rank, |header| header.rank.set(0)),
         (Ignored::Rank, |header| header.rank.set(1)),
         (Ignored::Call, |header| header.fingerprint.set(1)),
-        // Of all ranks, of rank 1 itself, of all but rank 0.
+        // DONEs with wrong audiences: all ranks, rank 1 itself, all but rank 0.
         (Ignored::Call, |header| header.op = 0),
         (Ignored::Call, |header| header.op = 65),
         (Ignored::Call, |header| header.op = 128),
@@ -99,12 +99,12 @@ fn each_reason_to_ignore_a_done() {
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(passed(&mut engine, &damaged), Some(vec![]));
     assert_eq!(engine.stats().ignored(Ignored::Check), 1);
-    // As any other answer it is none.
+    // [`Engine::receive`] does not take a DONE.
     assert_eq!(engine.receive(0, &done([&headers[0]]), false), Ok(None));
     assert_eq!((engine.stats().ignored(Ignored::Kind), engine.outstanding()), (1, 3));
 }
 
-/// Whoever needs the lanes is not content with the news.
+/// A rank that needs the lanes is not satisfied by a DONE.
 #[test]
 fn the_rank_that_the_lanes_are_for_waits_for_them() {
     let mut engine = Engine::new(config(2, 0, 8));
@@ -113,7 +113,7 @@ fn the_rank_that_the_lanes_are_for_waits_for_them() {
     assert_eq!((engine.stats().ignored(Ignored::Call), engine.outstanding()), (1, 1));
 }
 
-/// The slots of those chunks of rank 0's own part of an all-gather that may go now.
+/// Slots of the chunks of rank 0's own part of an all-gather that may go now.
 fn slots_of_own(engine: &mut Engine) -> Vec<u16> {
     let next = || engine.next_resend(0);
     let slot = |transmission: Transmission| {
@@ -128,7 +128,7 @@ fn own(index: usize) -> Chunk {
     Chunk { audience: Audience::AllBut(0), may_wait: true, ..sum_for_rank_0(index) }
 }
 
-/// A rank's own part of an all-gather stays behind what others have lanes of.
+/// A rank's own part of an all-gather stays behind chunks that other ranks have lanes of.
 #[test]
 fn what_may_wait_is_sent_in_its_order_within_a_quarter_of_the_slots() {
     let mut engine = Engine::new(config(2, 0, 40));
@@ -137,7 +137,7 @@ fn what_may_wait_is_sent_in_its_order_within_a_quarter_of_the_slots() {
     assert_eq!(engine.send(0, of_1).header.slot.get(), 20);
     assert_eq!(slots_of_own(&mut engine), (0..10).collect::<Vec<_>>());
     let header = |slot: u16| Header { slot: U16::new(slot), op: 128, ..first_of(0) };
-    // Nothing that was not sent has a result.
+    // A chunk that was not sent has no result.
     assert_eq!(passed(&mut engine, &done([&header(10)])), Some(vec![]));
     assert_eq!(engine.stats().ignored(Ignored::NotOutstanding), 1);
     assert_eq!(passed(&mut engine, &done([&header(1), &header(2)])).unwrap().len(), 2);

@@ -58,13 +58,13 @@ fn index_of(chunk: &Chunk) -> usize {
     index
 }
 
-/// What `rank` has in a lane: large enough to wrap when summed.
+/// A lane of `rank`: large enough to wrap when summed.
 fn value(rank: u16, index: usize, lane: u32) -> i32 {
     (u32::from(rank) + 1).wrapping_mul(0x1F00_0001).wrapping_add(index as u32 * 7919 + lane * 31)
         as i32
 }
 
-/// What all ranks must get.
+/// The lane that all ranks must get.
 fn expected(ranks: u16, index: usize, lane: u32) -> i32 {
     let values = (0..ranks).map(|rank| value(rank, index, lane));
     match chunk(index).op {
@@ -146,7 +146,7 @@ impl Tables for Switch {
     }
 }
 
-/// What the network does to packets.
+/// The faults of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Per mille of packets lost.
@@ -160,20 +160,20 @@ pub struct Weather {
 
 pub const FAIR: Weather = Weather { loss: 0, duplication: 0, jitter: 0, seed: 1 };
 
-/// A rank: its engine and what it has to do.
+/// A rank: its engine and its chunks.
 pub struct Worker {
     pub engine: Engine,
     rank: u16,
-    /// Chunks to send in all, and those sent.
+    /// Number of chunks to send, and of those sent.
     chunks: usize,
     sent: usize,
     pub results: usize,
-    /// It takes part from then on.
+    /// The rank takes part from this time on.
     starts_at: u64,
     pub failure: Option<(u64, Failure)>,
 }
 
-/// Of a packet's time, sender and header: whether it gets through.
+/// Decides by a packet's time, sender and header whether it gets through.
 type Filter = Box<dyn FnMut(u64, u16, &Header) -> bool>;
 
 enum Hop {
@@ -187,10 +187,10 @@ pub struct Network {
     pub workers: Vec<Worker>,
     pub now: u64,
     weather: Weather,
-    /// Packets under way by arrival; the counter keeps those of the same time in order.
+    /// Packets in flight by arrival time; the counter keeps those of the same time in order.
     under_way: BTreeMap<(u64, u64), Hop>,
     counter: u64,
-    /// This rank gets nothing that is for all.
+    /// This rank gets no RESULTs for all.
     pub without_group: Option<u16>,
     /// Decides on each packet to the switch before the weather does: false loses it.
     pub passes: Filter,

@@ -78,7 +78,7 @@ fn what_is_asked_for_is_sent_in_full_and_was_not_lost() {
     assert_eq!((first.empty, first.rooms, last.empty, last.rooms), (1, 0, 1, 1));
     assert_eq!((last.resent(), last.window_cuts), (0, 0), "nothing was lost");
     assert!(pair.engines[1].window() >= window);
-    // One may be the answer to what was left out, the other waited for another rank.
+    // One result may be the answer to the chunk without lanes; the other waited for another rank.
     assert_eq!(pair.engines.each_ref().map(Engine::rtt), [None, None]);
 }
 
@@ -111,7 +111,7 @@ fn what_has_been_sent_in_full_is_not_asked_for_again() {
         (1, 1)
     );
 
-    // Nobody asks for what was never left out.
+    // The aggregator does not ask for lanes that were never left out.
     pair.send(1, 0, false);
     let mut forged = room.clone();
     forged[9] = 1;
@@ -148,7 +148,7 @@ fn a_room_must_fit_its_chunk() {
     }
 }
 
-/// They are to be there before others' lanes, and cost next to nothing.
+/// Chunks of zeros should arrive before other ranks' lanes, and use almost nothing of the path.
 #[test]
 fn zeros_wait_for_slots_alone() {
     let mut pair = Pair::new();
@@ -160,7 +160,7 @@ fn zeros_wait_for_slots_alone() {
     }
     assert_eq!(pair.engines[0].room_for_empty(), 0, "the result of chunk 0 is not here");
 
-    // What is asked for in full waits for the window, but the oldest.
+    // Lanes that were asked for wait for the window, except the oldest chunk's.
     let mut pair = Pair::new();
     let sent: Vec<_> = (0..8).map(|_| pair.send(0, 0, true)).collect();
     for transmission in &sent {
@@ -175,7 +175,8 @@ fn zeros_wait_for_slots_alone() {
     assert!(!pair.engines[0].may_send());
 }
 
-/// Other ranks may wait for the oldest chunk before they send those that fill this rank's window.
+/// Other ranks may wait for the oldest chunk before they send the chunks that fill this rank's
+/// window.
 #[test]
 fn the_oldest_chunk_that_is_asked_for_waits_for_nothing() {
     let mut pair = Pair::new();
@@ -224,9 +225,9 @@ fn lanes_that_were_asked_for_overtake_no_zeros() {
 }
 
 /// A rank of zeros cannot tell whose contribution was lost. It asks when results have overtaken the
-/// chunk by a quarter of the time that they took. Told that it is in, it asks again only once what
-/// it sent after that has its result, too: until then another rank may be late, who was asked for
-/// lanes. (It asked for 43 chunks every 0.3 ms before, and filled its link.)
+/// chunk by a quarter of the time that they took. Once told that it is in, it asks again only after
+/// a later chunk has its result: until then, another rank that was asked for lanes may be late.
+/// (Without this, it asked for 43 chunks every 0.3 ms, and filled its link.)
 #[test]
 fn zeros_that_later_results_overtake_are_sent_again() {
     const SENT: u64 = HOP;
@@ -235,7 +236,7 @@ fn zeros_that_later_results_overtake_are_sent_again() {
     let zeros: Vec<_> = (0..3).map(|_| pair.send(1, SENT, true)).collect();
     zeros.iter().for_each(|chunk| assert_eq!(pair.serve(1, chunk), None));
     let lanes: Vec<_> = (0..4).map(|_| pair.send(0, 0, false)).collect();
-    // The first is lost.
+    // The first chunk is lost.
     for later in &lanes[1..3] {
         let result = pair.serve(0, later).unwrap();
         assert!(pair.hear(1, SENT + TOOK, &result).is_some());

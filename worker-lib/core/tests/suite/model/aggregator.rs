@@ -1,5 +1,5 @@
-//! The real aggregator over slots that keep only what contributions here can fill, and its rules
-//! taken out.
+//! The real aggregator over slots that store only the lanes that contributions here fill, and a way
+//! to take out its rules.
 
 use std::cell::RefCell;
 
@@ -19,7 +19,7 @@ use super::published::{self, Served, Version};
 use super::rules::Rule;
 use super::tally::{self, Tally};
 
-/// What an aggregator remembers.
+/// The state of an aggregator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregator {
     /// State and epoch of the job; [`switchml_protocol::job::VACANT`] is a job that this aggregator
@@ -63,7 +63,7 @@ impl Aggregator {
         self.state = ABORTED;
     }
 
-    /// Begins a session. Nobody clears slots.
+    /// Begins a session. Slots keep their contents.
     pub fn open(&mut self, epoch: u32) {
         (self.state, self.epoch) = (OPEN, epoch);
     }
@@ -80,7 +80,7 @@ impl Aggregator {
         }
     }
 
-    /// Whether it has counted some contribution more than twice.
+    /// Whether the aggregator has counted some contribution more than twice.
     pub fn exceeds_two(&self) -> bool {
         match &self.slots {
             Slots::Ours(slots) => slots.iter().flatten().any(|set| tally::exceeds_two(&set.values)),
@@ -96,7 +96,7 @@ impl Aggregator {
         slots.iter().flatten().filter(|set| set.head.is_complete()).count()
     }
 
-    /// Serves the contribution of a rank: what became of it, and the answer.
+    /// Serves the contribution of a rank. Returns the outcome and the answer.
     pub fn serve(&mut self, plan: &Plan, rank: u16, datagram: &[u8]) -> (Outcome, Option<Vec<u8>>) {
         let (mut header, mut payload) = packets::split(datagram);
         let (state, epoch) = (self.state, self.epoch);
@@ -165,12 +165,12 @@ impl Memory<'_> {
         })
     }
 
-    /// Counts an EMPTY contribution, be it the last one, and makes the answer of what values there
-    /// are.
+    /// Counts an EMPTY contribution, even if it completes the round; the answer then has the values
+    /// that are there.
     fn count(&self, header: &mut Header, payload: &mut Payload) -> Outcome {
         let job = self.job(JOB).expect("the job");
         self.with_slot(header.slot.get().into(), |slot| {
-            // So it is not the last one.
+            // With one rank more, this contribution is not the last one.
             let one_more = JobEntry { ranks: job.ranks + 1, ..job };
             let outcome = contribute(&one_more, slot, Op::Sum, header, &mut payload[..]);
             let set = &mut slot.sets[(header.round.get() & 1) as usize];
@@ -194,7 +194,7 @@ impl Memory<'_> {
         let (set, seen, other) = (&mut set.head, &mut set.seen[0], &mut other.head);
         if self.plan.lacks(Rule::SetEpoch) {
             for head in [&mut *set, &mut *other] {
-                // Memory that was never used is empty all the same.
+                // Memory that was never used stays empty.
                 head.epoch = if head.epoch == 0 { 0 } else { self.epoch };
             }
         }
@@ -257,7 +257,7 @@ impl Members for Memory<'_> {
         })
     }
 
-    /// Every rank has said HELLO: nobody contributes before all have.
+    /// The entry of a rank that has said HELLO: no rank contributes before all have.
     fn member(&self, _: u16, rank: u16) -> Option<MemberEntry> {
         Some(MemberEntry { epoch: self.epoch, binding: binding(rank), ..MemberEntry::default() })
     }
@@ -281,7 +281,7 @@ impl Tables for Memory<'_> {
         let doctored = [0, 1].map(|index| (slot.sets[index].head, slot.sets[index].seen[0]));
         let outcome = f(&mut slot);
         for ((from, doctored), to) in slot.sets.iter().zip(doctored).zip(sets) {
-            // What was not used is put back.
+            // Restores what `f` has not changed.
             if (from.head, from.seen[0]) != doctored {
                 (to.head, to.seen) = (from.head, from.seen[0]);
             }
@@ -317,13 +317,13 @@ fn serve_published(
     (outcome, Some(packets::sealed(header, &payload, ranks.into())))
 }
 
-/// Whether a set holds a round newer than that.
+/// Whether a set holds a newer round than `round`.
 fn is_newer(set: &SetHead, epoch: u32, round: u32) -> bool {
     set.epoch == epoch && (round.wrapping_sub(set.round) as i32) < 0
 }
 
-/// Where a head says that its values are still those of an earlier round. It is private, as the
-/// status is; their places are not.
+/// Offset of the byte of a head that says that its values are still those of an earlier round. The
+/// field is private, as the status is; the layout is not.
 const HOLLOW: usize = 29;
 
 /// A head as it would be if its round were complete.

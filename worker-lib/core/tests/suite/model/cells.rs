@@ -1,4 +1,4 @@
-//! What combiners remember.
+//! The state of combiners.
 
 use switchml_protocol::combiner::{Cell, CellHead};
 
@@ -16,7 +16,7 @@ impl Memory {
         self.head.held != 0
     }
 
-    /// Whether it has counted some contribution more than twice.
+    /// Whether the combiner has counted some contribution more than twice.
     pub fn exceeds_two(&self) -> bool {
         tally::exceeds_two(&self.values)
     }
@@ -34,7 +34,7 @@ impl Memory {
         for (lanes, pair) in values.as_chunks_mut::<2>().0.iter_mut().zip(cell.values) {
             *lanes = [(pair >> 32) as u32, pair as u32];
         }
-        // What is not held any more is overwritten before it is used again.
+        // Values that are not held any more are overwritten before they are used again.
         Self {
             head: cell.head,
             values: if cell.head.held == 0 { Tally::default() } else { values },

@@ -1,5 +1,5 @@
-//! What comes of a state once faults stop: a network that has lost all that was under way, and from
-//! now on delivers everything at once; real engines, by their real timers.
+//! How a state ends once faults stop: the network has lost all packets in flight, and from now on
+//! delivers everything at once. Engines are real, with their real timers.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use super::plan::Contribution;
 use super::worker::Worker;
 use super::world::{Reply, State, World};
 
-/// Far more alarms than any world here needs.
+/// A limit that no world here needs.
 const MOST_ALARMS: usize = 1000;
 
-/// Whether everybody finishes: the workers of the session that the aggregator serves with all
-/// results, all others with all results or with an error.
+/// Whether everybody finishes: workers of the session that the aggregator serves must get all
+/// results, all others all results or an error.
 pub fn finishes(world: &World, state: &State) -> bool {
     let served = state.aggregator.is_open().then_some(state.aggregator.epoch);
     let mut state = state.clone();
@@ -34,7 +34,7 @@ pub fn finishes(world: &World, state: &State) -> bool {
     for _ in 0..MOST_ALARMS {
         deliver_all(world, &mut state, &mut packets);
         if state.violation.is_some() {
-            // The search comes to it as well, and it is not this property's.
+            // The search finds this violation too; it is not one of this property.
             return true;
         }
         let waiting = |worker: &Worker| {
@@ -63,7 +63,7 @@ pub fn finishes(world: &World, state: &State) -> bool {
     false
 }
 
-/// Contributions under way: whose, which, and whether sent again.
+/// Contributions in flight: the worker's index, the contribution, and whether it is a resend.
 type Packets = VecDeque<(usize, Contribution, bool)>;
 
 /// Delivers contributions and their answers until none is left.
@@ -85,7 +85,7 @@ fn deliver_all(world: &World, state: &mut State, packets: &mut Packets) {
     }
 }
 
-/// Whether a worker's end is right, given the epoch that was served when faults stopped.
+/// Whether a worker has ended as it should, given the epoch that was served when faults stopped.
 fn has_finished(world: &World, served: Option<u32>, worker: &Worker) -> bool {
     if world.plan.setup.mismatch.is_some() && worker.view.session == 0 {
         return matches!(worker.view.failure, Some(Failure::Mismatch { .. } | Failure::Aborted));

@@ -10,17 +10,17 @@
 //! # What keeps the search finite, and why nothing is missed
 //!
 //! - **The network is a set.** What was once sent may arrive at any time, any number of times, or
-//!   never. So loss, repetition and reordering need no events of their own, and a resend adds
-//!   nothing: it is the same packet except a flag that nobody looks at, and its aux. That it is
-//!   the same is asserted whenever an engine resends. What follows an EMPTY contribution has lanes,
-//!   and is a packet of its own: there, engines are told apart by the chunks sent in full, too.
-//! - **Aux** matters to one question alone: whether a PENDING answers a packet sent after the news
+//!   never. So loss, repetition and reordering need no separate events, and a resend adds nothing:
+//!   it is the same packet, except for an unused flag and its aux. The search asserts this whenever
+//!   an engine resends. The contribution that follows an EMPTY one has lanes, and is a different
+//!   packet: so engines are also told apart by the chunks sent in full.
+//! - **Aux** matters only to one question: whether a PENDING answers a packet sent after the news
 //!   that a rank has left. So it is the number of departures that the sender knew of.
-//! - **Time stands still except alarms.** An engine's answer to a packet depends on the chunks
-//!   that it has outstanding, never on the time. So engines are told apart by what they sent, what
-//!   they got, what PENDING told them of each chunk and how often their timer expired, not by
-//!   clocks and estimates; each engine's number of outstanding chunks is compared with that at each
-//!   step. An alarm sets an engine's clock to its deadline.
+//! - **Time moves only through alarms.** An engine's answer to a packet depends on the chunks that
+//!   it has outstanding, never on the time. So engines are told apart by what they sent, what they
+//!   got, what PENDING told them of each chunk and how often their timer expired, not by clocks and
+//!   estimates; each engine's number of outstanding chunks is compared with that at each step. An
+//!   alarm sets an engine's clock to its deadline.
 //! - **PENDING, REJECT and ROOM arrive at once or never.** PENDING only changes what its chunk's
 //!   entry says, and a later one overwrites it; so one that is late leaves an engine as it would be
 //!   had it come at once and the newer ones been lost. A REJECT of an aborted job or of a poisoned

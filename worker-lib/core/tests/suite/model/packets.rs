@@ -18,7 +18,7 @@ pub fn contribution(header: Header, tally: &Tally) -> Vec<u8> {
     sealed(header, &payload, 1)
 }
 
-/// The datagram of a header and a payload, with the check word of so many contributions.
+/// The datagram of a header and a payload, with the check word of `contributions` contributions.
 pub fn sealed(mut header: Header, payload: &[U32], contributions: u32) -> Vec<u8> {
     header.flags |= flags::CHECKED;
     header.check.set(header.check_of(lane_sum(payload), contributions));
@@ -30,7 +30,7 @@ pub fn joined(header: &Header, payload: &[U32]) -> Vec<u8> {
     [header.as_bytes(), payload[..header.payload_lanes().into()].as_bytes()].concat()
 }
 
-/// Header and payload of a contribution; zeros if that is left out.
+/// Header and payload of a contribution; the payload is zeros if the contribution is EMPTY.
 pub fn split(datagram: &[u8]) -> (Header, Payload) {
     let (header, bytes) = Header::read_from_prefix(datagram).expect("a header");
     let mut payload = Payload::default();
@@ -67,7 +67,7 @@ pub fn tally(payload: &[u8]) -> Tally {
     std::array::from_fn(|lane| lanes[lane].get())
 }
 
-/// A datagram with a changed header; its check word fits as well as it did before.
+/// A datagram with a changed header; its check word is right if it was right before.
 pub fn rewritten(datagram: &[u8], ranks: u16, change: impl FnOnce(&mut Header)) -> Vec<u8> {
     let mut header = header(datagram);
     let payload = <[U32]>::ref_from_bytes(&datagram[HEADER_LEN..]).expect("whole lanes");
@@ -77,8 +77,8 @@ pub fn rewritten(datagram: &[u8], ranks: u16, change: impl FnOnce(&mut Header)) 
     if fitted { sealed(header, payload, contributions) } else { joined(&header, payload) }
 }
 
-/// A datagram with one bit of its first lane flipped: that of the last digit, so that it counts one
-/// contribution too many. Without lanes, it is the last bit of its round.
+/// A datagram with one bit flipped: in its first lane the lowest bit of the last digit, so that it
+/// counts one contribution too many; without lanes, the last bit of its round.
 pub fn corrupted(datagram: &[u8]) -> Vec<u8> {
     let mut datagram = datagram.to_vec();
     match datagram.get_mut(HEADER_LEN) {

@@ -1,4 +1,4 @@
-//! What is to happen in a world: its bounds and faults, and what each rank sends.
+//! The plan of a world: its bounds and faults, and the contributions of each rank.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use super::tally::{self, Tally};
 
 /// Number of the job.
 pub const JOB: u16 = 0;
-/// Most slots of a world.
+/// Most slots that a world has.
 pub const MOST_SLOTS: usize = 4;
 const LANES: u16 = switchml_protocol::LANES_PER_BLOCK as u16;
 
@@ -27,11 +27,11 @@ pub struct Setup {
     pub slots: u16,
     /// Rounds of every slot in the first session.
     pub rounds: usize,
-    /// Round that the first session begins with, even; if it is not 0, every slot holds the two
-    /// rounds before.
+    /// The round that the first session begins with, an even number; if it is not 0, every slot
+    /// holds the two rounds before it.
     pub origin: u32,
-    /// Rounds in the session after it, of the same job and with the same slots, which may begin at
-    /// any moment; 0 if there is none.
+    /// Rounds in the second session, which has the same job and slots and may begin at any moment;
+    /// 0 if there is none.
     pub next_rounds: usize,
     /// The first session may be aborted at any moment.
     pub abort: bool,
@@ -45,13 +45,13 @@ pub struct Setup {
     pub pending: bool,
     /// Expiries of a worker's timer in a row.
     pub alarms: u8,
-    /// Workers that are done leave, which the others hear of at any time.
+    /// Workers that are done leave; the other workers hear of it at any time.
     pub leave: bool,
-    /// Ranks whose lanes are all zero, and that send EMPTY: a bitmap for each chunk in turn, again
-    /// and again.
+    /// Ranks whose lanes are all zero, and that send EMPTY: a bitmap for each chunk in turn,
+    /// repeated.
     pub zeros: Vec<u8>,
-    /// Ranks below each combiner, a bitmap each. A packet comes to all that its ranks are below, in
-    /// this order.
+    /// Ranks below each combiner, a bitmap each. A packet passes all combiners that its ranks are
+    /// below, in this order.
     pub combiners: Vec<u8>,
     /// Rules that are taken out.
     pub without: Vec<Rule>,
@@ -59,7 +59,7 @@ pub struct Setup {
     pub published: bool,
 }
 
-/// What a rank sends of a chunk.
+/// A contribution of a rank to a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contribution {
     pub chunk: usize,
@@ -79,7 +79,7 @@ impl fmt::Display for Contribution {
     }
 }
 
-/// Bounds, faults, and what is sent.
+/// Bounds, faults and contributions.
 pub struct Plan {
     pub setup: Setup,
     /// Contributions by session, rank and chunk: with all lanes, and as they are sent first.
@@ -103,7 +103,7 @@ impl Plan {
         plan
     }
 
-    /// What a rank sends in a session, by an engine that gets each result at once.
+    /// The contributions of a rank in a session, from an engine that gets each result at once.
     fn contributions_of(&self, session: usize, rank: u16) -> Vec<[Vec<u8>; 2]> {
         let mut engine = self.engine(session, rank);
         let send = |chunk| {
@@ -139,7 +139,7 @@ impl Plan {
         self.setup.origin.wrapping_add((chunk / usize::from(self.setup.slots)) as u32)
     }
 
-    /// The chunk that is in that round of that slot.
+    /// The chunk of a round in a slot.
     pub fn chunk_in(&self, round: u32, slot: u16) -> usize {
         round.wrapping_sub(self.setup.origin) as usize * usize::from(self.setup.slots)
             + usize::from(slot)
@@ -197,7 +197,7 @@ impl Plan {
         ranks.is_some_and(|ranks| ranks >> rank & 1 == 1)
     }
 
-    /// What a rank contributes to a chunk.
+    /// The values that a rank contributes to a chunk.
     pub fn contribution(&self, session: usize, rank: u16, chunk: usize) -> Tally {
         if self.is_zero(rank, chunk) {
             return Tally::default();
@@ -223,7 +223,7 @@ impl Plan {
         before + usize::from(rank) * self.chunks(session) + chunk
     }
 
-    /// Asserts that a contribution is what the chunk's contribution always is, its aux aside.
+    /// Asserts that a contribution is always the same for a chunk, except for its aux.
     pub fn assert_same(
         &self,
         session: usize,
@@ -238,7 +238,7 @@ impl Plan {
 }
 
 impl Setup {
-    /// A world without rounds and without faults but those of its network.
+    /// A world without rounds, and without faults except those of its network.
     pub fn new(ranks: u16, slots: u16) -> Self {
         Self {
             ranks,
@@ -262,7 +262,7 @@ impl Setup {
 }
 
 impl fmt::Display for Setup {
-    /// As cells of a table: workers, slots, rounds, and what else there is.
+    /// Cells of a table: workers, slots, rounds, and what else there is.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { ranks, slots, rounds, .. } = self;
         write!(f, "{ranks} | {slots} | {rounds}")?;

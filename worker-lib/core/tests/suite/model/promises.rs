@@ -1,4 +1,4 @@
-//! What is promised, by name, and what is found where it is broken.
+//! The promises by name, and how they are broken.
 
 use super::tally::Tally;
 

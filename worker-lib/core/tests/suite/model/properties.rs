@@ -1,4 +1,4 @@
-//! What must hold in a world, as the search sees it.
+//! The properties of a world for the checker.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use super::worker::Worker;
 use super::world::{Answer, Event, State, World};
 
 impl World {
-    /// What may come of a contribution of a worker's that the network has.
+    /// Adds the events that may follow from a contribution of a worker that is in the network.
     fn arrivals(
         &self,
         at: usize,
@@ -52,7 +52,7 @@ impl World {
         })
     }
 
-    /// For properties: whether that is fine, or not the first that is not.
+    /// For properties: whether `holds`, or this is not the first violation found.
     fn passes(&self, holds: bool) -> bool {
         holds || self.found.swap(true, Ordering::Relaxed)
     }
@@ -92,7 +92,7 @@ impl Model for World {
                 events.push(Event::Send(at));
             }
             let waits = worker.view.failure.is_none() && worker.engine.outstanding() > 0;
-            // Of what is sent again, only lanes that were left out are new.
+            // A resend brings nothing new except lanes that were left out.
             let matters = self.plan.setup.pending || worker.awaits_left_out();
             if active && waits && matters && worker.view.alarms < self.plan.setup.alarms {
                 events.push(Event::Alarm(at));
@@ -136,7 +136,8 @@ impl Model for World {
         (next != *state).then_some(next)
     }
 
-    /// Without rules, a contribution may be counted for ever. Twice is wrong enough.
+    /// Without rules, a contribution may be counted forever. The search stops after twice, which
+    /// is wrong enough.
     fn within_boundary(&self, state: &State) -> bool {
         !state.aggregator.exceeds_two() && !state.combiners.iter().any(Memory::exceeds_two)
     }

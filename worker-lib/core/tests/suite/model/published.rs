@@ -1,6 +1,6 @@
 //! The published algorithm (SwitchML, NSDI 2021, algorithm 3) in place of section 8: one bit of
-//! pool version in the packet and no round, a bitmap and a count per version. The bit is the last
-//! one of the round here.
+//! pool version in the packet and no round, a bitmap and a count per version. That bit is the
+//! lowest bit of the round here.
 
 use super::tally::Tally;
 
@@ -12,7 +12,7 @@ pub struct Version {
     pub values: Tally,
 }
 
-/// What becomes of a contribution.
+/// What the aggregator does with a contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     Drop,

@@ -1,5 +1,5 @@
-//! Each rule taken out, alone or with those that stand behind it: which property that violates, and
-//! in how few events. A search that cannot fail shows nothing.
+//! Takes out each rule, alone or with the rules that stand behind it, and shows which property is
+//! violated then, in how few events. A search that cannot fail shows nothing.
 
 use super::plan::{Contribution, Setup};
 use super::promises::{ALL, FINISHES, NO_REFUSAL, PAYLOAD_LAST, RIGHT_SUMS, Violation};
@@ -12,7 +12,7 @@ fn without(rules: &[Rule]) -> Setup {
     Setup { rounds: 3, without: rules.to_vec(), ..Setup::new(2, 1) }
 }
 
-/// The same, with a second session.
+/// [`without`], with a second session.
 fn next_without(rules: &[Rule]) -> Setup {
     Setup { rounds: 1, next_rounds: 2, ..without(rules) }
 }
@@ -25,7 +25,7 @@ fn mismatch_without(rules: &[Rule]) -> Setup {
     Setup { mismatch: Some(1), ..without(rules) }
 }
 
-/// Asserts that a property is violated, in so many events at the least.
+/// Asserts that a property is violated, after at least `events` events.
 fn violates(setup: &Setup, property: &'static str, events: usize) {
     let found = search(setup.clone(), &[property]).violation;
     let found = found.unwrap_or_else(|| {
@@ -35,7 +35,7 @@ fn violates(setup: &Setup, property: &'static str, events: usize) {
     assert_eq!(found.events.len(), events, "events of the shortest way");
 }
 
-/// Asserts that nothing is violated all the same.
+/// Asserts that nothing is violated without the rules.
 fn changes_nothing(setup: &Setup) {
     if let Some(found) = search(setup.clone(), ALL).violation {
         panic!(
@@ -153,15 +153,15 @@ fn workers_that_do_not_wait() {
     violates(&without(&[Rule::Wait]), FINISHES, 5);
 }
 
-/// Workers that wait never send what rule 8.7 is there to keep out; it is for those that do not,
-/// and for forged packets.
+/// Workers that wait never send the rounds that rule 8.7 keeps out; the rule is for workers that do
+/// not wait, and for forged packets.
 #[test]
 fn rounds_before_the_last_one_is_complete() {
     changes_nothing(&without(&[Rule::OneBeforeComplete]));
     violates(&without(&[Rule::OneBeforeComplete, Rule::Wait]), FINISHES, 4);
 }
 
-/// No execution leads to sets that are not one round apart: these two guard against faults of
+/// No execution leads to sets that are not one round apart: these two rules guard against faults of
 /// memory and of data planes.
 #[test]
 fn sets_that_are_not_one_round_apart() {
@@ -188,8 +188,8 @@ fn results_that_are_corrupted() {
     changes_nothing(&without(&[Rule::AnswerCheck]));
 }
 
-/// The salt of the check word differs by call: without the rule, a round of different calls is
-/// lost, but nobody hears why.
+/// The salt of the check word differs by call: without the rule, a round of different calls never
+/// completes, and nobody hears why.
 #[test]
 fn different_calls() {
     violates(&mismatch_without(&[Rule::SameCall]), FINISHES, 0);
@@ -202,25 +202,26 @@ fn different_calls() {
     );
 }
 
-/// What the aggregator tells one rank of a round is true for the others, too.
+/// What the aggregator tells one rank about a round is true for the other ranks, too.
 #[test]
 fn answers_to_another_rank() {
     changes_nothing(&Setup { pending: true, ..without(&[Rule::AnswerRank]) });
 }
 
-/// A PENDING from before another rank's contribution arrives after the news that this rank is done.
+/// A PENDING from before another rank's contribution arrives after the news that the other rank is
+/// done.
 #[test]
 fn pending_from_before_a_departure() {
     violates(&Setup { leave: true, rounds: 1, ..without(&[Rule::FreshPending]) }, FINISHES, 9);
 }
 
-/// Two workers and one slot; the last chunk is zero on these ranks, and its set has values of the
-/// first one.
+/// Two workers and one slot; the last chunk is zero on these ranks, and its set holds values of the
+/// first chunk.
 fn zeros_without(rules: &[Rule], ranks: u8) -> Setup {
     Setup { zeros: vec![0, 0, ranks], alarms: 1, ..without(rules) }
 }
 
-/// Nobody has brought values, so the RESULT has those of an earlier round. The check word stands
+/// No rank has sent values, so the RESULT has those of an earlier round. The check word stands
 /// behind this rule.
 #[test]
 fn rounds_that_an_empty_contribution_completes() {
@@ -237,8 +238,8 @@ fn first_values_that_are_added_to_those_of_an_earlier_round() {
     violates(&one(&[Rule::Overwrite, Rule::AnswerCheck]), RIGHT_SUMS, 17);
 }
 
-/// Who is not asked for lanes sends them when its timer expires; who then sends EMPTY again is
-/// asked. Without both rules, nobody ever sends lanes.
+/// A rank that is not asked for lanes sends them when its timer expires; a rank that sends EMPTY
+/// again is asked. Without both rules, no rank ever sends lanes.
 #[test]
 fn lanes_that_nobody_asks_for() {
     let both = |rules: &[Rule]| zeros_without(rules, 0b11);
@@ -252,15 +253,16 @@ fn tree_without(rules: &[Rule], ranks: u16, rounds: usize, combiners: &[u8]) -> 
     Setup { rounds, combiners: combiners.to_vec(), without: rules.to_vec(), ..Setup::new(ranks, 1) }
 }
 
-/// The root adds what it has in part: it counts a rank twice, and nobody takes the result.
+/// The root adds a partial sum that overlaps with what it has: it counts a rank twice, and no
+/// worker accepts the result.
 #[test]
 fn a_root_that_adds_overlaps() {
     violates(&tree_without(&[Rule::Overlap], 2, 1, &[0b11]), FINISHES, 3);
     violates(&tree_without(&[Rule::Overlap, Rule::AnswerCheck], 2, 1, &[0b11]), RIGHT_SUMS, 7);
 }
 
-/// A rank that lacks the result alone sends again, and nobody else does: its combiner would hold
-/// that for ever. What has passed is remembered for speed alone.
+/// If only one rank lacks the result, only it resends, and its combiner would hold that
+/// contribution forever. Combiners remember what has passed only for speed.
 #[test]
 fn combiners_that_touch_resends() {
     violates(&tree_without(&[Rule::Untouched], 2, 1, &[0b11]), FINISHES, 5);
@@ -268,8 +270,8 @@ fn combiners_that_touch_resends() {
     changes_nothing(&tree_without(&[Rule::Passed], 3, 1, &[0b011, 0b111]));
 }
 
-/// The check words' salts tell how many contributions are in a partial sum, and of which round. If
-/// they did not, it would be wrong.
+/// The salts of check words tell how many contributions are in a partial sum, and of which round.
+/// Without that, the sum would be wrong.
 #[test]
 fn combiners_that_add_a_rank_again() {
     changes_nothing(&tree_without(&[Rule::PartialCheck], 3, 1, &[0b111]));

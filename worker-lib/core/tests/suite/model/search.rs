@@ -1,4 +1,4 @@
-//! Running the checker, and what it found, in words.
+//! Runs the checker and tells in words what it found.
 
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -6,21 +6,21 @@ use super::plan::Setup;
 use super::promises::DONE;
 use super::world::{Event, State, World};
 
-/// States to generate at most, the same ones again and again included.
+/// Most states to generate, including repeated ones.
 const MOST_STATES: usize = 1_000_000_000;
 
-/// What a search came to.
+/// The result of a search.
 pub struct Searched {
     /// Different states seen.
     pub states: usize,
-    /// Events to the farthest of them.
+    /// Events to the farthest state.
     pub depth: usize,
-    /// Whether in some state everybody had all results.
+    /// Whether there is a state where everybody has all results.
     pub done: bool,
     pub violation: Option<Found>,
 }
 
-/// A violated property and a shortest way there.
+/// A violated property, and a shortest path to the violation.
 pub struct Found {
     pub property: &'static str,
     pub events: Vec<Event>,

@@ -6,18 +6,17 @@ use super::plan::Setup;
 use super::promises::ALL;
 use super::search::search;
 
-/// Ranks, slots, and rounds of the one session that there is.
+/// A world with one session: its ranks, slots and rounds.
 fn session(ranks: u16, slots: u16, rounds: usize) -> Setup {
     Setup { rounds, ..Setup::new(ranks, slots) }
 }
 
-/// The same, and rounds of a second session, which takes over the slots at any moment.
+/// A world with a second session of `next_rounds` rounds, which takes over the slots at any moment.
 fn sessions(ranks: u16, slots: u16, rounds: usize, next_rounds: usize) -> Setup {
     Setup { next_rounds, ..session(ranks, slots, rounds) }
 }
 
-/// Searches worlds, and larger ones where these are asked for; says of each in a line of a table
-/// what was searched.
+/// Searches worlds, and larger ones where they are asked for; prints a line of a table for each.
 fn hold(setups: &[Setup], large: &[Setup]) {
     let also = std::env::var("SWITCHML_MODEL").is_ok_and(|value| value == "large");
     for setup in setups.iter().chain(if also { large } else { &[] }) {
@@ -68,7 +67,7 @@ fn three_workers_and_two_slots() {
     hold(&[session(3, 2, 3)], &[session(3, 2, 4)]);
 }
 
-/// What engines know of late peers and of time matters to whether they finish.
+/// Whether engines finish depends on what they know of late peers and of time.
 #[test]
 fn pending_and_timers() {
     let told = |setup| Setup { pending: true, ..setup };
@@ -96,7 +95,7 @@ fn corruption() {
     );
 }
 
-/// Nobody accepts the sum of different calls, and everybody hears of it.
+/// No worker accepts the sum of different calls, and every worker hears of the mismatch.
 #[test]
 fn mismatched_calls() {
     let mismatched = |setup, chunk| Setup { mismatch: Some(chunk), ..setup };
@@ -111,7 +110,8 @@ fn mismatched_calls() {
     );
 }
 
-/// The next session finds slots full of the last one's rounds, and the network full of its packets.
+/// The next session finds slots full of the last session's rounds, and the network full of its
+/// packets.
 #[test]
 fn epoch_change() {
     hold(
@@ -120,7 +120,7 @@ fn epoch_change() {
     );
 }
 
-/// The aggregator loses all. Its workers fail; the next session is as good as the first.
+/// The aggregator loses its state. Its workers fail; the next session is as good as the first.
 #[test]
 fn restart() {
     let restarted = |setup| Setup { restart: true, ..setup };
@@ -144,8 +144,8 @@ fn abort() {
     );
 }
 
-/// A rank that has left has contributed to all: nobody may take an old PENDING for the news that it
-/// never will.
+/// A rank that has left has contributed to all chunks: no worker may conclude from an old PENDING
+/// that it never will.
 #[test]
 fn departures() {
     let leave = |setup| Setup { leave: true, ..setup };
@@ -156,12 +156,12 @@ fn departures() {
 }
 
 /// Chunks that are zero on these ranks, a bitmap for each chunk in turn. When a timer expires, the
-/// oldest goes out in full, and one more each time that it expires again.
+/// oldest chunk goes out in full, and one more chunk at each further expiry.
 fn zeros(setup: Setup, ranks: &[u8]) -> Setup {
     Setup { zeros: ranks.to_vec(), alarms: setup.slots as u8, ..setup }
 }
 
-/// All ranks but the root of a broadcast have zeros, and in sums any have.
+/// In broadcasts all ranks except the root have zeros, and in sums any rank may.
 #[test]
 fn empty_contributions() {
     hold(

@@ -1,10 +1,10 @@
-//! Combiners between workers and aggregator: the real machine, over cells that keep only what
-//! contributions here can fill, and its rules taken out.
+//! Combiners between workers and aggregator: the real machine, over cells that store only the lanes
+//! that contributions here fill, and a way to take out its rules.
 //!
-//! What a combiner sends stays in the network for ever, as all else does; but a partial sum of one
-//! rank does what that rank's contribution does, which may bypass combiners anyway, so it is not
-//! kept. What cells hold may leave at any moment, as if another key had claimed them, and may be
-//! forgotten, as by a restart. So what is left out is what the time is.
+//! What a combiner sends stays in the network forever, as all packets do; except for a partial sum
+//! of one rank, which does what that rank's contribution does. Contributions may bypass combiners
+//! anyway, so it is not kept. A cell may be flushed at any moment, as if another key had claimed
+//! it, and may be forgotten, as after a restart. So the model needs no time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,13 +25,14 @@ fn ranks(datagram: &[u8]) -> u32 {
 }
 
 impl World {
-    /// The combiner that these ranks come to after `from` others; none if that is the root.
+    /// The combiner that a packet with these ranks reaches next, from number `from` on; none if
+    /// that is the root.
     fn next_combiner(&self, ranks: u32, from: usize) -> Option<usize> {
         let combiners = &self.plan.setup.combiners;
         (from..combiners.len()).find(|at| ranks & !u32::from(combiners[*at]) == 0)
     }
 
-    /// What combiners and partial sums may do next.
+    /// The events that combiners and partial sums may cause next.
     pub fn combiner_events(&self, state: &State, events: &mut Vec<Event>) {
         let partials = (0..128).filter(|number| state.partials >> number & 1 == 1);
         for number in partials.clone() {
@@ -44,7 +45,7 @@ impl World {
                     events.extend(sent.map(|sent| Event::Combine(node, at, sent)));
                 }
             }
-            // From a combiner that is below this one.
+            // Partial sums from a combiner that is below this one.
             let lower = &self.plan.setup.combiners[..node];
             let comes_here = |number: &usize| {
                 let ranks = ranks(&self.partial(*number));
@@ -60,7 +61,7 @@ impl World {
         }
     }
 
-    /// The state after an event of combiners'.
+    /// Applies an event of combiners to the state.
     pub fn apply_to_combiners(&self, state: &mut State, event: Event) {
         let on = match event {
             Event::Combine(node, at, what) => {
@@ -83,7 +84,7 @@ impl World {
         on.into_iter().for_each(|datagram| self.keep_partial(state, datagram));
     }
 
-    /// A combiner gets a contribution or partial sum; what it sends to its parent.
+    /// A combiner gets a contribution or partial sum. Returns what it sends to its parent.
     fn combine(&self, state: &mut State, node: usize, datagram: &[u8]) -> Vec<Vec<u8>> {
         let (mut header, mut payload) = packets::split(datagram);
         let around = Surroundings {
@@ -100,7 +101,7 @@ impl World {
             Fate::Passed => vec![datagram.to_vec()],
             Fate::Combined | Fate::Evicted => vec![self.left(header, &payload)],
             Fate::Flushes => {
-                // Ahead of it leaves what the cell holds.
+                // What the cell holds leaves first.
                 let mut on = Vec::from_iter(self.flush_cell(state, node, cell));
                 on.push(datagram.to_vec());
                 on
@@ -108,7 +109,7 @@ impl World {
         }
     }
 
-    /// What a combiner's cell holds leaves.
+    /// Flushes a combiner's cell.
     fn flush(&self, state: &mut State, node: usize) -> Option<Vec<u8>> {
         let cell = state.combiners[node].to_cell();
         self.flush_cell(state, node, cell)
@@ -150,14 +151,14 @@ impl World {
         }
     }
 
-    /// The aggregator gets a partial sum; its answer to all.
+    /// The aggregator gets a partial sum. Returns its answer to all.
     fn arrive_partial(&self, state: &mut State, datagram: &[u8]) -> Option<Reply> {
         let rank = ranks(datagram).trailing_zeros() as u16;
         let (_, answer) = state.aggregator.serve(&self.plan, rank, datagram);
         answer.map(|datagram| Reply { to: Recipient::All, datagram })
     }
 
-    /// Keeps a partial sum in the network for ever.
+    /// Keeps a partial sum in the network forever.
     fn keep_partial(&self, state: &mut State, datagram: Vec<u8>) {
         if ranks(&datagram).count_ones() == 1 {
             return;

@@ -1,4 +1,4 @@
-//! A rank: the real engine, and what tells two moments of it apart.
+//! A rank: the real engine, and the state that tells two moments of it apart.
 
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
@@ -22,26 +22,26 @@ pub struct Worker {
     pub now: u64,
 }
 
-/// All of a worker that its answer to any packet depends on, and what it hopes for.
+/// The state of a worker on which its answer to any packet depends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     pub session: usize,
     pub rank: u16,
     /// Chunks sent: 0..sent.
     pub sent: usize,
-    /// Bitmap of the chunks that it has sent with all lanes.
+    /// Bitmap of the chunks that the worker has sent with all lanes.
     pub in_full: u32,
-    /// Bitmap of the chunks whose result it has.
+    /// Bitmap of the chunks whose result the worker has.
     pub got: u32,
-    /// The ranks that PENDING told of for the chunk that is outstanding in each slot: a bitmap, 0
-    /// if there was none.
+    /// The ranks that PENDING named for the outstanding chunk of each slot: a bitmap, 0 if there
+    /// was no PENDING.
     pub told: [u8; MOST_SLOTS],
-    /// Expiries of its timer since there was progress.
+    /// Expiries of the timer since the last progress.
     pub alarms: u8,
     pub failure: Option<Failure>,
-    /// It is done, and has said goodbye.
+    /// The worker is done and has left the job.
     pub left: bool,
-    /// Bitmap of the ranks that it knows to have left.
+    /// Bitmap of the ranks that the worker knows to have left.
     pub departed: u64,
 }
 
@@ -76,12 +76,12 @@ impl Worker {
         Self { view, engine: Arc::new(plan.engine(session, rank)), now: 0 }
     }
 
-    /// Whether it has all results of its session.
+    /// Whether the worker has all results of its session.
     pub fn is_done(&self, plan: &Plan) -> bool {
         self.view.got.count_ones() as usize == plan.chunks(self.view.session)
     }
 
-    /// Whether nothing more comes of it.
+    /// Whether the worker has failed or is done.
     pub fn has_ended(&self, plan: &Plan) -> bool {
         self.view.failure.is_some() || self.is_done(plan)
     }
@@ -95,10 +95,10 @@ impl Worker {
         !self.has_ended(plan) && sent < plan.chunks(session) && has_room()
     }
 
-    /// The contributions that the network has from it.
+    /// The worker's contributions that are in the network.
     pub fn in_network(&self, plan: &Plan) -> impl Iterator<Item = Contribution> {
         let View { session, rank, sent, in_full, .. } = self.view;
-        // A worker that does not wait has sent all of them with the first one.
+        // A worker that does not wait has sent all chunks with the first one.
         let all = plan.lacks(Rule::Wait) && sent > 0;
         let (chunks, in_full) =
             if all { (plan.chunks(session), u32::MAX) } else { (sent, in_full) };
@@ -110,12 +110,12 @@ impl Worker {
             })
     }
 
-    /// Whether a chunk has been sent without its lanes alone.
+    /// Whether a chunk has only been sent EMPTY.
     pub fn has_left_out(&self, chunk: usize) -> bool {
         chunk < self.view.sent && self.view.in_full >> chunk & 1 == 0
     }
 
-    /// Whether it awaits a chunk that it has sent without its lanes alone.
+    /// Whether the worker awaits a chunk that it has only sent EMPTY.
     pub fn awaits_left_out(&self) -> bool {
         self.outstanding().any(|chunk| self.has_left_out(chunk))
     }
@@ -125,14 +125,15 @@ impl Worker {
         chunk < self.view.sent && self.view.got >> chunk & 1 == 0
     }
 
-    /// Hears that a rank has left in good order.
+    /// Hears that a rank has left normally.
     pub fn note_departed(&mut self, rank: u16) {
         self.view.departed |= 1 << rank;
         Arc::make_mut(&mut self.engine).note_departed(&Ranks::from([rank]));
     }
 
-    /// What stands for the aux of packets that it sends now: how many departures it knows of.
-    /// Whether an aux is newer than the newest of them is all that an engine looks for.
+    /// Stands for the aux of packets that the worker sends now: the number of departures that it
+    /// knows of. An engine looks only at whether an aux is newer than its latest news of a
+    /// departure.
     pub fn era(&self) -> u32 {
         self.view.departed.count_ones()
     }
@@ -155,7 +156,7 @@ impl Worker {
         self.view.in_full |= u32::from(!contribution.empty) << contribution.chunk;
     }
 
-    /// Hears an answer; what it sends again at once.
+    /// Receives an answer. Returns what the worker sends again at once.
     pub fn hear(&mut self, plan: &Plan, datagram: &[u8]) -> Result<Vec<Contribution>, Violation> {
         let doctored = self.doctor(plan, datagram);
         let engine = Arc::make_mut(&mut self.engine);
@@ -190,7 +191,7 @@ impl Worker {
         Ok(self.make_room(plan, datagram))
     }
 
-    /// Sends in full what an answer asks for.
+    /// Sends the chunk in full that an answer asks for.
     fn make_room(&mut self, plan: &Plan, datagram: &[u8]) -> Vec<Contribution> {
         let header = packets::header(datagram);
         let chunk = plan.chunk_in(header.round.get(), header.slot.get());
@@ -200,7 +201,7 @@ impl Worker {
             && self.has_left_out(chunk);
         let mut sent = self.resend(plan);
         if plan.lacks(Rule::ResendInFull) && is_due {
-            // Its engine takes the chunk for sent in full.
+            // The engine believes that it has sent the chunk in full.
             sent = vec![Contribution::in_full(chunk)];
         }
         let expected = is_due.then_some(Contribution::in_full(chunk));
@@ -209,7 +210,7 @@ impl Worker {
         sent
     }
 
-    /// Lets its time pass until its timer expires; what it sends again.
+    /// Advances the clock until the timer expires. Returns the resends.
     pub fn alarm(&mut self, plan: &Plan) -> Vec<Contribution> {
         let engine = Arc::make_mut(&mut self.engine);
         self.now = engine.deadline().expect("something outstanding").max(self.now);
@@ -231,7 +232,7 @@ impl Worker {
         resent
     }
 
-    /// What its engine sends again now.
+    /// The resends of the engine now.
     fn resend(&mut self, plan: &Plan) -> Vec<Contribution> {
         let View { session, rank, .. } = self.view;
         let engine = Arc::make_mut(&mut self.engine);
@@ -253,7 +254,8 @@ impl Worker {
         (0..self.view.sent).filter(|chunk| self.awaits(*chunk))
     }
 
-    /// Gives an answer its aux, and makes it look as if the rules that are taken out were kept.
+    /// Gives an answer its aux, and makes it look as if the answer kept the rules that are taken
+    /// out.
     fn doctor<'a>(&self, plan: &Plan, datagram: &'a [u8]) -> Cow<'a, [u8]> {
         if plan.setup.without.is_empty() && self.era() == 0 {
             return Cow::Borrowed(datagram);
@@ -275,7 +277,7 @@ impl Worker {
             rewrite(&|header| header.rank.set(self.view.rank));
         }
         if plan.lacks(Rule::AnswerSlot) {
-            // Found by its round alone.
+            // The chunk is found by its round alone.
             rewrite(&|header| {
                 let of_round = |chunk: &usize| plan.round_of(*chunk) == header.round.get();
                 if let Some(chunk) = self.outstanding().find(of_round) {
@@ -284,7 +286,7 @@ impl Worker {
             });
         }
         if plan.lacks(Rule::AnswerRound) {
-            // Found by its slot alone.
+            // The chunk is found by its slot alone.
             rewrite(&|header| {
                 let of_slot =
                     |chunk: &usize| plan.slot_of(*chunk) == usize::from(header.slot.get());
@@ -308,7 +310,7 @@ impl Worker {
     }
 }
 
-/// Which of its session's chunks it is.
+/// The index of a chunk in its session.
 fn index_of(chunk: &Chunk) -> usize {
     let Part::Data(index) = chunk.part else { unreachable!("the model has data alone") };
     index

@@ -16,16 +16,17 @@ use super::promises::{PAYLOAD_LAST, Violation};
 use super::rules::Rule;
 use super::worker::{View, Worker};
 
-/// A world, and what was sent in it.
+/// A world, and the packets that were sent in it.
 pub struct World {
     pub plan: Plan,
     /// Every answer that the network has had in any state. A state knows them by number.
     answers: RwLock<Vec<Arc<Answer>>>,
-    /// Every partial sum that the network has had in any state, likewise.
+    /// Every partial sum that the network has had in any state; a state knows them by number, too.
     pub partials: RwLock<Vec<Arc<Vec<u8>>>>,
     /// The properties to check.
     pub properties: Vec<&'static str>,
-    /// A violation was found: those after it are not reported, so that the path is a shortest one.
+    /// Whether a violation was found. Later ones are not reported, so that the path is a shortest
+    /// one.
     pub found: AtomicBool,
 }
 
@@ -44,11 +45,11 @@ pub enum Recipient {
     Rank(u16),
 }
 
-/// One moment.
+/// One state of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub aggregator: Aggregator,
-    /// The ranks of the first session, then those of the second one, if it has begun.
+    /// The ranks of the first session, then the ranks of the second one, if it has begun.
     pub workers: Vec<Worker>,
     /// Bitmap of the answers that were ever sent.
     pub network: u128,
@@ -59,17 +60,17 @@ pub struct State {
     pub violation: Option<Violation>,
 }
 
-/// What may happen next. Workers are known by their place in [`State::workers`], answers by number.
+/// A possible event. Workers are known by their index in [`State::workers`], answers by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A worker sends its next chunk.
     Send(usize),
     /// A worker's timer expires.
     Alarm(usize),
-    /// A contribution arrives at the aggregator; PENDING, REJECT or ROOM for an answer gets lost.
+    /// A contribution arrives at the aggregator; an answer of PENDING, REJECT or ROOM gets lost.
     Arrive(usize, Contribution),
-    /// A contribution arrives at the aggregator, and PENDING, REJECT or ROOM for an answer at the
-    /// worker.
+    /// A contribution arrives at the aggregator, and an answer of PENDING, REJECT or ROOM arrives
+    /// at the worker.
     ArriveAndTell(usize, Contribution),
     /// A contribution arrives with a flipped bit.
     ArriveCorrupted(usize, Contribution),
@@ -90,15 +91,15 @@ pub enum Event {
     Combine(usize, usize, Contribution),
     /// A partial sum arrives at a combiner.
     CombinePartial(usize, usize),
-    /// What a combiner holds leaves.
+    /// A combiner flushes what it holds.
     Flush(usize),
-    /// A combiner forgets all.
+    /// A combiner loses its state.
     Forget(usize),
     /// A partial sum arrives at the aggregator.
     ArrivePartial(usize),
 }
 
-/// An answer of the aggregator's, on its way.
+/// An answer of the aggregator in flight.
 pub struct Reply {
     pub to: Recipient,
     pub datagram: Vec<u8>,
@@ -115,7 +116,7 @@ impl World {
         }
     }
 
-    /// The aggregator gets a contribution of a worker's, sent in that [era](Worker::era).
+    /// The aggregator gets a contribution that a worker sent in this [era](Worker::era).
     pub fn arrive(
         &self,
         state: &mut State,
@@ -175,7 +176,7 @@ impl World {
         (outcome, answer.map(|datagram| Reply { to, datagram }))
     }
 
-    /// A worker gets an answer; what it sends again at once.
+    /// A worker gets an answer. Returns what it sends again at once.
     pub fn hear(&self, state: &mut State, to: usize, datagram: &[u8]) -> Vec<Contribution> {
         state.workers[to].hear(&self.plan, datagram).unwrap_or_else(|violation| {
             state.violation = Some(violation);
@@ -183,8 +184,8 @@ impl World {
         })
     }
 
-    /// The workers at a recipient's address: of both sessions, for a session may follow another one
-    /// on the same hosts.
+    /// The workers at a recipient's address: of both sessions, a session may follow another one on
+    /// the same hosts.
     pub fn at(&self, state: &State, recipient: Recipient) -> Vec<usize> {
         let is_there = |worker: &Worker| match recipient {
             Recipient::All => true,
@@ -196,7 +197,7 @@ impl World {
             .collect()
     }
 
-    /// Keeps an answer in the network for ever.
+    /// Keeps an answer in the network forever.
     pub fn keep(&self, state: &mut State, reply: Reply) {
         let is_result = packets::header(&reply.datagram).kind == Kind::Result as u8;
         let datagram = packets::rewritten(&reply.datagram, self.plan.setup.ranks, |header| {
@@ -354,7 +355,7 @@ impl World {
     fn keep_answer(&self, state: &mut State, (outcome, reply): (Outcome, Option<Reply>)) {
         let kept = match outcome {
             Outcome::Completed | Outcome::Replayed => true,
-            // One that is late may tell of ranks that have contributed and left since.
+            // A late PENDING may name ranks that have contributed and left since.
             Outcome::Pending => self.plan.setup.leave,
             _ => false,
         };

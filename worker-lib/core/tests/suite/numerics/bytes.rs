@@ -86,15 +86,16 @@ fn sizes() {
             );
         }
     }
-    // Two elements a lane, in whole blocks: the packet's lanes decide where an element lies.
+    // A lane has two elements, in whole blocks: the packet's number of lanes decides where an
+    // element lies.
     let packed = large(DType::F32, Reduction::SUM16, 4);
     assert_eq!([352, 32].map(|lanes| packed.bytes_per_chunk(lanes)), [704 * 4, 64 * 4]);
     assert_eq!([1, 64, 65, 704].map(|count| packed.lanes_for(count * 4)), [32, 32, 64, 352]);
     assert_eq!((Codec::bytes().lanes_for(128), Codec::bytes().lanes_for(129)), (32, 64));
 }
 
-/// 1024 elements are a small call, whatever their size, and f32, f16 and bf16 alone travel in
-/// another way then.
+/// A call of up to 1024 elements is small, whatever their size; only f32, f16 and bf16 travel
+/// differently then.
 #[test]
 fn what_a_small_call_is() {
     for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| Reduction::ALL.map(|op| (dtype, op)))

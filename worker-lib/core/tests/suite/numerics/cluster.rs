@@ -8,15 +8,15 @@ use switchml_worker_core::numerics::{Codec, DType, Reduction, SMALL_COUNT, lane_
 pub struct Reduced {
     /// The chunk's global exponent.
     pub exponent: i32,
-    /// What became of it.
+    /// How the chunk travelled.
     pub way: Way,
-    /// What the aggregator sent back: empty when the chunk was skipped.
+    /// The lanes of the aggregator's result: empty when the chunk was skipped.
     pub lanes: Vec<u32>,
     /// Elements, in native byte order.
     pub elements: Vec<u8>,
 }
 
-/// Numbers of ranks for every test that can afford a loop: all small ones, and large ones around
+/// Numbers of ranks for every test that can afford a loop: all small numbers, and large ones around
 /// powers of two.
 pub fn numbers_of_ranks() -> impl Iterator<Item = usize> {
     (1..=64).chain([65, 100, 128, 129, 255, 256, 257, 1000, 1023, 1024])
@@ -27,7 +27,7 @@ pub fn any_ranks() -> impl Strategy<Value = usize> {
     prop_oneof![19 => 1usize..=64, 1 => 65usize..1024, 1 => Just(1024)]
 }
 
-/// The codec of a call of more elements than a small one has.
+/// The codec of a large call.
 pub fn large(dtype: DType, op: impl Into<Reduction>, ranks: usize) -> Codec {
     Codec::reduction(dtype, op, ranks, SMALL_COUNT + 1).expect("a reduction that is available")
 }
@@ -60,7 +60,7 @@ pub fn all_reduce_with(codec: Codec, ranks: &[Vec<u8>]) -> Reduced {
     }
 }
 
-/// The same with this exponent, whatever should become of the chunk.
+/// All-reduces one chunk with a given exponent, in a given [`Way`].
 pub fn sent_with(codec: Codec, exponent: i32, way: Way, ranks: &[Vec<u8>]) -> Reduced {
     let payloads: Vec<_> = ranks.iter().map(|elements| encode(codec, elements, exponent)).collect();
     let lanes = aggregate(codec.wire_op(), &payloads);

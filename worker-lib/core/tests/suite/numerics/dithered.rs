@@ -46,7 +46,7 @@ fn floats(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks::<4>().0.iter().map(|x| f32::from_ne_bytes(*x).into()).collect()
 }
 
-/// What rotated elements are below, by rule 26.7.
+/// The bound of rotated elements, by rule 26.7.
 fn limit(exponent: i32) -> f64 {
     2f64.powi(exponent.div_euclid(16)) * (1.0 + f64::from(exponent.rem_euclid(16) + 1) / 16.0)
 }
@@ -104,7 +104,7 @@ fn rotated(elements: &[f64], lanes: usize, seed: u32) -> Vec<f64> {
 
 /// Elements of all kinds: like each other, of very different magnitudes, or a single one.
 fn tensors() -> impl Strategy<Value = Vec<Vec<f32>>> {
-    // Also of a full packet, which has code of its own.
+    // Counts of a full packet are included: it has code of its own.
     let counts = prop_oneof![4 => 1usize..600, 1 => 1281usize..=1408];
     let kinds = (1usize..=32, counts, 0..3, -120..110);
     kinds.prop_flat_map(|(ranks, count, kind, scale)| {
@@ -125,8 +125,8 @@ fn tensors() -> impl Strategy<Value = Vec<Vec<f32>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Each field is the specified integer, but for what f32 rounds on the way: the nearest to
-    /// what arithmetic gives. No sum carries, and the result is as near as promised.
+    /// Each field is the specified integer, except for roundings of f32 on the way: the nearest one
+    /// to the arithmetic result. No sum carries, and the result is as near as promised.
     #[test]
     fn fields_and_results((ranks, call) in (tensors(), any::<u64>())) {
         let n = ranks.len();
@@ -157,7 +157,7 @@ proptest! {
             let found = (lanes[i % lanes.len()] >> (8 * (i / lanes.len()))) & 0xFF;
             prop_assert_eq!(u64::from(found), *sum, "a carry");
         }
-        // The exponent is that of the largest, in sixteenths.
+        // The exponent fits the largest element, in steps of a sixteenth.
         prop_assert!(largest < limit * 1.000_001 && largest > limit * 0.94117, "{largest} {limit}");
         for i in 0..count {
             let truth: f64 = ranks.iter().map(|rank| f64::from(rank[i])).sum();
@@ -166,7 +166,7 @@ proptest! {
         }
     }
 
-    /// An average is the sum divided by N, but for its own rounding.
+    /// An average is the sum divided by N, except for its own rounding.
     #[test]
     fn averages(ranks in tensors()) {
         let n = ranks.len();
@@ -183,13 +183,13 @@ proptest! {
     }
 }
 
-/// The mean error over many calls is zero within five standard errors, and the mean square error
+/// The mean error over many calls is zero within five standard errors, and the mean square error is
 /// that of N dithered roundings, spread over 128 elements.
 #[test]
 fn errors_are_zero_on_average_and_of_the_documented_variance() {
     const CALLS: u64 = 4000;
     for n in [1usize, 3, 8, 32] {
-        // One large element beside small ones, zeros, and neighbours of like magnitude.
+        // One large element beside small ones, zeros, and neighbours of similar magnitude.
         let element = |rank: usize, i: usize| match i {
             5 => 1.0 + rank as f32,
             0..20 => 0.01 * (i as f32 - 7.3) * (1.0 + 0.1 * rank as f32),
@@ -215,7 +215,7 @@ fn errors_are_zero_on_average_and_of_the_documented_variance() {
             let standard_errors = sum / (CALLS as f64 * variance).sqrt();
             assert!(standard_errors.abs() < 5.0, "N={n} element {i}: {standard_errors}");
         }
-        // Less where errors of like elements cancel.
+        // The variance is less where errors of equal elements cancel.
         assert!(squares < 1.05 * variance, "N={n}: {squares} {variance}");
         assert!(n > 1 || squares > 0.95 * variance, "N={n}: {squares} {variance}");
     }
@@ -237,7 +237,8 @@ fn errors_of_like_elements_cancel() {
     }
 }
 
-/// Far too small an exponent (a wrong prediction): fields of 0 and K, and no sum of them carries.
+/// With an exponent far too small (a wrong prediction) fields are 0 and K, and no sum of them
+/// carries.
 #[test]
 fn no_field_carries_in_8_bits() {
     for n in 1..=32usize {
@@ -306,7 +307,7 @@ fn the_ends_of_the_range() {
     assert!(result.2.as_chunks::<2>().0.iter().all(|x| bf16::from_ne_bytes(*x).to_f32() > 1.4e38));
 }
 
-/// Another call, another rank and another place have other random numbers; the same has the same.
+/// Random numbers differ by call, rank and place; for the same ones they are the same.
 #[test]
 fn random_numbers_depend_on_call_place_and_rank() {
     let codec = Codec::reduction(DType::F32, Reduction::SUM8, 4, 5000).expect("available");

@@ -1,4 +1,4 @@
-//! Floats as exact rational numbers, and what it means to be rounded correctly.
+//! Floats as exact rational numbers, and correct rounding.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -36,7 +36,7 @@ impl Float {
         bits & (self.sign() - 1) > self.infinity()
     }
 
-    /// The number; for infinity what it stands for in rounding, 2^(bias+1).
+    /// The number; for infinity the number that it stands for in rounding, 2^(bias+1).
     pub fn value(self, bits: u64) -> BigRational {
         let magnitude = bits & (self.sign() - 1);
         let field = (magnitude >> self.mantissa) as i32;

@@ -212,8 +212,8 @@ proptest! {
         }
     }
 
-    /// An average that the type can hold, where a lane has its 24 bits beside those of the sum: all
-    /// ranks hold the same.
+    /// The average of equal elements is the same element, where a lane has 24 bits for it besides
+    /// the bits that the sum needs.
     #[test]
     fn average_of_equals_is_the_same(element in any::<u32>(), n in 1usize..=128) {
         prop_assume!(f32::from_bits(element).is_finite() && f32::from_bits(element) != 0.0);
@@ -223,8 +223,8 @@ proptest! {
     }
 }
 
-/// In 16 bits: the largest and the smallest that a rank can send, on every rank, for every N, in
-/// both fields of a lane. Their sums are N times that, in each field for itself.
+/// In 16 bits: every rank sends the largest or the smallest element, for every N, in both fields of
+/// a lane. The sum is N times that in each field.
 #[test]
 fn no_field_carries() {
     for n in 1..=128u32 {
@@ -284,8 +284,7 @@ fn no_sum_overflows() {
     }
 }
 
-/// A global exponent below this rank's own (a faulty peer) clamps; it still cannot overflow the
-/// sum.
+/// A global exponent below this rank's own (a faulty peer) clamps; the sum still cannot overflow.
 #[test]
 fn too_small_an_exponent_clamps() {
     for n in numbers_of_ranks() {
@@ -314,13 +313,13 @@ fn f64_keeps_53_bits_up_to_32_ranks() {
     }
 }
 
-/// Sums that f32 would round to the very middle between two neighbours: which one is right shows
-/// only in what f32 drops.
+/// Sums that f32 would round to the exact middle between two neighbours: only the bits that f32
+/// drops tell which one is right.
 #[test]
 fn half_precision_sums_round_once() {
     let f16_bits = |x: f64| u64::from(half::f16::from_f64(x).to_bits());
     let bf16_bits = |x: f64| u64::from(half::bf16::from_f64(x).to_bits());
-    // Beside 1: half a unit of the type, and what tips the scale.
+    // Added to 1: half a unit of the type, and what tips the scale.
     check(F16, f16_bits, -11, -24);
     check(BF16, bf16_bits, -8, -26);
 

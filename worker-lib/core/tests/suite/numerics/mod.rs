@@ -1,5 +1,5 @@
-//! The numerics against exact rational arithmetic: what the module's documentation promises,
-//! checked by means that share nothing with it.
+//! The numerics against exact rational arithmetic: checks what the module's documentation promises,
+//! with code that shares nothing with it.
 
 mod bytes;
 mod cluster;

@@ -34,7 +34,7 @@ fn any_bits(float: Float) -> impl Strategy<Value = u64> {
     prop_oneof![3 => 0..float.sign() * 2, 1 => select(boundaries(float))]
 }
 
-/// By value, -0 before +0.
+/// Compares by value, -0 before +0.
 fn compare(float: Float, a: u64, b: u64) -> Ordering {
     let negative = |x: u64| x & float.sign() != 0;
     float.value(a).cmp(&float.value(b)).then(negative(b).cmp(&negative(a)))
@@ -140,7 +140,7 @@ proptest! {
         prop_assert_eq!(reduce(ReduceOp::Min), expect(i32::min));
     }
 
-    /// Among as many ranks as there may be, too, whose digits add up to most of a lane.
+    /// Sums are exact for the largest number of ranks too, whose digits add up to most of a lane.
     #[test]
     fn sums_of_long_integers_are_exact(
         ranks in any_ranks().prop_flat_map(|ranks| vec(

@@ -34,11 +34,12 @@ impl Half {
         }
     }
 
-    /// No further from `x`, which was itself rounded to f32, than the nearest number may be.
+    /// Whether `bits` is as near to `x`, which was itself rounded to f32, as the nearest number may
+    /// be.
     fn is_near(self, bits: u16, x: f32) -> bool {
         let (found, x) = (f64::from(self.value(bits)), f64::from(x));
         let half_unit = (x.abs() * 2f64.powi(self.relative)).max(2f64.powi(self.absolute));
-        // The next number would be a power of two.
+        // The number after the largest one would be a power of two.
         let next = 2f64.powi(f64::from(self.value(self.largest)).log2().floor() as i32 + 1);
         let found = if found.is_infinite() { next.copysign(found) } else { found };
         (found - x.clamp(-next, next)).abs() <= half_unit * 1.001

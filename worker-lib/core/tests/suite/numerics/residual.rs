@@ -1,4 +1,4 @@
-//! What elements lose in fewer bits, and that it can be made good in later calls.
+//! What elements lose in fewer bits, and that later calls can make up for it.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -38,9 +38,9 @@ fn sum(ranks: &[Vec<f32>], i: usize) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Nothing is lost but what the residuals say: the result is the sum of all elements, less
-    /// theirs. The tolerance is 2^-16 of what the largest rotated element can be, which is far
-    /// less than the step of 1/255 of that.
+    /// The result lacks exactly the residuals: it is the sum of all elements, less the sum of their
+    /// residuals. The tolerance is 2^-16 of the largest possible rotated element, which is far less
+    /// than the step, 1/255 of that element.
     #[test]
     fn what_is_not_in_the_result_is_in_the_residuals(
         (ranks, call) in (1usize..=32, 1usize..600, -100..100).prop_flat_map(|(n, count, scale)| {
@@ -61,9 +61,9 @@ proptest! {
     }
 }
 
-/// Ranks that add to each step's elements what the last one lost: the mean of T results is off by
-/// the last residuals / T, which is all that the sums of both sides differ by. Without that, errors
-/// pile up as in a random walk, and these bounds do not hold.
+/// Each rank adds to each step's elements what the last step lost: the mean of T results is off by
+/// the last residuals / T, the only difference between the sums of both sides. Without feedback,
+/// errors pile up as in a random walk, and exceed these bounds.
 #[test]
 fn with_feedback_the_mean_over_steps_comes_to_the_truth() {
     const STEPS: u64 = 400;
@@ -89,7 +89,7 @@ fn with_feedback_the_mean_over_steps_comes_to_the_truth() {
                     lost = residuals;
                 }
             }
-            // How far the totals are from what was put in, less what is still owed.
+            // The difference between the totals and the input, less what is still owed.
             let off =
                 |i: usize| (totals[i] - STEPS as f64 * sum(&tensors, i) + sum(&lost, i)).abs();
             let owed = (0..384).map(|i| sum(&lost, i).abs()).fold(0.0, f64::max);
@@ -114,7 +114,7 @@ fn nothing_is_lost_where_all_bits_travel() {
     assert_eq!(residual, [0.0; 3]);
 }
 
-/// By hand: 2 ranks and E = 0 make steps of 2^-13 in 16 bits.
+/// Computed by hand: 2 ranks and E = 0 make steps of 2^-13 in 16 bits.
 #[test]
 fn the_residual_of_16_bits_is_what_is_below_a_step() {
     let codec = Codec::reduction(DType::F32, Reduction::SUM16, 2, 5000).expect("available");

@@ -21,7 +21,7 @@ fn reduce(float: Float, op: ReduceOp, ranks: &[Vec<u64>]) -> Reduced {
     all_reduce_with(small(float.dtype, op, ranks.len()), &pack(float, ranks))
 }
 
-/// The same in three lanes, whether they are enough or not.
+/// All-reduces in three lanes, whether they are enough or not.
 fn reduce_in_three(float: Float, op: ReduceOp, ranks: &[Vec<u64>]) -> Reduced {
     let (codec, chunks) = (small(float.dtype, op, ranks.len()), pack(float, ranks));
     let exponent = chunks.iter().map(|chunk| codec.exponent(chunk)).max().expect("a rank");
@@ -58,8 +58,8 @@ fn assert_rounded(float: Float, result: u64, exact: &BigRational, what: &str) {
 }
 
 /// A format, and elements of ranks whose magnitudes are at most `apart` binary orders from each
-/// other: anywhere in the range, some zero, and some such that all ranks' add up to next to
-/// nothing.
+/// other: anywhere in the range, some zero, and some that nearly cancel when all ranks are added
+/// up.
 fn near(
     apart: u64,
     ranks: impl Strategy<Value = usize>,
@@ -77,7 +77,7 @@ fn near(
             (Just(float), vec(vec(bits, length), ranks), cancels).prop_map(
                 |(float, mut ranks, cancels)| {
                     for i in (0..cancels.len()).filter(|&i| cancels[i]) {
-                        // Each rank but the first takes back what the one before it gave, except
+                        // Every second rank sends the negative of the element before it, except for
                         // the last bit.
                         for rank in (1..ranks.len()).step_by(2) {
                             let given = ranks[rank - 1][i];
@@ -103,16 +103,15 @@ fn is_finite(float: Float, ranks: &[Vec<u64>]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// Elements at most 2^30 apart, of any sign: the result is the true sum, or average, rounded
-    /// once. So it is within half a unit in the last place.
+    /// For elements at most 2^30 apart, of any sign, the result is the true sum, or average,
+    /// rounded once. It is therefore within half a unit in the last place.
     #[test]
     fn elements_near_each_other_are_summed_exactly((float, ranks) in near(30, any_ranks())) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
     }
 
-    /// As far as three lanes reach for up to 64 ranks: 2^53 in f32, everything in f16, 2^69 in
-    /// bf16.
+    /// The limit of three lanes for up to 64 ranks: 2^53 in f32, everything in f16, 2^69 in bf16.
     #[test]
     fn so_are_elements_2_to_the_53_apart((float, ranks) in near(53, 1usize..=64)) {
         prop_assume!(is_finite(float, &ranks));
@@ -120,7 +119,7 @@ proptest! {
         prop_assert!(reduce(float, ReduceOp::Sum, &ranks).way != Way::Wide);
     }
 
-    /// And for any number of ranks: 2^41 in f32.
+    /// The limit of three lanes for any number of ranks: 2^41 in f32.
     #[test]
     fn so_are_elements_2_to_the_41_apart((float, ranks) in near(41, any_ranks())) {
         prop_assume!(is_finite(float, &ranks));
@@ -128,14 +127,15 @@ proptest! {
         prop_assert!(reduce(float, ReduceOp::Sum, &ranks).way != Way::Wide);
     }
 
-    /// And any finite elements at all, in the wide form where it takes that.
+    /// Sums of any finite elements are exact too, in the wide form where three lanes do not
+    /// suffice.
     #[test]
     fn so_are_any_elements((float, ranks) in near(254, any_ranks())) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
     }
 
-    /// In the wide form, too, each rank's lanes are the specified digits.
+    /// Each rank's lanes are the specified digits in the wide form, too.
     #[test]
     fn wide_lanes_are_the_specified_digits((float, ranks) in near(254, any_ranks())) {
         prop_assume!(is_finite(float, &ranks));
@@ -159,9 +159,9 @@ proptest! {
         }
     }
 
-    /// In three lanes, any elements: each rank's lanes are the specified digits, to the last bit,
-    /// and the result is what they add up to, rounded once. It is as near to the true sum as
-    /// rounding to the step allows.
+    /// For any elements in three lanes: each rank's lanes are the specified digits, to the last
+    /// bit, and the result is their sum, rounded once. It is as near to the true sum as rounding to
+    /// the step allows.
     #[test]
     fn lanes_are_the_specified_digits((float, ranks) in finite(any_ranks(), 1..12)) {
         prop_assume!(float.dtype != DType::F64);

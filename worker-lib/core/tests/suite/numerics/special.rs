@@ -1,4 +1,4 @@
-//! Zeros, subnormals, infinities, NaN, and what is refused.
+//! Zeros, subnormals, infinities, NaN, and refused combinations.
 
 use switchml_worker_core::numerics::{
     Codec, DType, NumericsError, Precision, ReduceOp, Reduction, exponent,
@@ -59,7 +59,7 @@ fn sums_at_the_ends_of_the_range() {
     assert_eq!(sum_f32(&[&[3.4e38], &[-1.7e38]]), [3.4e38 - 1.7e38]);
     let smallest = f32::from_bits(1);
     assert_eq!(sum_f32(&[&[smallest, -smallest], &[smallest, 0.0]]), [2.0 * smallest, -smallest]);
-    // Far below the largest of its chunk, an element counts for nothing.
+    // An element far below the largest of its chunk counts for nothing.
     assert_eq!(sum_f32(&[&[smallest, 1.0], &[smallest, 1.0]]), [0.0, 2.0]);
     let tiny = f64::from_bits(1);
     let reduced =
