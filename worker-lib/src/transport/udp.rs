@@ -13,6 +13,7 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt::ReceiveTimestampns};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use switchml_protocol::auth::TAG_LEN;
@@ -150,11 +151,8 @@ impl Udp {
     fn can_send_soon(&self) -> io::Result<bool> {
         let timeout = timespec(SEND_PATIENCE);
         let mut sources = [PollFd::new(&self.data.socket, PollFlags::OUT)];
-        match poll(&mut sources, Some(&timeout)) {
-            Ok(ready) => Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => Ok(true),
-            Err(error) => Err(error.into()),
-        }
+        let ready = retry_on_intr(|| poll(&mut sources, Some(&timeout)))?;
+        Ok(ready > 0)
     }
 }
 
