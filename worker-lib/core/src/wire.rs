@@ -12,8 +12,8 @@ pub trait Wire {
     /// Why a packet cannot be sent.
     type Error;
 
-    /// Adds a packet with this header to the superpacket; it has [`len_of`] its header bytes, which
-    /// `fill` writes. If the superpacket has no room for it, that is sent first.
+    /// Adds a packet with this header to the superpacket: [`len_of`] bytes, which `fill` writes. A
+    /// superpacket without room for it is sent first.
     ///
     /// # Errors
     /// When a superpacket cannot be sent.

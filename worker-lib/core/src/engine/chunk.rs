@@ -3,8 +3,6 @@
 use switchml_protocol::audience::Audience;
 use switchml_protocol::header::{Header, Op};
 
-use crate::packet::len_of;
-
 /// The contents of a chunk: a phase of its collective, and its place among the chunks of that
 /// phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +87,4 @@ pub struct Transmission {
     pub header: Header,
     /// The chunk whose payload it carries.
     pub chunk: Chunk,
-}
-
-impl Transmission {
-    /// Bytes of the packet: header, and payload unless it is left out.
-    pub fn packet_len(&self) -> usize {
-        len_of(&self.header)
-    }
 }

@@ -396,7 +396,7 @@ class Group(Base):
         there = plain(tensor).detach()
         if there.dtype not in _TYPES:
             _wide.tell_apart(self._communicator, 1)
-            there = _as_words(there)
+            there = _padded_words(there)
         handle = self._communicator.broadcast_start(there, root)
         if there.data_ptr() == tensor.data_ptr():
             return handle, lambda: None
@@ -536,7 +536,7 @@ def _is_scattered(tensor: torch.Tensor, op: str) -> bool:
     return _is_offered(tensor, op) and not is_wide
 
 
-def _as_words(tensor: torch.Tensor) -> torch.Tensor:
+def _padded_words(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as words of 32 bits: their own memory where that can be, or a copy."""
     raw = tensor.view(-1).view(torch.uint8)
     if raw.nbytes % 4 or raw.data_ptr() % 4:

@@ -4,6 +4,7 @@ use switchml_protocol::header::{Kind, flags};
 
 use super::network::{HOP, Switch, chunk, config};
 use super::*;
+use crate::packet::len_of;
 
 const ZEROS: u8 = flags::CHECKED | flags::EMPTY;
 const AGAIN: u8 = flags::CHECKED | flags::RETRANSMIT;
@@ -30,7 +31,7 @@ impl Pair {
     /// The aggregator's answer to a transmission.
     fn serve(&self, rank: u16, transmission: &Transmission) -> Option<Vec<u8>> {
         let packet = zeros(transmission);
-        assert_eq!(packet.len(), transmission.packet_len());
+        assert_eq!(packet.len(), len_of(&transmission.header));
         self.switch.serve(rank, &packet).map(|(_, answer)| answer)
     }
 
@@ -56,7 +57,7 @@ fn zeros(transmission: &Transmission) -> Vec<u8> {
 fn what_is_asked_for_is_sent_in_full_and_was_not_lost() {
     let mut pair = Pair::new();
     let first = pair.send(0, 0, true);
-    assert_eq!((first.header.flags, first.packet_len()), (ZEROS, 32));
+    assert_eq!((first.header.flags, len_of(&first.header)), (ZEROS, 32));
     assert_eq!(pair.serve(0, &first), None);
 
     let last = pair.send(1, 0, true);
@@ -65,7 +66,7 @@ fn what_is_asked_for_is_sent_in_full_and_was_not_lost() {
     assert_eq!(pair.engines[1].next_resend(HOP), None);
     assert_eq!(pair.hear(1, HOP, &room), None);
     let in_full = pair.engines[1].next_resend(HOP).unwrap();
-    assert_eq!((in_full.header.flags, in_full.packet_len()), (AGAIN, 32 + 128));
+    assert_eq!((in_full.header.flags, len_of(&in_full.header)), (AGAIN, 32 + 128));
     assert_eq!(pair.engines[1].next_resend(HOP), None);
 
     let result = pair.serve(1, &in_full).unwrap();
@@ -197,7 +198,7 @@ fn resends_are_in_full() {
     let at = pair.engines[0].deadline().unwrap();
     pair.engines[0].on_timer(at).unwrap();
     let again = pair.engines[0].next_resend(at).unwrap();
-    assert_eq!((again.header.flags, again.packet_len()), (AGAIN, 32 + 128));
+    assert_eq!((again.header.flags, len_of(&again.header)), (AGAIN, 32 + 128));
     let stats = pair.engines[0].stats();
     assert_eq!((stats.resent_by_timer, stats.rooms), (1, 0));
 }
@@ -244,7 +245,7 @@ fn zeros_that_later_results_overtake_are_sent_again() {
     let resend = |pair: &mut Pair, at: u64| {
         pair.engines[1].on_timer(at).unwrap();
         let again = pair.engines[1].next_resend(at)?;
-        assert_eq!((again.header.slot.get(), again.packet_len()), (0, 32 + 128));
+        assert_eq!((again.header.slot.get(), len_of(&again.header)), (0, 32 + 128));
         assert_eq!(pair.engines[1].next_resend(at), None);
         pair.serve(1, &again)
     };
