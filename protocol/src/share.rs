@@ -65,7 +65,7 @@ impl Share {
         (self.first - place, self.ranks << place)
     }
 
-    /// Rule 3.2: how many salts the check word of their packet contains.
+    /// Rules 3.2 and 3.5: how many salts the check word of their packet contains.
     #[inline(always)]
     pub const fn count(&self) -> u32 {
         if self.is_partial { self.ranks.count_ones() } else { 1 }

@@ -134,7 +134,7 @@ impl Service {
         lock(&self.state)
     }
 
-    /// The tenant of this token, if ranks need tokens; otherwise an empty name.
+    /// Rule 22.16: the tenant of this token, if ranks need tokens; otherwise an empty name.
     fn tenant(&self, token: &str, job: &str, peer: IpAddr) -> Result<String, Status> {
         let Some(keys) = &self.guard.tokens else { return Ok(String::new()) };
         keys.verify(token, job).map_err(|error| {

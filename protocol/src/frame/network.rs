@@ -53,7 +53,8 @@ pub trait Network:
     fn set_destination(&mut self, address: Ip);
     /// DSCP and ECN.
     fn traffic_class(&self) -> u8;
-    /// Rule 5.4: sets traffic class, length and the other fields of an answer, the checksum too.
+    /// Rules 5.4 and 32.1: sets traffic class, length and the other fields of an answer, the
+    /// checksum too.
     fn finish(&mut self, traffic_class: u8, udp_len: u16);
     /// Sets this header's checksum, if it has one.
     fn seal(&mut self);

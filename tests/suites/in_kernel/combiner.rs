@@ -560,7 +560,7 @@ fn the_same_over_ipv6() {
 #[track_caller]
 fn assert_is(frame: &[u8], v4: &[u8]) {
     let mut expected = over_ipv6(v4);
-    // Rule 5.4: the flow label stays.
+    // Rule 32.1: the flow label stays.
     expected[16..18].copy_from_slice(&0x1234u16.to_be_bytes());
     assert_eq!(frame[..60], expected[..60]);
     assert_eq!(frame[62..], expected[62..]);

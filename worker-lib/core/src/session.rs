@@ -118,7 +118,7 @@ impl Missing {
         self.now = ranks;
     }
 
-    /// Whom to name (rule 22.1). Ranks that joined and left are not to blame while others never
+    /// Whom to name (rule 14.5). Ranks that joined and left are not to blame while others never
     /// came: they may have waited for the same ones, and for as long.
     fn ranks(&self) -> &[u16] {
         match &self.always {

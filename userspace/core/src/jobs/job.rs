@@ -221,9 +221,9 @@ impl Job {
             && present.any(|(rank, member)| (rank, member.control_secret) == (id.rank, id.secret))
     }
 
-    /// The address that the ranks send to: the one by which they reached the daemon. If they came
-    /// by both kinds of IP, it is the IPv6 address of the first rank that used IPv6: clients try
-    /// IPv4 first, so that rank has no IPv4 route to the daemon.
+    /// Rule 22.17: the address that the ranks send to, the one by which they reached the daemon. If
+    /// they came by both kinds of IP, it is the IPv6 address of the first rank that used IPv6:
+    /// clients try IPv4 first, so that rank has no IPv4 route to the daemon.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let mut addresses = self.joined().map(|(_, member)| member.local);
         let first = addresses.next()?;

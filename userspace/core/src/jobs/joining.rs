@@ -183,7 +183,7 @@ fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
 
 /// Whether the job has the place that the rank wants.
 fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
-    // This check comes first, because the other errors reveal details of the job.
+    // Rule 22.16. This check comes first, because the other errors reveal details of the job.
     if job.tenant != joiner.tenant {
         return Err(JoinError::OtherTenant { name: joiner.name.clone() });
     }

@@ -55,7 +55,7 @@ pub const SMALL_COUNT: usize = 1024;
 
 impl Codec {
     /// The codec of a reduction of `count` elements of `dtype` over `ranks` ranks: those of the
-    /// whole call, whichever part of it is encoded (rules 17.3 and 17.4).
+    /// whole call, whichever part of it is encoded (rules 17.3, 21.7 and 26.9).
     ///
     /// # Errors
     /// When `ranks` is not 1 to 1024, for MAX and MIN of f64 and i64, for AVG of integers, and for
@@ -137,7 +137,7 @@ impl Codec {
         Self { layout: Layout::Bytes, dtype: DType::I32 }
     }
 
-    /// How the aggregator combines the lanes (rule 17.4).
+    /// How the aggregator combines the lanes (rules 17.4 and 21.7).
     pub const fn wire_op(self) -> Op {
         match self.layout {
             Layout::Max | Layout::Min => Op::Max,
@@ -189,8 +189,8 @@ impl Codec {
         }
     }
 
-    /// Rule 17.3: the least whole number of lanes that carries a whole number of elements, and the
-    /// bytes of these.
+    /// Rules 17.3, 21.7, 26.9 and 29.2: the least whole number of lanes that carries a whole number
+    /// of elements, and the bytes of these.
     const fn unit(self) -> (usize, usize) {
         let lanes = match (self.layout, self.dtype) {
             (Layout::Bytes, _) => return (1, 4),

@@ -17,7 +17,7 @@ use super::rotation::{
     Elements, ROWS, Room, WIDTH, add_far, add_near, flipped, hadamard, largest_near, store, vectors,
 };
 
-/// Most ranks for which a field leaves each rank enough levels.
+/// Rule 26.9: most ranks for which a field leaves each rank enough levels.
 pub(super) const MOST_RANKS: usize = 32;
 /// Bits of a field.
 const WIDTH_BITS: u32 = 8;

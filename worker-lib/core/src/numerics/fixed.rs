@@ -82,7 +82,7 @@ pub(super) fn rounded(x: f64) -> f64 {
     (x + SHIFT) - SHIFT
 }
 
-/// Rule 19.3: sum * 2^-places / divisor, rounded once to the element's format.
+/// Rules 19.3 and 29.3: sum * 2^-places / divisor, rounded once to the element's format.
 #[inline(always)]
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let factor = power_of_two(-fixed.places(exponent)) / f64::from(fixed.divisor);
@@ -107,7 +107,7 @@ pub(super) fn decode_f32(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut 
     }
 }
 
-/// Rules 19.1 and 19.2, two lanes per element: v = round(x * 2^places), at most 2^(63-2L) - 1 in
+/// Rule 29.2, two lanes per element: v = round(x * 2^places), at most 2^(63-2L) - 1 in
 /// magnitude, as hi * 2^(32-L) + lo, hi first. hi is signed and at least -2^(31-L), lo is unsigned
 /// and below 2^(32-L), so neither lane's sum over N <= 2^L ranks overflows.
 #[inline(always)]

@@ -5,7 +5,8 @@ use bytemuck::Pod;
 use super::bytes::elements;
 use super::exponent::{NON_FINITE, ZERO};
 
-/// A binary float format: 1 sign bit, an exponent field, `MANTISSA_BITS` stored bits of mantissa.
+/// A binary float format, with its numbers of rule 29.1: 1 sign bit, an exponent field,
+/// `MANTISSA_BITS` stored bits of mantissa.
 pub(super) trait Format {
     /// An unsigned integer of the format's width.
     type Raw: Pod + Ord + Into<u64>;

@@ -7,7 +7,7 @@ use super::format::{OneLane, power_of_two};
 
 /// Bits of a field.
 const WIDTH: u32 = 16;
-/// Most ranks: with more, each rank's levels of a field would be less than 8 bits.
+/// Most ranks (rule 26.9): with more, each rank's levels of a field would be less than 8 bits.
 pub(super) const MOST_RANKS: usize = 128;
 
 impl Fixed {
