@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
-//! matrix | faults | gen | p4 | package | tidy`.
+//! matrix | faults | gen | p4 | package | tidy | book`.
 //!
 //! This crate must build on a machine that has only Rust and a C linker, because it installs the
 //! rest. So none of its dependencies may need the BPF program.
@@ -7,6 +7,7 @@
 #![deny(clippy::print_stdout)]
 
 mod bench;
+mod book;
 mod cargo;
 mod faults;
 mod fuzz;
@@ -57,6 +58,8 @@ enum Command {
     Generate(generate::Generate),
     /// Check what no compiler does: widths, lengths, import circles, links, cited rules
     Tidy,
+    /// Build docs/ as a book, in target/book
+    Book,
     /// Check and build the P4 programs
     #[command(subcommand)]
     P4(p4::P4),
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Matrix(command) => command.run(),
         Command::Generate(command) => command.run(),
         Command::Tidy => tidy::run(),
+        Command::Book => book::run(),
         Command::P4(command) => command.run(),
         Command::Package(command) => command.run(),
         Command::Faults(command) => command.run(),

@@ -8,6 +8,7 @@
 mod bpf_linker;
 mod compiler;
 pub mod debian;
+pub mod mdbook;
 pub mod packages;
 pub mod prometheus;
 mod rust_src;

@@ -12,6 +12,7 @@
 //! | [`links`] | links in Markdown lead to files and headings that exist |
 //! | [`rules`] | every rule of the protocol that is cited exists |
 //! | [`named_tests`] | every test that a document names exists |
+//! | [`summary`] | the book's summary lists every page of `docs/` |
 
 mod circles;
 mod functions;
@@ -19,6 +20,7 @@ mod links;
 mod modules;
 mod named_tests;
 mod rules;
+mod summary;
 mod width;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -79,6 +81,7 @@ fn check(Tidy { folder, roots }: &Tidy) -> Result<()> {
     findings.extend(links::check(folder, &files)?);
     findings.extend(rules::check(folder, &files)?);
     findings.extend(named_tests::check(folder, &files)?);
+    findings.extend(summary::check(folder, &files)?);
     findings.extend(circles::check(folder, roots)?);
     findings.sort();
     // A file of two crates is found twice.
