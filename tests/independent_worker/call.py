@@ -1,4 +1,4 @@
-"""What is called: its fingerprint, and lanes of what needs no scale."""
+"""What is called, and its fingerprint (section 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,16 +44,6 @@ class Call:
     element: Element
     count: int
 
-    def __str__(self) -> str:
-        """As all ranks say it."""
-        if self.kind is Kind.BARRIER:
-            return "barrier()"
-        if self.kind is Kind.BROADCAST:
-            how = f"from {self.detail}"
-        else:
-            how = Operation(self.detail).name.lower()
-        return f"{self.kind.name.lower()}({how}, {self.element.name.lower()}, {self.count})"
-
     def fingerprint(self, number: int) -> int:
         return hash_of((number, self.kind << 32 | self.detail, self.element, self.count)) % 2**32
 
@@ -69,35 +59,6 @@ def mix(x: int) -> int:
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
     return x ^ x >> 31
-
-
-# ---- Lanes of integers and of maxima and minima. Elements are bits, as unsigned numbers. ----
-
-NAN_LANE = 0x7FFFFFFF
-
-
-def extreme_lane(element: Element, bits: int, nan_above: int | None, is_min: bool) -> int:
-    """`nan_above`: the bits of infinity; magnitudes above are NaN. None for integers."""
-    width = 8 * element.size
-    magnitude = bits & (1 << width - 1) - 1
-    if nan_above is not None and magnitude > nan_above:
-        return NAN_LANE
-    lane = signed(bits, width)
-    if nan_above is not None and lane < 0:
-        lane ^= (1 << width - 1) - 1
-    return (~lane if is_min else lane) % 2**32
-
-
-def extreme_bits(element: Element, lane: int, nan: int | None, is_min: bool) -> int:
-    """The way back; `nan` for the lane that says so, None for integers."""
-    width = 8 * element.size
-    if nan is not None and lane == NAN_LANE:
-        return nan
-    value = signed(lane, 32)
-    value = ~value if is_min else value
-    if nan is not None and value < 0:
-        value ^= (1 << width - 1) - 1
-    return value % (1 << width)
 
 
 def signed(word: int, width: int = 32) -> int:

@@ -1,13 +1,12 @@
-"""A call as chunks: what is sent in which order, and what comes of it."""
+"""A call as chunks: what is sent in which order, and what comes of it (sections 17 and 20)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from .call import Call, Element, Kind, Operation, extreme_bits, extreme_lane, signed
-from .floats import FORMATS, NOT_FINITE, ZEROS, Codec, Fixed, is_marker
-from .packed import MOST_RANKS_OF_8_BITS, Packed8, Packed16
+from .call import Call, signed
+from .floats import F32, NOT_FINITE, ZEROS, Codec, Fixed, is_marker
 from .packet import BLOCK, MAX, SUM
 
 T = TypeVar("T")
@@ -51,7 +50,7 @@ class Past:
 
 
 class Chunks:
-    """Calls of a session, one after the other."""
+    """Calls of a session, one after the other: sums of f32."""
 
     def __init__(self, rank: int, ranks: int, full: int):
         self.rank, self.ranks = rank, ranks
@@ -62,56 +61,19 @@ class Chunks:
     def run(
         self, number: int, call: Call, elements: list[int], exchange: Exchange
     ) -> list[int]:
-        """Elements are bits, as unsigned numbers; of a broadcast and a barrier, lanes."""
-        if call.kind is Kind.ALL_REDUCE and call.detail in (Operation.MAX, Operation.MIN):
-            return self.extremes(call, elements, exchange)
-        if call.kind is Kind.ALL_REDUCE and call.element is Element.I64:
-            return self.long_integers(elements, exchange)
-        if call.kind is Kind.ALL_REDUCE and call.element is not Element.I32:
-            return self.floats(number, call, elements, exchange)
-        results = exchange([chunk(SUM, part) for part in self.cut(elements, self.full)])
-        return [lane for result in results for lane in result][: len(elements)]
+        """Elements are bits, as unsigned numbers."""
+        return self.floats(self.codec(number, call), call, elements, exchange)
 
     @staticmethod
     def cut(elements: list[T], size: int) -> list[list[T]]:
         return [elements[start : start + size] for start in range(0, len(elements), size)]
 
-    def long_integers(self, elements: list[int], exchange: Exchange) -> list[int]:
-        mask = 2**22 - 1
-        lanes = [[x >> 44, x >> 22 & mask, x & mask] for x in elements]
-        parts = self.cut(lanes, self.full // 3)
-        results = exchange([chunk(SUM, [lane for x in part for lane in x]) for part in parts])
-        found: list[int] = []
-        for part, result in zip(parts, results):
-            found += [
-                ((a << 44) + (b << 22) + c) % 2**64
-                for a, b, c in self.cut(list(result[: 3 * len(part)]), 3)
-            ]
-        return found
-
-    def extremes(self, call: Call, elements: list[int], exchange: Exchange) -> list[int]:
-        format, is_min = FORMATS.get(call.element), call.detail == Operation.MIN
-        infinity, nan = (format.infinity, format.nan) if format else (None, None)
-        lanes = [extreme_lane(call.element, bits, infinity, is_min) for bits in elements]
-        results = exchange([chunk(MAX, part) for part in self.cut(lanes, self.full)])
-        found = [lane for result in results for lane in result][: len(elements)]
-        return [extreme_bits(call.element, lane, nan, is_min) for lane in found]
-
     def codec(self, number: int, call: Call) -> Codec:
-        operation = Operation(call.detail)
-        lanes = 3 if call.count <= MOST_ELEMENTS_OF_THREE_LANES else 1
-        is_average = operation.name.startswith("AVG")
-        fixed = Fixed(FORMATS[call.element], self.ranks, is_average, lanes)
-        if operation in (Operation.SUM, Operation.AVG):
-            return fixed
-        if operation in (Operation.SUM8, Operation.AVG8) and self.ranks <= MOST_RANKS_OF_8_BITS:
-            return Packed8(fixed, self.rank, number)
-        return Packed16(fixed)
+        return Fixed(F32, self.ranks, lanes_of_element(call))
 
     def floats(
-        self, number: int, call: Call, elements: list[int], exchange: Exchange
+        self, codec: Codec, call: Call, elements: list[int], exchange: Exchange
     ) -> list[int]:
-        codec = self.codec(number, call)
         size = codec.elements_per_chunk(self.full)
         parts = self.cut(elements, size)
         codecs = [codec.at(first) for first in range(0, len(elements), size)]
@@ -199,6 +161,10 @@ class Chunks:
         if call not in self.past and len(self.past) == MOST_CALLS_REMEMBERED:
             self.past.clear()
         self.past[call] = past
+
+
+def lanes_of_element(call: Call) -> int:
+    return 3 if call.count <= MOST_ELEMENTS_OF_THREE_LANES else 1
 
 
 def predict(last: int, own: int) -> int:

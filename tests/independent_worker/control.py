@@ -1,4 +1,4 @@
-"""The control plane: how a rank comes into its job, and leaves it."""
+"""The control plane: how a rank comes into its job, and leaves it (section 22)."""
 
 import queue
 import sys
@@ -17,8 +17,8 @@ sys.path.append(str(PROTO))
 messages, services = grpc.protos_and_services("switchml.proto")
 
 
-# Bits of the capabilities (rule 22.13).
-CHECKED_MAXIMA, EMPTY_CONTRIBUTIONS = 1 << 0, 1 << 1
+# The bit of the capabilities that the core needs.
+CHECKED_MAXIMA = 1 << 0
 
 
 class ControlError(Exception):
@@ -74,8 +74,8 @@ class Control:
 
     def session(self) -> Session:
         a = self.assigned
-        if not a.capabilities & CHECKED_MAXIMA or a.further_shards:
-            raise ControlError("this worker knows neither maxima without a check word nor shards")
+        if not a.capabilities & CHECKED_MAXIMA or a.further_shards or a.job_key:
+            raise ControlError("the job has maxima without a check word, shards or packet tags")
         return Session(
             job=a.job,
             epoch=a.epoch,
@@ -83,10 +83,10 @@ class Control:
             ranks=self.ranks,
             slots=a.slots,
             aggregator=(a.data_address, a.data_port),
-            group=(a.group_address, a.group_port) if a.group_address else None,
+            group=(a.group_address, a.group_port),
             hello_secret=a.hello_secret,
             max_lanes=a.max_lanes,
-            takes_empty=bool(a.capabilities & EMPTY_CONTRIBUTIONS),
+            capabilities=a.capabilities,
         )
 
     def ready(self, lanes: int) -> int:
@@ -94,19 +94,6 @@ class Control:
         request = messages.ReadyRequest(member=self.member, lanes=lanes)
         self.stub.Ready(request, timeout=self.patience)
         return int(self.wait_for("started").lanes)
-
-    def report_call(self, number: int, call: str, named: list[int]) -> str:
-        """After a MISMATCH; why the job was aborted. Numbers are from 1 here."""
-        calls = [messages.Call(number=number + 1, call=call)]
-        self.stub.ReportCalls(
-            messages.ReportCallsRequest(member=self.member, calls=calls, named=named),
-            timeout=self.patience,
-        )
-        try:
-            self.wait_for("aborted")
-        except ControlError as error:
-            return str(error)
-        return "not aborted"
 
     def leave(self, error: str = "") -> None:
         request = messages.LeaveRequest(member=self.member, error=error)

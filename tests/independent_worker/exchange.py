@@ -1,4 +1,7 @@
-"""Chunks to their slots and rounds, packets out, RESULTs in; what gets lost is sent again."""
+"""Chunks to their slots and rounds, packets out, RESULTs in; what gets lost is sent again.
+
+Sections 9 and 12 to 14.
+"""
 
 import time
 from dataclasses import dataclass, replace
@@ -8,19 +11,18 @@ from .packet import (
     BLOCK,
     CHECKED,
     CONTRIBUTION,
-    EMPTY,
     EVERYONE,
     PENDING,
     REJECT,
     RESULT,
     RETRANSMIT,
-    ROOM,
-    SUM,
+    TAGGED,
     Packet,
+    parse,
 )
 from .path import Path
 
-# The most outstanding packets; docs/protocol.md lets each rank choose.
+# The most outstanding packets (rule 12.2); each rank chooses.
 WINDOW = 32
 FLOOR, CEILING = 0.002, 0.1
 MISMATCH = 1
@@ -67,6 +69,10 @@ class Outstanding:
 
 
 class Exchanger:
+    # The answers that it knows, and those that name the contribution's op and lanes.
+    kinds: tuple[int, ...] = (RESULT, PENDING, REJECT)
+    kinds_with_lanes: tuple[int, ...] = (RESULT,)
+
     def __init__(self, path: Path, deadline: float = 60.0):
         self.path = path
         self.deadline = deadline
@@ -87,9 +93,10 @@ class Exchanger:
             while self.next - first < len(chunks) and self.may_send():
                 self.send(chunks[self.next - first], fingerprint)
             now = time.monotonic()
-            for packet in self.path.receive(self.timer_from + self.timer.timeout() - now):
-                number = self.judge(packet)
-                if number is not None:
+            for data in self.path.receive(self.timer_from + self.timer.timeout() - now):
+                packet = self.read(data)
+                number = self.judge(packet) if packet else None
+                if packet and number is not None:
                     results[number - first] = packet.lanes
             self.look_at_the_clock()
         return [results[index] for index in range(len(chunks))]
@@ -100,44 +107,52 @@ class Exchanger:
         return len(self.outstanding) < WINDOW and self.next - oldest < self.path.session.slots
 
     def send(self, chunk: Chunk, fingerprint: int) -> None:
-        s = self.path.session
-        slot, round = self.next % s.slots, self.next // s.slots % 2**32
-        packet = Packet(CONTRIBUTION, s.job, s.epoch, s.rank, slot, round, chunk.op)
-        packet = replace(packet, fingerprint=fingerprint, lanes=chunk.lanes).checked()
-        if s.takes_empty and chunk.op == SUM and not any(chunk.lanes):
-            packet = replace(packet, flags=packet.flags | EMPTY)
+        packet = self.contribution(chunk, fingerprint)
         self.outstanding[self.next] = Outstanding(packet, time.monotonic())
         self.next += 1
         self.path.send(packet)
 
+    def contribution(self, chunk: Chunk, fingerprint: int) -> Packet:
+        """The packet of the next chunk."""
+        s = self.path.session
+        slot, round = self.next % s.slots, self.next // s.slots % 2**32
+        packet = Packet(CONTRIBUTION, s.job, s.epoch, s.rank, slot, round, chunk.op)
+        return replace(packet, fingerprint=fingerprint, lanes=chunk.lanes).checked()
+
+    def read(self, data: bytes) -> Packet | None:
+        """None for what is malformed."""
+        return parse(data)
+
     def judge(self, answer: Packet) -> int | None:
         """The chunk whose RESULT it is, if it is one that counts."""
-        s = self.path.session
         own = {entry.packet.slot: number for number, entry in self.outstanding.items()}
         number = own.get(answer.slot)
-        if number is None or answer.kind not in (RESULT, PENDING, REJECT, ROOM):
+        if number is None or not self.counts(answer, self.outstanding[number].packet):
             return None
         entry = self.outstanding[number]
-        sent, is_result = entry.packet, answer.kind == RESULT
+        if answer.kind == RESULT:
+            return self.complete(number, entry)
+        self.heed(answer, entry)
+        return None
+
+    def counts(self, answer: Packet, sent: Packet) -> bool:
+        """Rule 13.1, but for what it says of ranks."""
+        s, is_result = self.path.session, answer.kind == RESULT
         answers = answer.job, answer.epoch, answer.round, answer.fingerprint
         same = answers == (s.job, s.epoch, sent.round, sent.fingerprint)
         to_me = answer.rank == s.rank or (is_result and answer.rank == EVERYONE)
-        names_lanes = answer.kind in (RESULT, ROOM)
+        names_lanes = answer.kind in self.kinds_with_lanes
         fits = not names_lanes or (answer.op, len(answer.lanes)) == (sent.op, len(sent.lanes))
         check = answer.right_check(s.ranks if is_result else 1)
-        right = answer.flags & CHECKED and answer.check == check
-        if not (same and to_me and fits and right):
-            return None
-        if answer.kind == REJECT:
-            self.refuse(*answer.lanes[:2])
+        right = answer.flags & (CHECKED | TAGGED) == CHECKED and answer.check == check
+        return answer.kind in self.kinds and same and to_me and fits and right
+
+    def heed(self, answer: Packet, entry: Outstanding) -> None:
+        """What is no RESULT."""
+        if answer.kind == REJECT and len(answer.lanes) == 2:
+            self.refuse(*answer.lanes)
         elif answer.kind == PENDING:
-            self.wait_for_peers(answer.lanes[0] << 32 | answer.lanes[1])
-        elif answer.kind == ROOM:
-            if sent.flags & EMPTY:
-                self.resend(entry, time.monotonic())
-        else:
-            return self.complete(number, entry)
-        return None
+            self.wait_for_peers(answer.lanes)
 
     def complete(self, number: int, entry: Outstanding) -> int:
         now = time.monotonic()
@@ -155,11 +170,13 @@ class Exchanger:
         if max(named) < self.path.session.ranks:
             raise Mismatch(named)
 
-    def wait_for_peers(self, bitmap: int) -> None:
+    def wait_for_peers(self, lanes: tuple[int, ...]) -> None:
         """The network is fine: go on asking, calmly."""
-        missing = [rank for rank in range(self.path.session.ranks) if not bitmap >> rank & 1]
-        me = self.path.session.rank
-        if missing and me not in missing and bitmap >> self.path.session.ranks == 0:
+        ranks, me = self.path.session.ranks, self.path.session.rank
+        bitmap = sum(lane << 32 * (place ^ 1) for place, lane in enumerate(lanes))
+        missing = [rank for rank in range(ranks) if not bitmap >> rank & 1]
+        is_whole = len(lanes) == (2 if ranks <= 64 else 32)
+        if is_whole and missing and me not in missing and bitmap >> ranks == 0:
             self.missing = missing
             self.timer_from = time.monotonic()
 
@@ -184,7 +201,7 @@ class Exchanger:
                 self.resend(entry, now)
 
     def resend(self, entry: Outstanding, now: float) -> None:
-        entry.packet = replace(entry.packet, flags=entry.packet.flags & ~EMPTY | RETRANSMIT)
+        entry.packet = replace(entry.packet, flags=entry.packet.flags | RETRANSMIT)
         entry.sent_at, entry.resent = now, True
         self.resent += 1
         self.path.send(entry.packet)

@@ -1,11 +1,11 @@
-"""Floats as integers, and back. Elements are bits, as unsigned numbers."""
+"""Floats as integers, and back (sections 18 and 19). Elements are bits, as unsigned numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import copysign, ldexp
+from math import ldexp
 from typing import Protocol
 
-from .call import Element, signed
+from .call import signed
 from .packet import BLOCK
 
 ZEROS, NOT_FINITE = -(2**31), 2**31 - 1
@@ -86,17 +86,8 @@ class Format:
         # A carry out of the mantissa correctly increments the exponent.
         return sign | min(units + (unit - self.least << self.mantissa), self.infinity)
 
-    def of_float(self, x: float) -> int:
-        """The bits of the nearest number; what rounds to zero keeps its sign, as a zero does."""
-        sign = 1 << self.width - 1 if copysign(1.0, x) < 0 else 0
-        return sign | self.nearest(*x.as_integer_ratio())
 
-
-FORMATS = {
-    Element.F32: Format(32, 23, 127, 0x7FC00000),
-    Element.F16: Format(16, 10, 15, 0x7E00),
-    Element.BF16: Format(16, 7, 127, 0x7FC0),
-}
+F32 = Format(32, 23, 127, 0x7FC00000)
 
 
 @dataclass(frozen=True)
@@ -105,9 +96,13 @@ class Fixed:
 
     format: Format
     ranks: int
-    average: bool
     # Lanes per element: 1 or 3.
     lanes: int
+
+    @property
+    def divisor(self) -> int:
+        """Of the sum: 1, but for averages."""
+        return 1
 
     @property
     def growth(self) -> int:
@@ -165,19 +160,14 @@ class Fixed:
         digit = 32 - self.growth
         triples = zip(lanes[: 3 * count : 3], lanes[1 : 3 * count : 3], lanes[2 : 3 * count : 3])
         sums = ((signed(a) << digit) + b << digit for a, b, c in triples)
-        return [
-            self.scaled(s + c, p, self.ranks if self.average else 1)
-            for s, c in zip(sums, lanes[2 : 3 * count : 3])
-        ]
+        return [self.scaled(s + c, p) for s, c in zip(sums, lanes[2 : 3 * count : 3])]
 
     def of_one_lane(self, s: int, p: int) -> int:
-        if not self.average:
-            return self.scaled(s, p, 1)
-        return self.format.of_float(s * (ldexp(1.0, -p) / self.ranks))
+        return self.scaled(s, p)
 
-    def scaled(self, s: int, p: int, divisor: int) -> int:
+    def scaled(self, s: int, p: int) -> int:
         """s * 2^-p / divisor."""
-        return self.format.nearest(s << max(-p, 0), divisor << max(p, 0))
+        return self.format.nearest(s << max(-p, 0), self.divisor << max(p, 0))
 
     def skipped(self, count: int, e: int) -> list[int]:
         return [self.format.nan if e == NOT_FINITE else 0] * count
@@ -239,5 +229,4 @@ class Wide:
         s = signed(first)
         for digit in rest:
             s = (s << self.digit) + digit
-        divisor = self.three.ranks if self.three.average else 1
-        return format.nearest(s, divisor << -format.least)
+        return format.nearest(s, self.three.divisor << -format.least)

@@ -1,12 +1,12 @@
-"""A packet: header, lanes, check word."""
+"""A packet: header, lanes, check word (sections 2 and 3)."""
 
 import struct
 from dataclasses import dataclass, replace
 
 VERSION = 1
-CONTRIBUTION, RESULT, PENDING, REJECT, HELLO, FILLER, ROOM = range(1, 8)
+CONTRIBUTION, RESULT, PENDING, REJECT, HELLO = range(1, 6)
 SUM, MAX = 0, 1
-RETRANSMIT, CE, CHECKED, EMPTY = 1, 2, 4, 8
+RETRANSMIT, CE, CHECKED, TAGGED = 1, 2, 4, 32
 EVERYONE = 0xFFFF
 BLOCK = 32
 
@@ -32,8 +32,6 @@ class Packet:
         place = self.job, self.epoch, self.rank, self.slot, self.round
         lanes = len(self.lanes), self.fingerprint, self.check, self.aux
         header = HEADER.pack(VERSION, self.kind, *place, self.op, self.flags, *lanes)
-        if self.flags & EMPTY:
-            return header
         return header + struct.pack(f">{len(self.lanes)}I", *self.lanes)
 
     def right_check(self, contributions: int) -> int:
@@ -56,19 +54,10 @@ def parse(data: bytes) -> Packet | None:
     version, kind, job, epoch, rank, slot, round, op, flags, lanes, fingerprint, check, aux = (
         HEADER.unpack_from(data)
     )
-    there = (len(data) - HEADER.size) // 4
-    # A PENDING or REJECT may have any bytes behind its two lanes.
-    if kind in (PENDING, REJECT):
-        wanted = lanes == 2 and there >= 2
-    elif kind == ROOM:
-        wanted = len(data) == HEADER.size
-    else:
-        wanted = len(data) == HEADER.size + 4 * lanes
-    if version != VERSION or not wanted:
+    wanted = HEADER.size + 4 * lanes
+    # A PENDING or REJECT may have any bytes behind its lanes.
+    fits = len(data) >= wanted if kind in (PENDING, REJECT) else len(data) == wanted
+    if version != VERSION or not fits:
         return None
-    if kind == ROOM:
-        # A ROOM has no values, and stands for zeros.
-        values: tuple[int, ...] = (0,) * lanes
-    else:
-        values = struct.unpack_from(f">{lanes}I", data, HEADER.size)
+    values = struct.unpack_from(f">{lanes}I", data, HEADER.size)
     return Packet(kind, job, epoch, rank, slot, round, op, flags, fingerprint, check, aux, values)

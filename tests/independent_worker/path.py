@@ -1,14 +1,13 @@
-"""The sockets, and the way to an open path."""
+"""The sockets, and the way to an open path (sections 5 and 11)."""
 
 import select
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .packet import BLOCK, CE, HEADER, HELLO, Packet, parse
+from .packet import BLOCK, HEADER, HELLO, Packet, parse
 
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_MTU, IP_MULTICAST_ALL = 10, 3, 14, 49
-IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24
 TRIES = (0.1, 0.2, 0.4)
 PATIENT_TRIES = (0.1, 0.3, 0.6, 1.0, 1.0, 1.0)
 RECEIVE_BUFFER = 4 << 20
@@ -28,11 +27,11 @@ class Session:
     ranks: int
     slots: int
     aggregator: tuple[str, int]
-    # None if the aggregator sends copies.
-    group: tuple[str, int] | None
+    # Empty address: none.
+    group: tuple[str, int]
     hello_secret: int
     max_lanes: int
-    takes_empty: bool
+    capabilities: int
 
 
 class Path:
@@ -40,23 +39,25 @@ class Path:
 
     def __init__(self, session: Session):
         self.session = session
-        # The aggregator's address decides the IP version.
-        self.is_ipv6 = ":" in session.aggregator[0]
-        family = socket.AF_INET6 if self.is_ipv6 else socket.AF_INET
-        self.data = socket.socket(family, socket.SOCK_DGRAM)
-        # Sets Don't Fragment; HELLO finds out which sizes pass.
-        if self.is_ipv6:
-            self.data.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-            self.data.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_DONTFRAG, 1)
-        else:
-            self.data.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        self.data = self.open_socket()
         self.data.connect(session.aggregator)
-        self.sockets = [self.data]
-        if session.group:
-            self.sockets.append(self.join(session.group))
+        self.sockets = [self.data, *self.group_sockets()]
         for each in self.sockets:
             each.setblocking(False)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+
+    def open_socket(self) -> socket.socket:
+        """One that sets Don't Fragment; HELLO finds out which sizes pass."""
+        data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        data.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        return data
+
+    def room(self) -> int:
+        """Bytes of a packet that the MTU leaves beside headers of IP and UDP."""
+        return self.data.getsockopt(socket.IPPROTO_IP, IP_MTU) - 20 - 8
+
+    def group_sockets(self) -> list[socket.socket]:
+        return [self.join(self.session.group)]
 
     def join(self, group: tuple[str, int]) -> socket.socket:
         address, port = group
@@ -79,8 +80,8 @@ class Path:
         except (BlockingIOError, ConnectionRefusedError):
             pass  # Lost: a resend covers it.
 
-    def receive(self, patience: float) -> list[Packet]:
-        """What has come from the aggregator; waits for it so long at most."""
+    def receive(self, patience: float) -> list[bytes]:
+        """Packets that have come from the aggregator; waits for them so long at most."""
         ready, _, _ = select.select(self.sockets, [], [], max(patience, 0.0))
         packets = []
         for each in ready:
@@ -89,21 +90,16 @@ class Path:
                     data, source = each.recvfrom(65536)
                 except (BlockingIOError, ConnectionRefusedError):
                     break
-                # Over IPv6, the source also has a flow label and a scope.
-                packet = parse(data) if source[:2] == self.session.aggregator else None
-                if packet:
-                    packets.append(packet)
+                # Address and port; over IPv6 more follows.
+                if source[:2] == self.session.aggregator:
+                    packets.append(data)
         return packets
 
     # ---- HELLO ----
 
     def open(self) -> int:
         """The most lanes that pass both ways."""
-        if self.is_ipv6:
-            room = self.data.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU) - 40
-        else:
-            room = self.data.getsockopt(socket.IPPROTO_IP, IP_MTU) - 20
-        largest = min((room - 8 - HEADER.size) // 4, self.session.max_lanes) // BLOCK
+        largest = min((self.room() - HEADER.size) // 4, self.session.max_lanes) // BLOCK
         if self.passes(largest, TRIES):
             return largest * BLOCK
         if not self.passes(0, PATIENT_TRIES):
@@ -134,15 +130,12 @@ class Path:
                 return False
             until = time.monotonic() + patience
             while (left := until - time.monotonic()) > 0:
-                if any(is_echo(packet, hello) for packet in self.receive(left)):
+                if any(is_echo(data, hello) for data in self.receive(left)):
                     return True
         return False
 
 
-def is_echo(packet: Packet, hello: Packet) -> bool:
+def is_echo(data: bytes, hello: Packet) -> bool:
     """The same, but for the flags and for which of the tries it is."""
-    fields = [
-        (p.kind, p.job, p.epoch, p.rank, p.slot, p.op, p.fingerprint, p.check, p.aux, p.lanes)
-        for p in (packet, hello)
-    ]
-    return fields[0] == fields[1] and packet.flags & ~CE == 0
+    packet = parse(data)
+    return packet is not None and replace(packet, flags=0, round=hello.round) == hello

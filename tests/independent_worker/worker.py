@@ -1,14 +1,13 @@
-"""A rank of a job."""
+"""A rank of a job, which adds up f32."""
 
-import sys
-from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from .call import Call, Element, Kind, Operation
 from .chunks import Chunk, Chunks
-from .control import Control
-from .exchange import ExchangeError, Exchanger, Mismatch
-from .path import Path
+from .control import Control, ControlError
+from .exchange import ExchangeError, Exchanger
+from .path import Path, Session
 
 
 class Worker:
@@ -19,40 +18,31 @@ class Worker:
         self.control = Control(aggregator, job, rank, ranks, patience)
         self.path: Path | None = None
         try:
-            self.path = Path(self.control.session())
+            self.path = self.path_of(self.control.session())
             full = self.control.ready(self.path.open())
         except Exception as error:
             self.control.leave(str(error) or "the path did not open")
             raise
-        self.exchanger = Exchanger(self.path, patience)
-        self.chunks = Chunks(rank, ranks, full)
+        self.exchanger = self.exchanger_of(self.path, patience)
+        self.chunks = self.chunks_of(rank, ranks, full)
         # The number of the next call.
         self.number = 0
 
+    def path_of(self, session: Session) -> Path:
+        if not session.group[0]:
+            raise ControlError("the job has no multicast group")
+        return Path(session)
+
+    def exchanger_of(self, path: Path, patience: float) -> Exchanger:
+        return Exchanger(path, patience)
+
+    def chunks_of(self, rank: int, ranks: int, full: int) -> Chunks:
+        return Chunks(rank, ranks, full)
+
     def all_reduce(self, operation: Operation, element: Element, elements: list[int]) -> list[int]:
-        offered = {
-            Element.F64: (),
-            Element.I32: (Operation.SUM, Operation.MAX, Operation.MIN),
-            Element.I64: (Operation.SUM,),
-        }
-        if operation not in offered.get(element, Operation):
-            raise ValueError(f"{operation.name} of {element.name} is not for this worker")
+        if (operation, element) != (Operation.SUM, Element.F32):
+            raise ValueError(f"{operation.name} of {element.name} is not in the core")
         return self.run(Call(Kind.ALL_REDUCE, operation, element, len(elements)), elements)
-
-    def broadcast(self, root: int, element: Element, elements: Sequence[int]) -> list[int]:
-        data = b"".join(x.to_bytes(element.size, sys.byteorder) for x in elements)
-        own = data if self.rank == root else bytes(len(data))
-        own += bytes(-len(own) % 4)
-        lanes = [int.from_bytes(own[at : at + 4], "big") for at in range(0, len(own), 4)]
-        result = self.run(Call(Kind.BROADCAST, root, element, len(elements)), lanes)
-        back = b"".join(lane.to_bytes(4, "big") for lane in result)[: len(data)]
-        return [
-            int.from_bytes(back[at : at + element.size], sys.byteorder)
-            for at in range(0, len(back), element.size)
-        ]
-
-    def barrier(self) -> None:
-        self.run(Call(Kind.BARRIER, 0, Element.I32, 1), [0])
 
     def run(self, call: Call, elements: list[int]) -> list[int]:
         number, self.number = self.number, self.number + 1
@@ -63,15 +53,15 @@ class Worker:
 
         try:
             return self.chunks.run(number, call, elements, exchange)
-        except Mismatch as error:
-            why = self.control.report_call(number, str(call), error.named)
-            raise ExchangeError(f"call {number}, {call}: {error}; {why}") from None
         except ExchangeError as error:
-            raise ExchangeError(
-                f"call {number}, {call}: {error}; {self.control.aborted or 'not aborted'}"
-            ) from None
+            why = self.why(error, number, call)
+            raise ExchangeError(f"call {number}: {error}; {why}") from None
 
-    def __enter__(self) -> "Worker":
+    def why(self, error: ExchangeError, number: int, call: Call) -> str:
+        """What the control plane says of it."""
+        return self.control.aborted or "not aborted"
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,6 +1,6 @@
 //! Ranks that share no code join one job: ranks of the worker library, and ranks of
 //! `tests/independent_worker`, which is written in Python from docs/protocol.md alone. Every result
-//! is right, and bitwise the same on all ranks.
+//! is right, and bitwise the same on all ranks. One job has the specification's core alone.
 //!
 //! Mutations of the Python worker that these tests catch: no padding of a small call's exponent
 //! chunk; chunks that are always speculative, or from 64 chunks on; a call without elements that
@@ -27,6 +27,7 @@ use python::{Rank, interpreter};
 use script::Script;
 
 in_both_modes! {
+    one_of_ours_and_two_of_the_core,
     two_of_ours_and_one_other,
     two_of_ours_and_two_others,
     one_of_ours_and_two_others_over_ipv6,
@@ -35,6 +36,15 @@ in_both_modes! {
 
 /// Far longer than any test here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+fn one_of_ours_and_two_of_the_core(mode: Mode) {
+    let name = format!("one_of_ours_and_two_of_the_core, {mode:?}");
+    let Some(python) = interpreter(&name) else { return };
+    let rack = Rack::new(RackOptions { workers: 3, mode, ..RackOptions::default() }).unwrap();
+    let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
+    let script = Script::core(3);
+    play(&python, &rack, &aggregator, &[0, 2], &format!("core-{mode:?}"), &script);
+}
 
 fn two_of_ours_and_one_other(mode: Mode) {
     let Some(python) = interpreter(&format!("two_of_ours_and_one_other, {mode:?}")) else { return };
@@ -88,14 +98,25 @@ fn over_the_software_data_plane() {
     run(&python, &rack, &aggregator, &[1], "software");
 }
 
+/// Plays calls of all kinds, as [`play`] does.
+fn run(python: &Path, rack: &Rack, aggregator: &Aggregator, others: &[usize], job: &str) -> u64 {
+    play(python, rack, aggregator, others, job, &Script::new(rack.workers().len()))
+}
+
 /// Plays the script in a job of all workers of the rack, with the ranks `others` in Python. Returns
 /// the number of packets that the ranks in Python resent.
-fn run(python: &Path, rack: &Rack, aggregator: &Aggregator, others: &[usize], job: &str) -> u64 {
-    let ranks = rack.workers().len();
-    let script = Script::new(ranks);
+fn play(
+    python: &Path,
+    rack: &Rack,
+    aggregator: &Aggregator,
+    others: &[usize],
+    job: &str,
+    script: &Script,
+) -> u64 {
+    let ranks = script.ranks;
     let others: Vec<_> = others
         .iter()
-        .map(|&rank| Rank::start(python, rack, aggregator.control(), job, rank, &script))
+        .map(|&rank| Rank::start(python, rack, aggregator.control(), job, rank, script))
         .collect();
     let is_ours = |rank: &usize| !others.iter().any(|other| other.rank == *rank);
     let mut results = vec![Vec::new(); ranks];

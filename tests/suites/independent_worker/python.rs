@@ -68,7 +68,7 @@ impl Rank {
         let mut command = Command::new(python);
         command.args([
             "-m",
-            "independent_worker",
+            script.module,
             control,
             job,
             &rank.to_string(),
@@ -94,6 +94,23 @@ impl Rank {
 fn bytes(line: &str) -> Vec<u8> {
     let digits = line.as_bytes().chunks(2).map(|digits| std::str::from_utf8(digits).unwrap());
     digits.map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
+}
+
+/// Whoever reads the modules of the core needs to read no others.
+#[test]
+fn the_core_imports_no_option() {
+    let mut modules = 0;
+    for entry in fs::read_dir(folder().join("independent_worker")).unwrap() {
+        let file = entry.unwrap().path();
+        if file.extension().is_none_or(|extension| extension != "py") {
+            continue;
+        }
+        modules += 1;
+        let text = fs::read_to_string(&file).unwrap();
+        let imports = text.lines().any(|line| line.trim_start().starts_with("from .options"));
+        assert!(!imports, "{}", file.display());
+    }
+    assert!(modules > 8, "{modules}");
 }
 
 /// The worker's types are right, and it imports nothing of the product.

@@ -12,6 +12,8 @@ const MOST_SMALL: usize = 1024;
 pub struct Script {
     pub ranks: usize,
     pub steps: Vec<Step>,
+    /// The module in Python of a worker that can make these calls.
+    pub module: &'static str,
 }
 
 /// One call.
@@ -145,6 +147,17 @@ const PACKED: &[(Reduction, DType, usize, Values)] = &[
 ];
 
 impl Script {
+    /// The sums of f32, which take the specification's core alone.
+    pub fn core(ranks: usize) -> Self {
+        let Self { mut steps, .. } = Self::new(ranks);
+        steps.retain(|step| step.what == What::Reduce(Reduction::SUM) && step.dtype == DType::F32);
+        for (number, step) in steps.iter_mut().enumerate() {
+            step.number = number;
+        }
+        Self { ranks, steps, module: "independent_worker" }
+    }
+
+    /// Calls of all kinds.
     pub fn new(ranks: usize) -> Self {
         let barrier = (What::Barrier, DType::I32, 1, Values::Plain);
         let broadcast = |root, dtype, count| (What::Broadcast(root), dtype, count, Values::Plain);
@@ -171,7 +184,8 @@ impl Script {
             count,
             values,
         };
-        Self { ranks, steps: exact.chain(packed).chain(others).enumerate().map(step).collect() }
+        let steps = exact.chain(packed).chain(others).enumerate().map(step).collect();
+        Self { ranks, steps, module: "independent_worker.options" }
     }
 
     /// Panics at the first wrong element of `rank`.

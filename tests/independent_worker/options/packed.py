@@ -1,4 +1,7 @@
-"""Floats in 16 and in 8 bits, several to a lane. Elements are bits, as unsigned numbers."""
+"""Floats in 16 and in 8 bits, several to a lane (section 26).
+
+Elements are bits, as unsigned numbers.
+"""
 
 from collections.abc import Iterable, Sequence
 from ctypes import c_float
@@ -6,10 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import frexp, isfinite, ldexp
 
-from .call import hash_of
-from .floats import Fixed, is_marker
-from .packet import BLOCK
+from ..call import hash_of
+from ..floats import Fixed, is_marker
+from ..packet import BLOCK
+from .other_floats import of_float
 
+# Rule 26.9.
 MOST_RANKS_OF_8_BITS = 32
 ROWS = 128
 
@@ -153,10 +158,10 @@ class Packed8(Packed):
         for i, s in enumerate(self.unpack(lanes)):
             u = self.random(i // len(lanes), i % len(lanes))
             rotated.append(f32(65536 * s - u * ranks % 65536 - taken))
-        divisor = steps * (ranks if self.fixed.average else 1) * ROWS * 32768
+        divisor = steps * self.fixed.divisor * ROWS * 32768
         factor = f32(z / divisor)
         elements = self.flip(hadamard(rotated))[:count]
-        return [self.fixed.format.of_float(ldexp(f32(x * factor), octave)) for x in elements]
+        return [of_float(self.fixed.format, ldexp(f32(x * factor), octave)) for x in elements]
 
 
 def scale(e: int) -> tuple[int, float]:
