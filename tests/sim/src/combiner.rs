@@ -75,7 +75,13 @@ impl Combiner {
 
     /// Learns from the `Assigned` of a rank below; `is_own` if no other combiner is between.
     pub fn learn(&mut self, assigned: &Assigned, rank: u16, is_own: bool) {
-        let number = assigned.job as u16;
+        let further = assigned.further_shards.iter().map(|shard| shard.job as u16);
+        for number in std::iter::once(assigned.job as u16).chain(further) {
+            self.learn_shard(number, assigned, rank, is_own);
+        }
+    }
+
+    fn learn_shard(&mut self, number: u16, assigned: &Assigned, rank: u16, is_own: bool) {
         let known = self.memory.tables.job(number);
         if !known.is_some_and(|job| job.state != VACANT && job.epoch == assigned.epoch) {
             self.memory.tables.open(&JobSpec {

@@ -44,8 +44,8 @@ pub struct DataPlane {
     /// Jobs that are saved for the next daemon, by number.
     saved: BTreeMap<u16, Job>,
     epochs: Option<Epochs>,
-    /// When contributions were accepted: by epoch, slot, round, rank.
-    arrivals: HashMap<(u32, u16, u32, u16), Time>,
+    /// When contributions were accepted: by epoch and job number, slot, round, rank.
+    arrivals: HashMap<((u32, u16), u16, u32, u16), Time>,
     scratch: Vec<u8>,
 }
 
@@ -129,8 +129,8 @@ impl DataPlane {
     }
 
     /// When a rank's contribution to a round was accepted, if it was.
-    pub fn arrival(&self, epoch: u32, slot: u16, round: u32, rank: u16) -> Option<Time> {
-        self.arrivals.get(&(epoch, slot, round, rank)).copied()
+    pub fn arrival(&self, session: (u32, u16), slot: u16, round: u32, rank: u16) -> Option<Time> {
+        self.arrivals.get(&(session, slot, round, rank)).copied()
     }
 
     /// Where a rank's HELLO came from.
@@ -233,9 +233,10 @@ impl DataPlane {
             && let Ok((header, _)) = Header::ref_from_prefix(packet)
         {
             let (first, ranks) = Share::of(header).in_group();
-            let (epoch, slot, round) = (header.epoch.get(), header.slot.get(), header.round.get());
+            let session = (header.epoch.get(), header.job.get());
+            let (slot, round) = (header.slot.get(), header.round.get());
             for rank in (0..RANKS_PER_GROUP).filter(|rank| ranks >> rank & 1 == 1) {
-                self.arrivals.insert((epoch, slot, round, first + rank), net.now);
+                self.arrivals.insert((session, slot, round, first + rank), net.now);
             }
         }
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);

@@ -4,12 +4,13 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`scenario`] | the scenario of a seed: jobs, links, faults |
+//! | [`scenario`] | a scenario: jobs, links, faults |
+//! | [`draw`], [`threads`] | the scenario of a seed; the data threads that its ranks offer |
 //! | [`program`] | the calls of ranks, and the expected results |
 //! | [`packed`] | error bounds of sums in fewer bits |
 //! | [`net`], [`link`] | time, packets and messages in flight, and what happens to them |
 //! | [`worker`] | a rank's process around session and HELLO |
-//! | [`calls`] | a rank in a job: its calls, around the data path |
+//! | [`calls`], [`shard`] | a rank in a job: its calls, and the data paths that run them |
 //! | [`surroundings`] | the surroundings of a worker |
 //! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
 //! | [`tree`], [`combiner`] | combiners between workers and the root |
@@ -29,6 +30,7 @@ pub mod campaign;
 pub mod combiner;
 pub mod daemon;
 pub mod data_plane;
+pub mod draw;
 pub mod link;
 pub mod net;
 pub mod oracle;
@@ -38,8 +40,10 @@ pub mod program;
 pub mod rng;
 pub mod scaling;
 pub mod scenario;
+pub mod shard;
 pub mod surroundings;
 pub mod tally;
+pub mod threads;
 pub mod tree;
 pub mod worker;
 pub mod world;

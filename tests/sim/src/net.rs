@@ -461,6 +461,21 @@ pub fn binding_of(worker: usize, port: u16, ifindex: u32) -> Binding {
     Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
 }
 
+/// The first UDP port of ranks.
+const FIRST_PORT: u16 = 20_000;
+/// Ports of a shard, for one start of its rank after another.
+const STARTS: u16 = 1_024;
+
+/// The UDP port of a rank's shard, when the rank has opened so many sockets before.
+pub fn port_of(shard: usize, sockets: u16) -> u16 {
+    FIRST_PORT + shard as u16 * STARTS + sockets % STARTS
+}
+
+/// The shard whose UDP port this is.
+pub fn shard_at(port: u16) -> usize {
+    usize::from(port.saturating_sub(FIRST_PORT) / STARTS)
+}
+
 /// The source of a combiner's datagrams.
 fn binding_of_combiner(combiner: usize, port: u16) -> Binding {
     let ip = address_of_combiner(combiner).octets();

@@ -140,9 +140,9 @@ pub struct Who {
 pub struct Standing {
     /// The rank.
     pub rank: u16,
-    /// The session's epoch.
-    pub epoch: u32,
-    /// Slot and round of its oldest outstanding chunk.
+    /// The session's epoch, and the job number of the shard that has failed.
+    pub session: (u32, u16),
+    /// Slot and round of the shard's oldest outstanding chunk.
     pub oldest: Option<(u16, u32)>,
     /// When an intact answer to an outstanding chunk last reached the rank, since its last
     /// progress.
@@ -378,7 +378,7 @@ impl Session {
         daemon: &Daemon,
         is_damaged: bool,
     ) -> Result<(), Violation> {
-        let Standing { rank, epoch, oldest, answered_at, now, deadline } = *standing;
+        let Standing { rank, session, oldest, answered_at, now, deadline } = *standing;
         // The time for which the last answer is believed.
         let fresh = now.saturating_sub((deadline / 2).max(400 * MS));
         match *failure {
@@ -404,7 +404,7 @@ impl Session {
                 let arrived = |named: u16| {
                     oldest
                         .and_then(|(slot, round)| {
-                            daemon.data_plane().arrival(epoch, slot, round, named)
+                            daemon.data_plane().arrival(session, slot, round, named)
                         })
                         .unwrap_or(Time::MAX)
                 };

@@ -1,6 +1,7 @@
 //! The calls of a job's ranks, their elements, and the expected results, computed independently.
 
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Deref, Range};
 
 use half::{bf16, f16};
 use switchml_worker_core::call::{Call, Kind};
@@ -171,7 +172,13 @@ impl Step {
         if kind == Kind::Barrier {
             return vec![0; 4];
         }
-        (0..count).flat_map(|index| self.element(key, rank, index).bytes(dtype)).collect()
+        self.join(dtype, (0..count).map(|index| self.element(key, rank, index)))
+    }
+
+    fn join(&self, dtype: DType, elements: impl Iterator<Item = Element>) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.call.count * dtype.size());
+        elements.for_each(|element| bytes.extend_from_slice(&element.bits(dtype)));
+        bytes
     }
 
     /// Checks a rank's result of call `number` of a session, of `ranks` ranks in chunks of `lanes`
@@ -207,9 +214,8 @@ impl Step {
             Kind::AllGather => {
                 let parts = (0..ranks)
                     .flat_map(|rank| self.part(rank, ranks).map(move |index| (rank, index)));
-                let expected: Vec<u8> = parts
-                    .flat_map(|(rank, index)| self.element(key, rank, index).bytes(dtype))
-                    .collect();
+                let elements = parts.map(|(rank, index)| self.element(key, rank, index));
+                let expected = self.join(dtype, elements);
                 if result == expected { Ok(()) } else { Err("not each rank's part".to_owned()) }
             }
             Kind::AllReduce(Reduction { op, .. }) | Kind::ReduceScatter(Reduction { op, .. }) => {
@@ -230,7 +236,7 @@ impl Step {
                                 (false, _) => Expected::Bits(not_a_number(dtype)),
                                 (true, false) => combine(op, dtype, ranks, inputs),
                                 (true, true) if infinite => {
-                                    Expected::Bits(Element::Real(f64::INFINITY).bytes(dtype))
+                                    Expected::Bits(Element::Real(f64::INFINITY).bits(dtype))
                                 }
                                 (true, true) => Expected::Bits(not_a_number(dtype)),
                             }
@@ -285,8 +291,9 @@ impl Step {
         let found = found.chunks_exact(dtype.size());
         let is_finite = chunk.ranks.iter().flatten().all(|x| x.is_finite());
         if !is_finite || chunk.is_zero() {
-            let skipped = if is_finite { vec![0; dtype.size()] } else { not_a_number(dtype) };
-            let wrong = found.enumerate().find(|(_, bits)| *bits != skipped);
+            let zero = Element::Real(0.0).bits(dtype);
+            let skipped = if is_finite { zero } else { not_a_number(dtype) };
+            let wrong = found.enumerate().find(|(_, bits)| **bits != *skipped);
             return wrong.map_or(Ok(()), |(place, bits)| {
                 Err(format!("element {place}: {bits:02x?}, not {skipped:02x?}"))
             });
@@ -326,7 +333,7 @@ impl Step {
             DType::I64 => return Element::Integer(random as i64),
             _ => {}
         }
-        let scale = 2f64.powi(hash(&[key]) as i32 % 4 - 2);
+        let scale = || 2f64.powi(hash(&[key]) as i32 % 4 - 2);
         match self.elements {
             Elements::Special { rank: special, index: at, infinite }
                 if (rank, index) == (special, at) =>
@@ -341,7 +348,7 @@ impl Step {
             _ => {
                 let limit = largest_exact(self.call.dtype);
                 let integer = (random % (2 * limit + 1)) as i64 - limit as i64;
-                Element::Real(integer as f64 * scale)
+                Element::Real(integer as f64 * scale())
             }
         }
     }
@@ -385,21 +392,50 @@ impl Element {
         }
     }
 
-    fn bytes(self, dtype: DType) -> Vec<u8> {
+    fn bits(self, dtype: DType) -> Bits {
         match (self, dtype) {
-            (Self::Integer(x), DType::I32) => (x as i32).to_ne_bytes().to_vec(),
-            (Self::Integer(x), _) => x.to_ne_bytes().to_vec(),
-            (Self::Real(x), DType::F32) => (x as f32).to_ne_bytes().to_vec(),
-            (Self::Real(x), DType::F16) => f16::from_f64(x).to_ne_bytes().to_vec(),
-            (Self::Real(x), DType::Bf16) => bf16::from_f64(x).to_ne_bytes().to_vec(),
-            (Self::Real(x), DType::F64 | DType::I32 | DType::I64) => x.to_ne_bytes().to_vec(),
+            (Self::Integer(x), DType::I32) => Bits::of((x as i32).to_ne_bytes()),
+            (Self::Integer(x), _) => Bits::of(x.to_ne_bytes()),
+            (Self::Real(x), DType::F32) => Bits::of((x as f32).to_ne_bytes()),
+            (Self::Real(x), DType::F16) => Bits::of(f16::from_f64(x).to_ne_bytes()),
+            (Self::Real(x), DType::Bf16) => Bits::of(bf16::from_f64(x).to_ne_bytes()),
+            (Self::Real(x), DType::F64 | DType::I32 | DType::I64) => Bits::of(x.to_ne_bytes()),
         }
+    }
+}
+
+/// The bytes of an element.
+#[derive(Clone, Copy)]
+struct Bits {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+impl Bits {
+    fn of<const LEN: usize>(bytes: [u8; LEN]) -> Self {
+        let mut all = [0; 8];
+        all[..LEN].copy_from_slice(&bytes);
+        Self { bytes: all, len: LEN }
+    }
+}
+
+impl Deref for Bits {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl fmt::Debug for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 
 #[derive(Debug)]
 enum Expected {
-    Bits(Vec<u8>),
+    Bits(Bits),
     /// The number, and the largest error allowed.
     Near(f64, f64),
 }
@@ -407,7 +443,7 @@ enum Expected {
 impl Expected {
     fn fits(&self, dtype: DType, found: &[u8]) -> bool {
         match self {
-            Self::Bits(bits) => bits == found,
+            Self::Bits(bits) => **bits == *found,
             Self::Near(number, distance) => (real(dtype, found) - number).abs() <= *distance,
         }
     }
@@ -426,17 +462,17 @@ fn combine(
             ReduceOp::Min => inputs.min(),
             _ => inputs.reduce(i64::wrapping_add),
         };
-        return Expected::Bits(Element::Integer(result.unwrap_or_default()).bytes(dtype));
+        return Expected::Bits(Element::Integer(result.unwrap_or_default()).bits(dtype));
     }
     let inputs = inputs.map(Element::real);
     match op {
         ReduceOp::Max => {
-            Expected::Bits(Element::Real(inputs.fold(f64::NEG_INFINITY, f64::max)).bytes(dtype))
+            Expected::Bits(Element::Real(inputs.fold(f64::NEG_INFINITY, f64::max)).bits(dtype))
         }
         ReduceOp::Min => {
-            Expected::Bits(Element::Real(inputs.fold(f64::INFINITY, f64::min)).bytes(dtype))
+            Expected::Bits(Element::Real(inputs.fold(f64::INFINITY, f64::min)).bits(dtype))
         }
-        ReduceOp::Sum => Expected::Bits(Element::Real(inputs.sum()).bytes(dtype)),
+        ReduceOp::Sum => Expected::Bits(Element::Real(inputs.sum()).bits(dtype)),
         ReduceOp::Avg => {
             // Rounded once, or twice in f64.
             let average = inputs.sum::<f64>() / f64::from(ranks);
@@ -495,12 +531,12 @@ fn half_unit(x: f64, dtype: DType) -> f64 {
 }
 
 /// The canonical NaN.
-fn not_a_number(dtype: DType) -> Vec<u8> {
+fn not_a_number(dtype: DType) -> Bits {
     match dtype {
-        DType::F64 | DType::I64 => 0x7FF8_0000_0000_0000u64.to_ne_bytes().to_vec(),
-        DType::F16 => 0x7E00u16.to_ne_bytes().to_vec(),
-        DType::Bf16 => 0x7FC0u16.to_ne_bytes().to_vec(),
-        DType::F32 | DType::I32 => 0x7FC0_0000u32.to_ne_bytes().to_vec(),
+        DType::F64 | DType::I64 => Bits::of(0x7FF8_0000_0000_0000u64.to_ne_bytes()),
+        DType::F16 => Bits::of(0x7E00u16.to_ne_bytes()),
+        DType::Bf16 => Bits::of(0x7FC0u16.to_ne_bytes()),
+        DType::F32 | DType::I32 => Bits::of(0x7FC0_0000u32.to_ne_bytes()),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::data_plane::Fanout;
+use switchml_userspace_core::jobs::Threads;
 use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::engine::Limits;
 use switchml_worker_core::{DType, Reduction};
@@ -146,6 +147,7 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
         join_timeout: 60 * SECOND,
         attempts: 1,
         host_delay: 0,
+        threads: vec![Threads::default(); workers],
         jobs,
         links: vec![[link(); 2]; workers],
         tree,

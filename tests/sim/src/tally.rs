@@ -120,6 +120,10 @@ pub struct Tally {
     pub uplinks: (u64, u64),
     /// Packets ignored by workers, by [`Ignored`].
     pub ignored: [u64; Ignored::ALL.len()],
+    /// Ranks that opened the paths of several shards.
+    pub wide: u64,
+    /// Calls of ranks that returned in parts from several shards.
+    pub cut: u64,
     /// Data chunks that went ahead of their exponents.
     pub ahead: u64,
     /// Chunks sent ahead whose results did not count.
@@ -145,6 +149,8 @@ impl Default for Tally {
             combined: [0; Outcome::COUNT],
             uplinks: (0, 0),
             ignored: [0; Ignored::ALL.len()],
+            wide: 0,
+            cut: 0,
             ahead: 0,
             ahead_in_vain: 0,
             empty: 0,
@@ -195,6 +201,8 @@ impl AddAssign<&Self> for Tally {
         self.uplinks.0 += other.uplinks.0;
         self.uplinks.1 += other.uplinks.1;
         add(&mut self.ignored, &other.ignored);
+        self.wide += other.wide;
+        self.cut += other.cut;
         self.ahead += other.ahead;
         self.ahead_in_vain += other.ahead_in_vain;
         self.empty += other.empty;
@@ -232,6 +240,11 @@ impl fmt::Display for Tally {
             "packets ignored by workers",
             Ignored::ALL.iter().map(|ignored| ignored.name()),
             &self.ignored,
+        )?;
+        writeln!(
+            f,
+            "ranks with several shards: {}; calls that several of them ran: {}",
+            self.wide, self.cut
         )?;
         writeln!(
             f,

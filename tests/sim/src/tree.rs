@@ -3,11 +3,9 @@
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::capabilities::Capabilities;
 
+use crate::draw::{draw_faults, draw_job, draw_job_of, draw_links};
 use crate::rng::{Ppm, Rng};
-use crate::scenario::{
-    CombinerPlan, Incident, MS, SECOND, Scenario, Time, Tree, draw_faults, draw_job, draw_job_of,
-    draw_links,
-};
+use crate::scenario::{CombinerPlan, Incident, MS, SECOND, Scenario, Time, Tree};
 
 /// Most combiners between a rank and the root.
 const MOST_LEVELS: usize = 3;

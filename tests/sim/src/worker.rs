@@ -6,7 +6,7 @@ use std::time::Duration;
 use switchml_control::join_event;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
-use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
+use switchml_userspace_core::jobs::{Joiner, MemberId};
 use switchml_worker_core::engine::{Config, Failure, Identity, Keys};
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath};
 use switchml_worker_core::packet::len_of;
@@ -16,11 +16,13 @@ use tracing::debug;
 use crate::calls::{Calls, Turn};
 use crate::daemon::via;
 use crate::net::{
-    AGGREGATOR, Clock, Connection, Event, Message, News, Violation, address_of, ensure,
+    AGGREGATOR, Clock, Connection, Event, Message, News, Violation, address_of, ensure, port_of,
+    shard_at,
 };
 use crate::oracle::{End, SessionKey, Standing, Who};
 use crate::program::Step;
 use crate::scenario::{JobPlan, Time};
+use crate::shard::Shard;
 use crate::surroundings::Surroundings;
 use crate::tally::{Fate, Fault};
 
@@ -50,7 +52,8 @@ pub struct Worker {
     assigned: Option<Assigned>,
     /// Whether the worker has reported, in this session, that it hears no group.
     hears_no_group: bool,
-    port: u16,
+    /// Number of the sockets that it has opened, which differ in their ports.
+    sockets: u16,
     turn_at: Option<Time>,
     /// Packets in the socket while the process is frozen.
     waiting: u32,
@@ -62,10 +65,10 @@ enum Phase {
     Rest(Option<End>),
     /// The rank waits to be let into a job.
     Joining,
-    /// The rank opens its data path.
-    Greeting(Hello),
-    /// The data path is open.
-    Open(OpenPath),
+    /// The rank opens the path of each shard, one after another; these are open.
+    Greeting { hello: Hello, open: Vec<OpenPath> },
+    /// The paths of all shards are open.
+    Open(Vec<OpenPath>),
     /// The rank makes its calls.
     Running(Box<Calls>),
     /// The data path has failed.
@@ -75,14 +78,24 @@ enum Phase {
 }
 
 /// The daemon's assignments.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Assigned {
+    /// The rank in the first shard.
     identity: Identity,
+    /// The job numbers of all shards.
+    shards: Vec<u16>,
     slots: u16,
     max_lanes: u16,
     capabilities: Capabilities,
     hello_secret: u32,
     control_secret: u64,
+}
+
+impl Assigned {
+    /// The rank in a shard.
+    fn identity(&self, shard: usize) -> Identity {
+        Identity { job: self.shards[shard], ..self.identity }
+    }
 }
 
 impl Worker {
@@ -101,7 +114,7 @@ impl Worker {
             unanswered: 0,
             assigned: None,
             hears_no_group: false,
-            port: 40_000,
+            sockets: 0,
             turn_at: None,
             waiting: 0,
         }
@@ -117,7 +130,7 @@ impl Worker {
 
     /// The worker's session, or its last one.
     pub fn session(&self) -> Option<SessionKey> {
-        self.assigned.map(|assigned| assigned.identity.epoch)
+        self.assigned.as_ref().map(|assigned| assigned.identity.epoch)
     }
 
     /// Starts the process: it joins its job.
@@ -133,7 +146,7 @@ impl Worker {
         self.attempts += 1;
         // The system gives any free port, now and then the old one.
         if world.net.rng.one_in(2) {
-            self.port += 1;
+            self.sockets += 1;
         }
         debug!("{} worker {index} starts: rank {rank} of job {job}", Clock(world.net.now));
         self.assigned = None;
@@ -267,8 +280,10 @@ impl Worker {
                     ranks: self.plan(world).ranks,
                     keys,
                 };
+                let further = assigned.further_shards.iter().map(|shard| shard.job as u16);
                 self.assigned = Some(Assigned {
                     identity,
+                    shards: std::iter::once(identity.job).chain(further).collect(),
                     slots: assigned.slots as u16,
                     max_lanes: assigned.max_lanes as u16,
                     capabilities: capabilities - lacks,
@@ -386,7 +401,7 @@ impl Worker {
             world_size: self.plan(world).ranks.into(),
             peer: address_of(self.index).into(),
             local: (*AGGREGATOR.ip()).into(),
-            threads: Threads::default(),
+            threads: world.scenario.threads[self.index].clone(),
             via: via(world.net, self.index),
             // The time does not matter without tenants.
             at: std::time::Instant::now(),
@@ -394,37 +409,54 @@ impl Worker {
     }
 
     fn say_hello(&mut self, world: &mut Surroundings<'_>) {
-        if let (Phase::Running(calls), Some(assigned)) = (&mut self.phase, self.assigned) {
+        if let (Phase::Running(calls), Some(assigned)) = (&mut self.phase, &self.assigned) {
             calls.greet(world.net.now, assigned.hello_secret);
             self.turn_by(world, world.net.now);
         }
     }
 
     fn open_path(&mut self, world: &mut Surroundings<'_>) {
-        let Some(assigned) = self.assigned else { return };
-        let Assigned { identity, hello_secret, max_lanes, capabilities, .. } = assigned;
-        let asks_group = capabilities.contains(Capabilities::GROUP_HELLOS);
+        let Some(assigned) = &self.assigned else { return };
+        let Assigned { identity, max_lanes, capabilities, .. } = *assigned;
         world.oracle.join(identity.epoch, identity.ranks);
+        if assigned.shards.len() > 1 {
+            world.net.tally.wide += 1;
+        }
+        let asks_group = capabilities.contains(Capabilities::GROUP_HELLOS);
+        let hello = self.hello(world, assigned, 0, (max_lanes, asks_group));
+        self.phase = Phase::Greeting { hello, open: Vec::new() };
+    }
+
+    fn hello(
+        &self,
+        world: &mut Surroundings<'_>,
+        assigned: &Assigned,
+        shard: usize,
+        (lanes, asks_group): (u16, bool),
+    ) -> Hello {
         // The interface's MTU: the path may pass less.
         let largest = world.net.largest_packet(self.index) + world.net.rng.below(256) as usize;
-        let hello = Hello::new(identity, hello_secret, largest, max_lanes);
-        self.phase = Phase::Greeting(if asks_group { hello.ask_group() } else { hello });
+        let hello = Hello::new(assigned.identity(shard), assigned.hello_secret, largest, lanes);
+        if asks_group { hello.ask_group() } else { hello }
     }
 
     /// Begins to run: all ranks are ready.
     fn run(&mut self, world: &mut Surroundings<'_>, lanes: u16) -> Result<(), Violation> {
-        let (Phase::Open(path), Some(assigned)) = (&self.phase, self.assigned) else {
+        let (Phase::Open(paths), Some(assigned)) = (&self.phase, &self.assigned) else {
             return Err(Violation(format!("rank {} starts without a path", self.rank)));
         };
-        let rtt = path.rtt;
-        let Assigned { identity, slots, capabilities, .. } = assigned;
+        let Assigned { identity, slots, capabilities, .. } = *assigned;
         world.oracle.start(identity.epoch, lanes)?;
-        let plan = self.plan(world);
-        let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.limits);
-        let config = Config { capabilities, ..config };
-        let (now, program) = (world.net.now, self.program(plan, world));
-        let from = (self.index, self.port);
-        let calls = Calls::new(from, (config, lanes), rtt, plan, program, now);
+        let (plan, now) = (self.plan(world), world.net.now);
+        let shard = |(number, path): (usize, &OpenPath)| {
+            let (identity, room) = (assigned.identity(number), plan.receive_room);
+            let config = Config::new(identity, slots, lanes, room, world.scenario.limits);
+            let config = Config { capabilities, ..config };
+            Shard::new((self.index, self.port(number)), (config, lanes), path.rtt, plan, now)
+        };
+        let shards = paths.iter().enumerate().map(shard).collect();
+        let program = self.program(plan, world);
+        let calls = Calls::new(self.index, (identity, lanes), shards, plan, program, now);
         self.phase = Phase::Running(Box::new(calls));
         Ok(())
     }
@@ -457,14 +489,15 @@ impl Worker {
         intact: bool,
     ) -> Result<(), Violation> {
         let now = world.net.now;
-        if port != self.port || matches!(self.phase, Phase::Rest(_)) {
+        let shard = shard_at(port);
+        if port != self.port(shard) || matches!(self.phase, Phase::Rest(_)) {
             world.net.tally.fault(Fault::OldSession);
             return Ok(());
         }
         match &mut self.phase {
-            Phase::Greeting(hello) => hello.receive(now, packet),
-            Phase::Running(calls) => {
-                if let Err(failure) = calls.receive(world, packet, congested, intact) {
+            Phase::Greeting { hello, open } if open.len() == shard => hello.receive(now, packet),
+            Phase::Running(calls) | Phase::Failed { calls, .. } => {
+                if let Err(failure) = calls.receive(world, (shard, packet), congested, intact) {
                     return self.fail(world, failure);
                 }
             }
@@ -504,8 +537,8 @@ impl Worker {
         }
         self.perform(world)?;
         match &mut self.phase {
-            Phase::Greeting(_) => self.greet(world),
-            Phase::Running(_) => {
+            Phase::Greeting { .. } => self.greet(world),
+            Phase::Running(_) | Phase::Failed { .. } => {
                 self.report_no_multicast(world)?;
                 self.call(world)
             }
@@ -514,30 +547,49 @@ impl Worker {
     }
 
     fn greet(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        let (index, port) = (self.index, self.port);
-        let Phase::Greeting(hello) = &mut self.phase else { return Ok(()) };
         loop {
+            let Phase::Greeting { hello, open } = &mut self.phase else { return Ok(()) };
+            let shard = open.len();
             match hello.step(world.net.now) {
                 HelloStep::Send(header) => {
                     let mut packet = vec![0xEE; len_of(&header)];
                     hello.fill(&header, &mut packet);
-                    world.net.to_aggregator(index, port, &packet);
+                    let port = self.port(shard);
+                    world.net.to_aggregator(self.index, port, &packet);
                 }
                 HelloStep::Wait(until) => {
                     self.turn_by(world, until);
                     return Ok(());
                 }
-                HelloStep::Open(path) => {
-                    self.phase = Phase::Open(path);
-                    let needs_copies = path.hears_group == Some(false);
-                    return self.tell_session(
-                        world,
-                        session::Event::PathOpen { lanes: path.lanes, needs_copies },
-                    );
-                }
+                HelloStep::Open(path) => self.go_on_from(world, path)?,
                 HelloStep::Failed(_) => return self.leave(world, End::PathClosed, None),
             }
         }
+    }
+
+    /// The path of a shard is open: opens the next, like `open_paths` of the library, or is ready.
+    fn go_on_from(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        path: OpenPath,
+    ) -> Result<(), Violation> {
+        let (Phase::Greeting { open, .. }, Some(assigned)) = (&mut self.phase, &self.assigned)
+        else {
+            return Ok(());
+        };
+        let mut open = std::mem::take(open);
+        open.push(path);
+        let mut groups = open.iter().map(|path| path.hears_group);
+        if open.len() < assigned.shards.len() {
+            let asks_group = groups.all(|hears| hears == Some(true));
+            let hello = self.hello(world, assigned, open.len(), (path.lanes, asks_group));
+            self.phase = Phase::Greeting { hello, open };
+            return Ok(());
+        }
+        let needs_copies = groups.any(|hears| hears == Some(false));
+        let lanes = open.iter().map(|path| path.lanes).min().unwrap_or_default();
+        self.phase = Phase::Open(open);
+        self.tell_session(world, session::Event::PathOpen { lanes, needs_copies })
     }
 
     /// Reports that no results come by multicast, like the driver before it waits.
@@ -554,7 +606,9 @@ impl Worker {
     }
 
     fn call(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        let (Phase::Running(calls), Some(session)) = (&mut self.phase, &self.session) else {
+        let (Phase::Running(calls) | Phase::Failed { calls, .. }, Some(session)) =
+            (&mut self.phase, &self.session)
+        else {
             return Ok(());
         };
         match calls.turn(world, session, self.stalled_until)? {
@@ -669,6 +723,11 @@ impl Worker {
             }) => MemberId { job: job.into(), epoch, rank, secret },
             None => MemberId { job: 0, epoch: 0, rank, secret: 0 },
         }
+    }
+
+    /// The UDP port of a shard.
+    fn port(&self, shard: usize) -> u16 {
+        port_of(shard, self.sockets)
     }
 
     fn plan<'a>(&self, world: &Surroundings<'a>) -> &'a JobPlan {

@@ -1,0 +1,230 @@
+//! A shard of a rank in a job that has started: its data path and its socket, which the product
+//! gives a data thread.
+
+use std::time::Duration;
+
+use switchml_protocol::header::{Header, Kind};
+use switchml_worker_core::data_path::{DataPath, Others};
+use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker_core::packet::len_of;
+use switchml_worker_core::session::Session;
+use switchml_worker_core::wire::{TurnError, Wire};
+use zerocopy::FromBytes;
+
+use crate::net::{Clock, Net, Violation, ensure};
+use crate::oracle::Standing;
+use crate::scenario::{JobPlan, MS, Time};
+use crate::surroundings::Surroundings;
+use crate::tally::Fault;
+
+/// See the module.
+pub struct Shard {
+    /// The worker's number, and the shard's UDP port.
+    worker: usize,
+    port: u16,
+    identity: Identity,
+    /// The data path.
+    pub data_path: DataPath,
+    /// The time of the last progress: a result, or the first chunk after a pause.
+    progress_at: Time,
+    results: u64,
+    /// When an intact answer to the oldest chunk has come without a result since then.
+    answered_at: Option<Time>,
+    /// Since when the rank would not be told of ranks that died.
+    unwatched_since: Option<Time>,
+    /// When the rank was last told that other ranks are waited for, in an intact packet or one with
+    /// bytes appended.
+    told_at: Time,
+}
+
+/// The rank's cable, which loses packets one by one: of a superpacket some may arrive.
+struct Cable<'a> {
+    net: &'a mut Net,
+    worker: usize,
+    port: u16,
+    /// Packets of this turn.
+    packets: u32,
+    /// Packets of the superpacket, and how many of them are lost.
+    together: u32,
+    lost: u32,
+}
+
+impl Wire for Cable<'_> {
+    type Error = Violation;
+
+    fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> Result<(), Violation> {
+        self.packets += 1;
+        ensure!(self.packets <= 1 << 16, "worker {} sends without end", self.worker);
+        let mut packet = vec![0xEE; len_of(header)];
+        fill(&mut packet);
+        let arrives = self.net.to_aggregator(self.worker, self.port, &packet);
+        self.together += 1;
+        self.lost += u32::from(!arrives);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Violation> {
+        if 0 < self.lost && self.lost < self.together {
+            self.net.tally.fault(Fault::TornBundle);
+        }
+        (self.together, self.lost) = (0, 0);
+        Ok(())
+    }
+}
+
+impl Shard {
+    /// The shard of a worker's rank at UDP port `port`, in a job that starts with chunks of `lanes`
+    /// lanes.
+    pub fn new(
+        (worker, port): (usize, u16),
+        (config, lanes): (Config, u16),
+        rtt: Duration,
+        plan: &JobPlan,
+        now: Time,
+    ) -> Self {
+        let mut engine =
+            Engine::starting_at(config, u64::from(plan.origin) * u64::from(config.slots));
+        engine.sample_rtt(0, rtt.as_nanos() as u64);
+        Self {
+            worker,
+            port,
+            identity: config.identity,
+            data_path: DataPath::new(engine, lanes, plan.batch),
+            progress_at: now,
+            results: 0,
+            answered_at: None,
+            unwatched_since: None,
+            told_at: 0,
+        }
+    }
+
+    /// A datagram has arrived.
+    pub fn receive(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        packet: &[u8],
+        congested: bool,
+        intact: bool,
+    ) -> Result<(), Failure> {
+        let now = world.net.now;
+        let before = self.data_path.engine().stats().clone();
+        let oldest = self.data_path.engine().oldest();
+        self.data_path.receive(now, packet, congested)?;
+        let after = self.data_path.engine().stats();
+        for ((total, before), after) in
+            world.net.tally.ignored.iter_mut().zip(before.ignored).zip(after.ignored)
+        {
+            *total += after - before;
+        }
+        if after.pending > before.pending {
+            self.told_at = now;
+        }
+        let counts = after.results == before.results && after.ignored == before.ignored;
+        if intact && counts && answers(packet, oldest, &self.identity) {
+            self.answered_at = Some(now);
+        }
+        Ok(())
+    }
+
+    /// Takes a turn, like `Driver::drive`. The rank was frozen until `stalled`.
+    pub fn turn(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        session: &Session,
+        stalled: Time,
+    ) -> Result<Result<(), Failure>, Violation> {
+        let now = world.net.now;
+        let outstanding = self.data_path.engine().outstanding();
+        let others = Others { departed: session.departed(), are_watched: session.is_watched() };
+        let unwatched_since = self.unwatched_since.unwrap_or(now);
+        self.unwatched_since = (!session.is_watched()).then_some(unwatched_since);
+        let mut cable = Cable {
+            net: &mut *world.net,
+            worker: self.worker,
+            port: self.port,
+            packets: 0,
+            together: 0,
+            lost: 0,
+        };
+        match self.data_path.turn(now, others, &mut cable) {
+            Ok(_) => {}
+            Err(TurnError::DataPath(failure)) => return Ok(Err(failure)),
+            Err(TurnError::Wire(violation)) => return Err(violation),
+        }
+        for stats in self.data_path.done() {
+            world.net.tally.ahead += stats.speculative;
+            world.net.tally.ahead_in_vain += stats.misspeculated;
+            world.net.tally.empty += stats.empty;
+            world.net.tally.rooms += stats.rooms;
+        }
+        self.data_path.give_back();
+        self.note_progress(now, outstanding);
+        self.check_waits(now, stalled, world)?;
+        ensure!(
+            self.data_path.is_idle() || self.data_path.deadline().is_some(),
+            "rank {} has calls in flight, and waits for nothing",
+            self.identity.rank
+        );
+        Ok(Ok(()))
+    }
+
+    /// The state of the rank, as this shard knows it.
+    pub fn standing(&self, world: &Surroundings<'_>) -> Standing {
+        Standing {
+            rank: self.identity.rank,
+            session: (self.identity.epoch, self.identity.job),
+            oldest: self.data_path.engine().oldest(),
+            answered_at: self.answered_at,
+            now: world.net.now,
+            deadline: world.scenario.limits.deadline.as_nanos() as Time,
+        }
+    }
+
+    fn note_progress(&mut self, now: Time, outstanding_before: u32) {
+        let engine = self.data_path.engine();
+        if engine.stats().results > self.results
+            || (outstanding_before == 0 && engine.outstanding() > 0)
+        {
+            self.results = engine.stats().results;
+            self.progress_at = now;
+            self.answered_at = None;
+        }
+    }
+
+    /// Checks that the rank does not wait for the aggregator beyond the deadline, or for other
+    /// ranks beyond the timeout. For a rank that was frozen until `stalled`, the deadline starts
+    /// again then; while the other ranks are not watched, the deadline counts for them from then on
+    /// (rule 14.3).
+    fn check_waits(
+        &self,
+        now: Time,
+        stalled: Time,
+        world: &Surroundings<'_>,
+    ) -> Result<(), Violation> {
+        let Limits { deadline, timeout } = world.scenario.limits;
+        let end = |from: Time, limit: Duration| from.saturating_add(limit.as_nanos() as Time);
+        let since = self.progress_at.max(stalled.min(now));
+        let silence = end(since.max(self.told_at), deadline);
+        let alone = since.max(self.unwatched_since.unwrap_or_default());
+        let wait = end(self.progress_at, timeout).max(end(alone, deadline));
+        ensure!(
+            self.data_path.engine().outstanding() == 0 || now < silence.min(wait) + MS,
+            "rank {} waits since {}, told why at {}, beyond {:?}",
+            self.identity.rank,
+            Clock(self.progress_at),
+            Clock(self.told_at),
+            world.scenario.limits
+        );
+        Ok(())
+    }
+}
+
+/// Whether an answer belongs to this chunk of this shard. A HELLO that comes back is no answer
+/// (rule 14.1).
+fn answers(packet: &[u8], chunk: Option<(u16, u32)>, identity: &Identity) -> bool {
+    Header::ref_from_prefix(packet).is_ok_and(|(header, _)| {
+        header.kind != Kind::Hello as u8
+            && Some((header.slot.get(), header.round.get())) == chunk
+            && (header.epoch.get(), header.job.get()) == (identity.epoch, identity.job)
+    })
+}
