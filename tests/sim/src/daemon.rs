@@ -1,27 +1,24 @@
 //! The aggregator: the real control plane over the simulated data plane, and connections to it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::time::Duration;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use switchml_control::{Aborted, Combiner, join_event};
-use switchml_protocol::VERSION;
+use switchml_control::{JoinRequest, LeaveRequest, ResumeRequest, join_event};
 use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, ServesJobs};
 use switchml_userspace_core::jobs::{
-    Epochs, Job, JobTable, Level, MemberError, MemberId, Origin, StreamId,
+    Epochs, Job, JobTable, Joiner, Level, MemberError, Origin, StreamId, Threads,
 };
 use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
 
 use crate::data_plane::DataPlane;
-use crate::net::{
-    Clock, Connection, Event, Message, Net, News, Violation, address_of, address_of_combiner,
-};
+use crate::net::{AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation};
 use crate::scenario::{Scenario, Time};
 
 /// See the module.
@@ -31,8 +28,6 @@ pub struct Daemon {
     /// Whether packets have tags.
     tags: bool,
     state: State,
-    /// The member at the other end of each connection, once it has been ready.
-    members: HashMap<Connection, MemberId>,
     /// The number of daemons before this one, whose timers are ignored.
     generation: u32,
 }
@@ -57,7 +52,6 @@ impl Daemon {
             data_plane,
             tags,
             state: State::Up,
-            members: HashMap::new(),
             generation: 0,
         }
     }
@@ -84,28 +78,15 @@ impl Daemon {
             let (control_plane, io) = &mut self.io(net);
             control_plane.shut_down(io);
         }
-        self.close_connections(net);
+        net.go_down(None);
         self.state = State::Gone;
     }
 
     /// The daemon is killed. Its data plane continues.
     pub fn kill(&mut self, net: &mut Net) {
         debug!("{} the daemon is killed", Clock(net.now));
-        self.close_connections(net);
+        net.go_down(None);
         self.state = State::Killed;
-    }
-
-    fn close_connections(&mut self, net: &mut Net) {
-        let mut connections: Vec<_> = self.control_plane.streams().map(|(_, to)| *to).collect();
-        connections.sort_unstable();
-        let is_durable = self.data_plane.limits().durable;
-        for connection in connections {
-            if !is_durable && !net.way(net.worker_at(connection)).is_empty() {
-                // Rule 27.20.
-                net.tell_worker(connection, News::Event(lost_parent()));
-            }
-            net.tell_worker(connection, News::Lost);
-        }
     }
 
     /// A new daemon in this one's place.
@@ -113,6 +94,7 @@ impl Daemon {
         debug!("{} another aggregator is there", Clock(net.now));
         self.control_plane = control_plane(self.data_plane.limits(), self.tags, net.rng.any());
         self.generation += 1;
+        net.listen(None);
         let is_another = self.state == State::Gone;
         self.state = State::Up;
         if is_another {
@@ -146,15 +128,8 @@ impl Daemon {
     /// A message over a control connection.
     pub fn hear(&mut self, net: &mut Net, connection: Connection, message: Message) {
         trace!("{} connection {connection} -> {message:?}", Clock(net.now));
-        if self.is_down() {
-            // Connection refused, or reset.
-            if !matches!(message, Message::Gone | Message::CutOff | Message::Silent(_)) {
-                net.tell_worker(connection, News::Lost);
-            }
-            return;
-        }
         if let Some(answer) = self.request(net, connection, message) {
-            net.tell_worker(connection, News::Answer(answer));
+            net.tell(connection, News::Answer(answer));
         }
     }
 
@@ -166,32 +141,21 @@ impl Daemon {
         message: Message,
     ) -> Option<Answer> {
         let stream = self.stream_of(connection);
-        let worker = net.worker_at(connection);
-        let (peer, via) = (address_of(worker).into(), via(net, worker));
-        let is_behind = !via.is_empty();
-        if let Message::Ready(id, ..) | Message::Resume(id) = message {
-            self.members.insert(connection, id);
-        }
-        let member = self.members.get(&connection).copied().filter(|_| is_behind);
+        let peer = net.peer(connection).into();
         let (control_plane, io) = &mut self.io(net);
         match message {
-            Message::Join(joiner) => {
+            Message::Join(request) => {
                 io.opening = Some(connection);
-                let joined = control_plane.join(io, &joiner, connection);
+                let joined = control_plane.join(io, &joiner(request, peer), connection);
                 joined.err().map(|error| Answer::Refused(error.to_string()))
             }
-            Message::Resume(id) => {
+            Message::Resume(ResumeRequest { member, via }) => {
                 io.opening = Some(connection);
-                let resumed = control_plane.resume(io, id, Origin { peer, via }, connection);
+                let (id, origin) = (member.unwrap_or_default(), Origin { peer, via });
+                let resumed = control_plane.resume(io, id, origin, connection);
                 resumed.err().map(|error| refusal(&error))
             }
-            // Rule 27.18.
-            Message::Gone | Message::Silent(_) if stream.is_some() && member.is_some() => {
-                // A member that is no longer known has nothing to lose.
-                let _ = control_plane.lose(io, member?, "is gone", "");
-                None
-            }
-            Message::Gone | Message::CutOff => {
+            Message::Gone => {
                 control_plane.disconnect(io, stream?, Duration::ZERO);
                 None
             }
@@ -199,13 +163,12 @@ impl Daemon {
                 control_plane.disconnect(io, stream?, Duration::from_nanos(time));
                 None
             }
-            // A rank that has lost its connection leaves over another one.
-            Message::Leave(id, error, blamed) => {
-                Some(answer(control_plane.leave(io, id, &error, &blamed)))
-            }
-            _ if stream.is_none() => {
-                io.net.get_mut().tell_worker(connection, News::Lost);
-                None
+            Message::Leave(LeaveRequest { member, error, ranks, lost, lost_combiner, .. }) => {
+                let id = member.unwrap_or_default();
+                Some(answer(match lost.as_str() {
+                    "" => control_plane.leave(io, id, &error, &ranks),
+                    how => control_plane.lose(io, id, how, &lost_combiner),
+                }))
             }
             Message::Ready(id, lanes, needs_copies) => {
                 Some(match control_plane.ready(io, id, lanes.into(), needs_copies) {
@@ -217,8 +180,6 @@ impl Daemon {
             Message::ReportCalls(id, calls, named) => {
                 Some(answer(control_plane.report_calls(io, id, calls, &named)))
             }
-            // Rule 27.17.
-            Message::ReportNoMulticast(_) if is_behind => Some(Answer::Done),
             Message::ReportNoMulticast(id) => {
                 Some(answer(control_plane.report_no_multicast(io, id)))
             }
@@ -258,27 +219,21 @@ impl Daemon {
     }
 }
 
-/// The combiners on a worker's way, as they are added to its requests.
-pub fn via(net: &Net, worker: usize) -> Vec<Combiner> {
-    let mut peer = address_of(worker);
-    let mut add = |index| {
-        let address = address_of_combiner(index);
-        let (name, from) = (format!("combiner {index}"), std::mem::replace(&mut peer, address));
-        Combiner {
-            id: index as u64 + 1,
-            name,
-            address: address.to_string(),
-            peer: from.to_string(),
-            protocol_version: VERSION.into(),
-        }
-    };
-    net.way(worker).into_iter().map(&mut add).collect()
-}
-
-/// The event that a combiner sends its ranks when its parent, and its parent's data plane, is gone.
-fn lost_parent() -> join_event::Event {
-    let reason = "the aggregator is gone".to_owned();
-    join_event::Event::Aborted(Aborted { reason, ..Aborted::default() })
+/// A rank that joins over a connection from `peer`.
+fn joiner(request: JoinRequest, peer: IpAddr) -> Joiner {
+    let JoinRequest { job_name: name, rank, world_size, data_threads, host, via, .. } = request;
+    Joiner {
+        tenant: String::new(),
+        name,
+        rank,
+        world_size,
+        peer,
+        local: (*AGGREGATOR.ip()).into(),
+        threads: Threads { most: data_threads, host },
+        via,
+        // The time does not matter without tenants.
+        at: Instant::now(),
+    }
 }
 
 fn control_plane(limits: Limits, tags: bool, seed: u64) -> ControlPlane<Connection> {
@@ -312,9 +267,9 @@ struct SimulatedIo<'a> {
 impl SimulatedIo<'_> {
     fn say(&mut self, connection: Connection, news: News) {
         if self.opening.take_if(|opening| *opening == connection).is_some() {
-            self.net.get_mut().tell_worker(connection, News::Answer(Answer::Done));
+            self.net.get_mut().tell(connection, News::Answer(Answer::Done));
         }
-        self.net.get_mut().tell_worker(connection, news);
+        self.net.get_mut().tell(connection, news);
     }
 }
 
@@ -366,7 +321,7 @@ impl Io for SimulatedIo<'_> {
     }
 
     fn end(&mut self, stream: Connection) {
-        self.say(stream, News::Lost);
+        self.say(stream, News::Ended);
     }
 
     fn schedule(&mut self, after: Duration, timer: Timer) {

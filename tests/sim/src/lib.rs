@@ -13,7 +13,8 @@
 //! | [`calls`], [`shard`] | a rank in a job: its calls, and the data paths that run them |
 //! | [`surroundings`] | the surroundings of a worker |
 //! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
-//! | [`tree`], [`combiner`] | combiners between workers and the root |
+//! | [`tree`] | draws the combiners between workers and the root |
+//! | [`combiner`], [`cells`] | a combiner: control plane and data plane |
 //! | [`oracle`] | the promises, checked as the run proceeds |
 //! | [`world`] | one run |
 //! | [`campaign`] | many runs |
@@ -21,12 +22,14 @@
 //! | [`tally`] | counters of faults and fates |
 //!
 //! Nothing of the product is reimplemented here except the thin layers of its I/O: the loop of the
-//! worker's data thread, the execution of a session's actions, and the daemon's gRPC service.
+//! worker's data thread, the execution of a session's actions, and the
+//! gRPC services of root and combiners.
 
 #![forbid(unsafe_code)]
 
 pub mod calls;
 pub mod campaign;
+pub mod cells;
 pub mod combiner;
 pub mod daemon;
 pub mod data_plane;

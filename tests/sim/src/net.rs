@@ -1,28 +1,31 @@
 //! Virtual time, and everything in flight.
 
+mod addresses;
+mod connections;
+
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
-use switchml_control::join_event;
+use switchml_protocol::DATA_PORT;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::job::Binding;
-use switchml_protocol::{DATA_PORT, U16};
 use switchml_userspace_core::control_plane::Timer;
-use switchml_userspace_core::jobs::{Joiner, MemberId};
-use switchml_worker_core::session::Answer;
+use switchml_userspace_core::proxy;
 use tracing::trace;
 use zerocopy::FromBytes;
 
 use crate::link::{Delivery, Link};
-use crate::rng::Ppm;
-use crate::rng::Rng;
-use crate::scenario::{MS, SECOND, Scenario, Time, Tree};
+use crate::rng::{Ppm, Rng};
+use crate::scenario::{Scenario, Time, Tree};
 use crate::tally::{Fault, Tally};
-
-/// A control connection.
-pub type Connection = usize;
+pub use addresses::{
+    AGGREGATOR, Place, STRANGER, address_of, address_of_combiner, binding_of, parent_address,
+    port_of, shard_at,
+};
+use addresses::{binding_of_combiner, binding_of_parent};
+use connections::Wire;
+pub use connections::{Connection, Message, News};
 
 /// Why the simulated system is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,11 +86,15 @@ pub enum Event {
     },
     /// A worker's timer, or its turn to process what has arrived.
     Turn(usize),
-    /// A message reaches the daemon.
-    AtDaemon(Connection, Message),
+    /// A message reaches the daemon at the upper end of a connection.
+    Asked(Connection, Message),
     /// A timer of the control plane expires, in the daemon of this generation.
     Timer(u32, Timer),
-    /// A message reaches the worker's end of a connection.
+    /// A timer of a combiner's control plane expires, in the daemon of this generation.
+    CombinerTimer(usize, u32, proxy::Timer),
+    /// A connection is tried again, until this time at the latest.
+    Dial(Connection, Time),
+    /// A message reaches the lower end of a connection.
     News(Connection, News),
     /// A worker is started.
     Start(usize),
@@ -101,46 +108,6 @@ pub enum Event {
     Stranger,
     /// All faults end.
     Heal,
-}
-
-/// A message from a worker to the daemon.
-#[derive(Clone, Debug)]
-pub enum Message {
-    /// The worker joins.
-    Join(Joiner),
-    /// The worker's path is open for this many lanes; whether the worker needs copies of results.
-    Ready(MemberId, u16, bool),
-    /// The worker's calls in flight, by number, and the ranks that the data plane named.
-    ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
-    /// The worker gets no results by multicast.
-    ReportNoMulticast(MemberId),
-    /// The worker leaves, with its error and the ranks that it blames, if it has failed.
-    Leave(MemberId, String, Vec<u32>),
-    /// The worker comes back over another connection.
-    Resume(MemberId),
-    /// The worker asks which ranks of its job are not ready.
-    Unready(MemberId),
-    /// The worker's end of the connection is closed.
-    Gone,
-    /// The connection of a combiner on the way broke.
-    CutOff,
-    /// The worker's end of the connection has not answered for this long, and is taken for dead.
-    Silent(Time),
-}
-
-/// What a worker is told.
-#[derive(Clone, Debug)]
-pub enum News {
-    /// An event of the stream.
-    Event(join_event::Event),
-    /// The answer to the worker's oldest unanswered request.
-    Answer(Answer),
-    /// The connection is open.
-    Connected,
-    /// The connection cannot be made.
-    Unreachable,
-    /// The connection is gone.
-    Lost,
 }
 
 struct Scheduled {
@@ -169,12 +136,6 @@ impl PartialEq for Scheduled {
 
 impl Eq for Scheduled {}
 
-struct Wire {
-    worker: usize,
-    /// When the last message in each direction arrives: TCP keeps them in order.
-    last: [Time; 2],
-}
-
 /// The clock, the queue of events, links and connections.
 pub struct Net {
     /// The time.
@@ -190,6 +151,8 @@ pub struct Net {
     uplinks: Vec<[Link; 2]>,
     tree: Tree,
     wires: Vec<Wire>,
+    /// The daemons that are down; `None` for the root's.
+    down: BTreeSet<Option<usize>>,
     control_delay: (Time, Time),
     control_loss: Ppm,
     ports: Vec<u32>,
@@ -214,6 +177,7 @@ impl Net {
                 .collect(),
             tree: scenario.tree.clone(),
             wires: Vec::new(),
+            down: BTreeSet::new(),
             control_delay: scenario.control_delay,
             control_loss: scenario.control_loss,
             ports: scenario.ports.clone(),
@@ -373,57 +337,6 @@ impl Net {
         self.send_down(worker, port, packet, true);
     }
 
-    /// Opens a control connection.
-    pub fn connect(&mut self, worker: usize) -> Connection {
-        self.wires.push(Wire { worker, last: [self.now; 2] });
-        self.wires.len() - 1
-    }
-
-    /// The combiners on a worker's way, from its own on.
-    pub fn way(&self, worker: usize) -> Vec<usize> {
-        self.tree.way(worker).collect()
-    }
-
-    /// The worker at a connection's end.
-    pub fn worker_at(&self, connection: Connection) -> usize {
-        self.wires[connection].worker
-    }
-
-    /// Tells the daemon.
-    pub fn tell_daemon(&mut self, connection: Connection, message: Message) {
-        let at = self.control_arrival(connection, 0, 0);
-        self.schedule(at, Event::AtDaemon(connection, message));
-    }
-
-    /// Makes the daemon find out, after a while, that the other end is dead.
-    pub fn go_silent(&mut self, connection: Connection, after: Time) {
-        let at = self.control_arrival(connection, 0, after);
-        self.schedule(at, Event::AtDaemon(connection, Message::Silent(after)));
-    }
-
-    /// Tells a worker.
-    pub fn tell_worker(&mut self, connection: Connection, news: News) {
-        self.tell_worker_later(connection, news, 0);
-    }
-
-    /// Tells a worker, delayed by `after`.
-    pub fn tell_worker_later(&mut self, connection: Connection, news: News, after: Time) {
-        let at = self.control_arrival(connection, 1, after);
-        self.schedule(at, Event::News(connection, news));
-    }
-
-    fn control_arrival(&mut self, connection: Connection, direction: usize, more: Time) -> Time {
-        let (least, most) = self.control_delay;
-        let mut at = self.now + least + self.rng.below(most + 1) + more;
-        if self.rng.chance(self.control_loss) {
-            self.tally.fault(Fault::SlowControl);
-            at += self.rng.magnitude(200 * MS, 8 * SECOND);
-        }
-        let last = &mut self.wires[connection].last[direction];
-        *last = (*last).max(at);
-        *last
-    }
-
     fn spy(&mut self, packet: &[u8]) {
         const MEMORY: usize = 64;
         if !self.spied {
@@ -448,95 +361,10 @@ fn is_empty_contribution(packet: &[u8]) -> bool {
     })
 }
 
-/// A worker's address.
-pub fn address_of(worker: usize) -> Ipv4Addr {
-    let [high, low] = (worker as u16 + 1).to_be_bytes();
-    Ipv4Addr::new(10, 0, high, low)
-}
-
-/// The source of a worker's datagrams, behind that interface of the aggregator.
-pub fn binding_of(worker: usize, port: u16, ifindex: u32) -> Binding {
-    let ip = address_of(worker).octets();
-    let mac = [2, 0, 0, 0, ip[2], ip[3]];
-    Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
-}
-
-/// The first UDP port of ranks.
-const FIRST_PORT: u16 = 20_000;
-/// Ports of a shard, for one start of its rank after another.
-const STARTS: u16 = 1_024;
-
-/// The UDP port of a rank's shard, when the rank has opened so many sockets before.
-pub fn port_of(shard: usize, sockets: u16) -> u16 {
-    FIRST_PORT + shard as u16 * STARTS + sockets % STARTS
-}
-
-/// The shard whose UDP port this is.
-pub fn shard_at(port: u16) -> usize {
-    usize::from(port.saturating_sub(FIRST_PORT) / STARTS)
-}
-
-/// The source of a combiner's datagrams.
-fn binding_of_combiner(combiner: usize, port: u16) -> Binding {
-    let ip = address_of_combiner(combiner).octets();
-    let mac = [2, 0, 0, 1, ip[2], ip[3]];
-    let ifindex = COMBINER_PORTS + combiner as u32;
-    Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
-}
-
-/// The source of a parent's datagrams, as a combiner sees it.
-fn binding_of_parent(parent: Option<usize>) -> Binding {
-    let address = parent_address(parent);
-    let (ip, port) = (address.ip().octets().into(), U16::new(address.port()));
-    Binding { ip, port, ..Binding::default() }
-}
-
-/// A combiner's address.
-pub fn address_of_combiner(combiner: usize) -> Ipv4Addr {
-    let [high, low] = (combiner as u16 + 1).to_be_bytes();
-    Ipv4Addr::new(10, 1, high, low)
-}
-
-/// The data address of a combiner's parent.
-pub fn parent_address(parent: Option<usize>) -> SocketAddrV4 {
-    let of_combiner = parent.map(|index| SocketAddrV4::new(address_of_combiner(index), DATA_PORT));
-    of_combiner.unwrap_or(AGGREGATOR)
-}
-
-/// The number of the stranger, beyond those of workers.
-pub const STRANGER: usize = 60_000;
-
-/// The first interface of combiners, after those of workers.
-const COMBINER_PORTS: u32 = 100_000;
-
 /// The link of a worker, or a combiner's uplink.
 enum Cable {
     OfWorker(usize),
     OfCombiner(usize),
-}
-
-/// What an address belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A worker.
-    Worker(usize),
-    /// A combiner.
-    Combiner(usize),
-    /// The stranger.
-    Stranger,
-}
-
-impl Place {
-    /// What the address of a binding belongs to.
-    pub fn of(binding: &Binding) -> Self {
-        let [.., kind, high, low] = binding.ip.0;
-        let number = usize::from(u16::from_be_bytes([high, low]));
-        match (kind, number) {
-            _ if number == STRANGER + 1 => Self::Stranger,
-            (1, _) => Self::Combiner(number - 1),
-            _ => Self::Worker(number - 1),
-        }
-    }
 }
 
 /// A time that prints readably.
@@ -571,6 +399,3 @@ fn describe(packet: &[u8]) -> String {
         payload.len()
     )
 }
-
-/// The aggregator's data address.
-pub const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), DATA_PORT);

@@ -317,7 +317,8 @@ impl Oracle {
                          as {named_end:?}"
                     );
                 }
-                let of_aggregator = reason.starts_with("the aggregator");
+                let of_aggregator = reason.starts_with("the aggregator")
+                    || reason.starts_with("combiner ") && net.tally.faults(Fault::CombinerStop) > 0;
                 // If reports are late, the daemon cannot tell the two reasons apart.
                 let differ = reason.contains("or ranks made different calls")
                     && session.have_calls_that_differ();

@@ -206,8 +206,15 @@ pub enum Incident {
     CombinerCrash {
         /// The combiner.
         combiner: usize,
+        /// Whether its daemon stops in good order, so that the ranks below are told.
+        orderly: bool,
         /// Time until it is back.
         after: Time,
+    },
+    /// A combiner's connections with its parent break.
+    CutOff {
+        /// The combiner.
+        combiner: usize,
     },
     /// A combiner forgets what its cells hold.
     Forget {

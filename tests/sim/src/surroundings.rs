@@ -15,8 +15,6 @@ pub struct Surroundings<'a> {
     pub daemon: &'a Daemon,
     /// The plan.
     pub scenario: &'a Scenario,
-    /// Whether a combiner between the worker and the root is down.
-    pub cut_off: bool,
     /// Whether all faults have ended.
     pub healed: bool,
 }

@@ -64,6 +64,8 @@ counted! {
         SameSlots = "session on slots that an earlier one used",
         Forgery = "packet forged or replayed by a stranger",
         CombinerCrash = "combiner restarted, all state lost",
+        CombinerStop = "combiner stopped in good order, then started again",
+        CutOff = "combiner whose connections with its parent break",
         Forgotten = "combiner that forgets all its cells",
         LetPass = "contribution that a combiner lets pass without need",
     }

@@ -96,12 +96,15 @@ fn draw_incidents(rng: &mut Rng, combiners: u64, span: Time) -> Vec<(Time, Incid
     let mut draw = |_| {
         let combiner = rng.below(combiners) as usize;
         let at = rng.below(span + 1);
-        match rng.one_in(2) {
-            true => (at, Incident::Forget { combiner }),
-            false => {
-                (at, Incident::CombinerCrash { combiner, after: rng.magnitude(MS, 8 * SECOND) })
+        let incident = match rng.below(6) {
+            0..3 => Incident::Forget { combiner },
+            3 => Incident::CutOff { combiner },
+            _ => {
+                let (orderly, after) = (rng.one_in(4), rng.magnitude(MS, 8 * SECOND));
+                Incident::CombinerCrash { combiner, orderly, after }
             }
-        }
+        };
+        (at, incident)
     };
     (0..number).map(&mut draw).collect()
 }

@@ -3,21 +3,20 @@
 
 use std::time::Duration;
 
-use switchml_control::join_event;
+use switchml_control::{JoinRequest, LeaveRequest, ResumeRequest, join_event};
+use switchml_protocol::VERSION;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
-use switchml_userspace_core::jobs::{Joiner, MemberId};
+use switchml_userspace_core::jobs::{MemberId, Threads};
 use switchml_worker_core::engine::{Config, Failure, Identity, Keys};
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath};
 use switchml_worker_core::packet::len_of;
-use switchml_worker_core::session::{self, Action, CONNECT, Ending, Goodbye, Request, Session};
+use switchml_worker_core::session::{self, Action, Ending, Goodbye, Request, Session};
 use tracing::debug;
 
 use crate::calls::{Calls, Turn};
-use crate::daemon::via;
 use crate::net::{
-    AGGREGATOR, Clock, Connection, Event, Message, News, Violation, address_of, ensure, port_of,
-    shard_at,
+    Clock, Connection, Event, Message, News, Place, Violation, ensure, port_of, shard_at,
 };
 use crate::oracle::{End, SessionKey, Standing, Who};
 use crate::program::Step;
@@ -176,29 +175,14 @@ impl Worker {
         if let Some(connection) = self.connection {
             world.net.tally.fault(Fault::Disconnect);
             world.oracle.disconnect(self.who());
-            world.net.tell_daemon(connection, Message::Gone);
-            world.net.tell_worker(connection, News::Lost);
+            world.net.break_off(connection);
         }
     }
 
-    /// The daemon's end of its connection is about to go away.
+    /// Its connection is about to break, at the daemon's end or between combiners.
     pub fn lose_connection(&mut self, world: &mut Surroundings<'_>) {
         if self.connection.is_some() {
             world.oracle.disconnect(self.who());
-        }
-    }
-
-    /// Whether this is the worker's connection.
-    pub fn is_at(&self, connection: Connection) -> bool {
-        self.connection == Some(connection)
-    }
-
-    /// A combiner between the worker and the root has broken its connection.
-    pub fn cut_off(&mut self, world: &mut Surroundings<'_>) {
-        if let Some(connection) = self.connection {
-            world.oracle.disconnect(self.who());
-            world.net.tell_daemon(connection, Message::CutOff);
-            world.net.tell_worker(connection, News::Lost);
         }
     }
 
@@ -213,7 +197,7 @@ impl Worker {
         if let Some(connection) = self.connection.filter(|_| time > patience) {
             world.oracle.disconnect(self.who());
             world.net.go_silent(connection, patience);
-            world.net.tell_worker(connection, News::Lost);
+            world.net.tell(connection, News::Lost);
         }
     }
 
@@ -236,7 +220,7 @@ impl Worker {
         let event = match news {
             News::Connected => session::Event::Connected,
             News::Unreachable => session::Event::Unreachable("nobody listens".to_owned()),
-            News::Lost => session::Event::Lost("reset".to_owned()),
+            News::Ended | News::Lost => session::Event::Lost("reset".to_owned()),
             News::Answer(answer) => {
                 self.unanswered -= 1;
                 if self.unanswered > 0 {
@@ -266,11 +250,7 @@ impl Worker {
                 session::News::Waiting(missing)
             }
             join_event::Event::Assigned(assigned) => {
-                // Rule 27.16.
-                let is_behind = !world.net.way(self.index).is_empty();
                 let capabilities = Capabilities::from_bits_truncate(assigned.capabilities);
-                let lacks =
-                    if is_behind { Capabilities::GROUP_HELLOS } else { Capabilities::empty() };
                 let keys =
                     Keys::from_bytes(&assigned.member_key, &assigned.job_key).unwrap_or_default();
                 let identity = Identity {
@@ -286,11 +266,11 @@ impl Worker {
                     shards: std::iter::once(identity.job).chain(further).collect(),
                     slots: assigned.slots as u16,
                     max_lanes: assigned.max_lanes as u16,
-                    capabilities: capabilities - lacks,
+                    capabilities,
                     hello_secret: assigned.hello_secret,
                     control_secret: assigned.control_secret,
                 });
-                session::News::Assigned { durable: assigned.durable || is_behind }
+                session::News::Assigned { durable: assigned.durable }
             }
             join_event::Event::Started(started) => {
                 if matches!(self.phase, Phase::Running(_) | Phase::Failed { .. }) {
@@ -350,26 +330,18 @@ impl Worker {
 
     fn connect(&mut self, world: &mut Surroundings<'_>) {
         self.hang_up(world);
-        let connection = world.net.connect(self.index);
-        self.connection = Some(connection);
+        self.connection = Some(world.net.connect(Place::Worker(self.index)));
         self.unanswered = 0;
-        if !world.daemon.is_down() && !world.cut_off {
-            world.net.tell_worker(connection, News::Connected);
-        } else if world.cut_off || world.net.rng.one_in(2) {
-            world.net.tell_worker(connection, News::Unreachable);
-        } else {
-            // The aggregator's host is down too, so the connection is not refused.
-            let after = CONNECT.as_nanos() as Time;
-            world.net.tell_worker_later(connection, News::Unreachable, after);
-        }
     }
 
     fn send(&mut self, world: &mut Surroundings<'_>, request: Request) {
         let Some(connection) = self.connection else { return };
         let member = self.member();
         let message = match request {
-            Request::Join => Message::Join(self.joiner(world)),
-            Request::Resume => Message::Resume(member),
+            Request::Join => Message::Join(self.join_request(world)),
+            Request::Resume => {
+                Message::Resume(ResumeRequest { member: Some(member), ..Default::default() })
+            }
             Request::Ready { lanes, needs_copies } => Message::Ready(member, lanes, needs_copies),
             Request::Unready => Message::Unready(member),
             Request::ReportCalls { last, named } => {
@@ -386,25 +358,29 @@ impl Worker {
                     // The job did not start in time: the others will hear whose fault that is.
                     world.oracle.blame(self.who(), ranks.iter().copied().chain([self.rank]));
                 }
-                Message::Leave(member, error, ranks.into_iter().map(u32::from).collect())
+                let ranks = ranks.into_iter().map(u32::from).collect();
+                Message::Leave(LeaveRequest {
+                    member: Some(member),
+                    error,
+                    ranks,
+                    ..Default::default()
+                })
             }
         };
         self.unanswered += 1;
-        world.net.tell_daemon(connection, message);
+        world.net.ask(connection, message);
     }
 
-    fn joiner(&self, world: &Surroundings<'_>) -> Joiner {
-        Joiner {
-            tenant: String::new(),
-            name: format!("job {}", self.job),
+    fn join_request(&self, world: &Surroundings<'_>) -> JoinRequest {
+        let Threads { most, host } = world.scenario.threads[self.index].clone();
+        JoinRequest {
+            job_name: format!("job {}", self.job),
             rank: self.rank.into(),
             world_size: self.plan(world).ranks.into(),
-            peer: address_of(self.index).into(),
-            local: (*AGGREGATOR.ip()).into(),
-            threads: world.scenario.threads[self.index].clone(),
-            via: via(world.net, self.index),
-            // The time does not matter without tenants.
-            at: std::time::Instant::now(),
+            data_threads: most,
+            host,
+            protocol_version: VERSION.into(),
+            ..JoinRequest::default()
         }
     }
 
@@ -694,7 +670,7 @@ impl Worker {
 
     fn hang_up(&mut self, world: &mut Surroundings<'_>) {
         if let Some(connection) = self.connection.take() {
-            world.net.tell_daemon(connection, Message::Gone);
+            world.net.ask(connection, Message::Gone);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use switchml_control::join_event;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U32};
 use tracing::debug;
@@ -10,7 +9,9 @@ use zerocopy::FromBytes;
 
 use crate::combiner::Combiner;
 use crate::daemon::Daemon;
-use crate::net::{Clock, Connection, Event, Net, News, STRANGER, Violation, binding_of};
+use crate::net::{
+    Clock, Connection, Event, Message, Net, News, Place, STRANGER, Violation, binding_of,
+};
 use crate::oracle::{End, Oracle, Times};
 use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
 use crate::surroundings::Surroundings;
@@ -77,8 +78,8 @@ impl World {
             net: Net::new(&scenario),
             oracle: Oracle::default(),
             daemon: Daemon::new(&scenario),
-            combiners: (scenario.tree.combiners.iter().enumerate())
-                .map(|(index, plan)| Combiner::new(index, *plan))
+            combiners: (0..scenario.tree.combiners.len())
+                .map(|index| Combiner::new(index, &scenario))
                 .collect(),
             healed: false,
             scenario,
@@ -157,11 +158,12 @@ impl World {
                 let combiner = &mut self.combiners[combiner];
                 return combiner.serve(&mut self.net, from, &packet, congested, intact);
             }
-            Event::AtDaemon(connection, message) => {
-                self.daemon.hear(&mut self.net, connection, message)
-            }
+            Event::Asked(connection, message) => self.pass_up(connection, message),
             Event::Timer(generation, timer) => {
                 self.daemon.on_timer(&mut self.net, generation, timer)
+            }
+            Event::CombinerTimer(combiner, generation, timer) => {
+                self.combiners[combiner].on_timer(&mut self.net, generation, timer)
             }
             Event::AtWorker { worker, port, packet, congested, intact } => {
                 if worker == STRANGER {
@@ -183,16 +185,8 @@ impl World {
                 Some(until) => self.net.schedule(until + 1, Event::Turn(worker)),
                 None => self.with(worker, |worker, world| worker.scheduled_turn(world))?,
             },
-            Event::News(connection, news) => {
-                let worker = self.net.worker_at(connection);
-                match self.stalled(worker) {
-                    Some(until) => self.net.schedule(until, Event::News(connection, news)),
-                    None if self.learn(connection, &news) => {}
-                    None => {
-                        self.with(worker, |worker, world| worker.hear(world, connection, news))?
-                    }
-                }
-            }
+            Event::Dial(connection, until) => self.net.dial(connection, until),
+            Event::News(connection, news) => self.pass_down(connection, news)?,
             Event::Start(worker) => self.with(worker, |worker, world| worker.start(world))?,
             Event::Incident(number) => self.incident(number)?,
             Event::Back => {
@@ -200,7 +194,7 @@ impl World {
                     self.daemon.start_anew(&mut self.net);
                 }
             }
-            Event::CombinerBack(combiner) => self.combiners[combiner].start(),
+            Event::CombinerBack(combiner) => self.combiners[combiner].start(&mut self.net),
             Event::Stranger => self.forge(),
             Event::Heal => self.heal(),
         }
@@ -211,13 +205,42 @@ impl World {
         Ok(())
     }
 
+    /// A message reaches the upper end of a connection, unless the process there is gone.
+    fn pass_up(&mut self, connection: Connection, message: Message) {
+        match self.net.upper(connection) {
+            None => {}
+            Some(None) => self.daemon.hear(&mut self.net, connection, message),
+            Some(Some(combiner)) => {
+                self.combiners[combiner].hear(&mut self.net, connection, message)
+            }
+        }
+    }
+
+    /// News reaches the lower end of a connection, unless the process there is gone.
+    fn pass_down(&mut self, connection: Connection, news: News) -> Result<(), Violation> {
+        match self.net.lower(connection) {
+            Some(Place::Combiner(combiner)) => {
+                self.combiners[combiner].learn(&mut self.net, connection, news)
+            }
+            Some(Place::Worker(worker)) => match self.stalled(worker) {
+                Some(until) => self.net.schedule(until, Event::News(connection, news)),
+                None => self.with(worker, |worker, world| worker.hear(world, connection, news))?,
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// The only worker that an event changes.
     fn actor(&self, event: &Event) -> Option<usize> {
         match event {
             Event::AtWorker { worker, .. } | Event::Turn(worker) | Event::Start(worker) => {
                 Some(*worker)
             }
-            Event::News(connection, _) => Some(self.net.worker_at(*connection)),
+            Event::News(connection, _) => match self.net.lower(*connection) {
+                Some(Place::Worker(worker)) => Some(worker),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -227,7 +250,7 @@ impl World {
         self.healed = true;
         self.net.heal();
         self.daemon.heal();
-        self.combiners.iter_mut().for_each(Combiner::heal);
+        self.combiners.iter_mut().for_each(|combiner| combiner.heal(&mut self.net));
         if self.daemon.is_down() {
             self.daemon.start_anew(&mut self.net);
         }
@@ -242,11 +265,10 @@ impl World {
         worker: usize,
         f: impl FnOnce(&mut Worker, &mut Surroundings<'_>) -> T,
     ) -> T {
-        let Self { scenario, net, oracle, daemon, combiners, workers, healed } = self;
-        let cut_off = scenario.tree.way(worker).any(|combiner| combiners[combiner].is_down());
+        let Self { scenario, net, oracle, daemon, workers, healed, .. } = self;
         f(
             &mut workers[worker],
-            &mut Surroundings { net, oracle, daemon, scenario, cut_off, healed: *healed },
+            &mut Surroundings { net, oracle, daemon, scenario, healed: *healed },
         )
     }
 
@@ -280,7 +302,14 @@ impl World {
                 self.net.schedule(now + after, Event::Back);
             }
             Incident::Restart { .. } => {}
-            Incident::CombinerCrash { combiner, after } => self.crash(combiner, after),
+            Incident::CombinerCrash { combiner, orderly, after } => {
+                self.crash(combiner, orderly, after)
+            }
+            Incident::CutOff { combiner } => {
+                self.net.tally.fault(Fault::CutOff);
+                self.lose_connections(combiner);
+                self.combiners[combiner].cut_off(&mut self.net);
+            }
             Incident::Forget { combiner } => {
                 self.net.tally.fault(Fault::Forgotten);
                 self.combiners[combiner].forget();
@@ -295,34 +324,25 @@ impl World {
     }
 
     /// A combiner's host restarts, and with it the connections of the ranks below break.
-    fn crash(&mut self, combiner: usize, after: Time) {
+    fn crash(&mut self, combiner: usize, orderly: bool, after: Time) {
         if self.combiners[combiner].is_down() {
             return;
         }
-        self.net.tally.fault(Fault::CombinerCrash);
-        self.combiners[combiner].crash();
-        for worker in 0..self.workers.len() {
-            if self.scenario.tree.way(worker).any(|above| above == combiner) {
-                self.with(worker, |worker, world| worker.cut_off(world));
-            }
-        }
+        let fault = if orderly { Fault::CombinerStop } else { Fault::CombinerCrash };
+        self.net.tally.fault(fault);
+        self.lose_connections(combiner);
+        self.combiners[combiner].crash(&mut self.net, orderly);
         let back = self.net.now + after;
         self.net.schedule(back, Event::CombinerBack(combiner));
     }
 
-    /// Combiners on the way read an assignment. Returns whether the rank does not get it: a rank
-    /// that comes back has it already (rule 27.19).
-    fn learn(&mut self, connection: Connection, news: &News) -> bool {
-        let News::Event(join_event::Event::Assigned(assigned)) = news else { return false };
-        let worker = &self.workers[self.net.worker_at(connection)];
-        let way = self.net.way(worker.index);
-        if way.is_empty() || !worker.is_at(connection) {
-            return false;
+    /// The connections of all ranks below a combiner are about to break.
+    fn lose_connections(&mut self, combiner: usize) {
+        for worker in 0..self.workers.len() {
+            if self.scenario.tree.way(worker).any(|above| above == combiner) {
+                self.with(worker, |worker, world| worker.lose_connection(world));
+            }
         }
-        for (place, combiner) in way.into_iter().enumerate() {
-            self.combiners[combiner].learn(assigned, worker.rank, place == 0);
-        }
-        worker.session() == Some(assigned.epoch)
     }
 
     /// Sends a packet that the stranger has seen again, or one made from it.

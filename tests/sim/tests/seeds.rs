@@ -24,7 +24,8 @@ const FIRST: u64 = 0x2_0000;
 /// Seeds with combiners in every test run.
 const TREES: u64 = 1_000;
 /// What goes wrong at combiners alone.
-const OF_COMBINERS: [Fault; 3] = [Fault::CombinerCrash, Fault::Forgotten, Fault::LetPass];
+const OF_COMBINERS: [Fault; 5] =
+    [Fault::CombinerCrash, Fault::CombinerStop, Fault::CutOff, Fault::Forgotten, Fault::LetPass];
 
 fn assert_kept(report: &Report) {
     let failures = report.failures.iter().map(|(seed, violation)| {
@@ -220,8 +221,10 @@ fn restarts_of_combiners(seed: u64) -> Scenario {
     let after = [1, 300, 1_500][(seed % 3) as usize] * MS;
     scenario.incidents = vec![
         (500 * MS, Incident::Forget { combiner }),
-        (1_000 * MS, Incident::CombinerCrash { combiner, after }),
-        (4_000 * MS, Incident::CombinerCrash { combiner, after }),
+        (1_000 * MS, Incident::CombinerCrash { combiner, orderly: false, after }),
+        // By now all ranks have come back: a connection is tried again after one and three seconds.
+        (4_500 * MS, Incident::CutOff { combiner }),
+        (5_500 * MS, Incident::CombinerCrash { combiner, orderly: false, after }),
     ];
     scenario
 }

@@ -1,0 +1,94 @@
+//! Addresses, and what they belong to.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use switchml_protocol::job::Binding;
+use switchml_protocol::{DATA_PORT, U16};
+
+/// The aggregator's data address.
+pub const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), DATA_PORT);
+
+/// A worker's address.
+pub fn address_of(worker: usize) -> Ipv4Addr {
+    let [high, low] = (worker as u16 + 1).to_be_bytes();
+    Ipv4Addr::new(10, 0, high, low)
+}
+
+/// The source of a worker's datagrams, behind that interface of the aggregator.
+pub fn binding_of(worker: usize, port: u16, ifindex: u32) -> Binding {
+    let ip = address_of(worker).octets();
+    let mac = [2, 0, 0, 0, ip[2], ip[3]];
+    Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
+}
+
+/// The first UDP port of ranks.
+const FIRST_PORT: u16 = 20_000;
+/// Ports of a shard, for one start of its rank after another.
+const STARTS: u16 = 1_024;
+
+/// The UDP port of a rank's shard, when the rank has opened so many sockets before.
+pub fn port_of(shard: usize, sockets: u16) -> u16 {
+    FIRST_PORT + shard as u16 * STARTS + sockets % STARTS
+}
+
+/// The shard whose UDP port this is.
+pub fn shard_at(port: u16) -> usize {
+    usize::from(port.saturating_sub(FIRST_PORT) / STARTS)
+}
+
+/// The source of a combiner's datagrams.
+pub(super) fn binding_of_combiner(combiner: usize, port: u16) -> Binding {
+    let ip = address_of_combiner(combiner).octets();
+    let mac = [2, 0, 0, 1, ip[2], ip[3]];
+    let ifindex = COMBINER_PORTS + combiner as u32;
+    Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
+}
+
+/// The source of a parent's datagrams, as a combiner sees it.
+pub(super) fn binding_of_parent(parent: Option<usize>) -> Binding {
+    let address = parent_address(parent);
+    let (ip, port) = (address.ip().octets().into(), U16::new(address.port()));
+    Binding { ip, port, ..Binding::default() }
+}
+
+/// A combiner's address.
+pub fn address_of_combiner(combiner: usize) -> Ipv4Addr {
+    let [high, low] = (combiner as u16 + 1).to_be_bytes();
+    Ipv4Addr::new(10, 1, high, low)
+}
+
+/// The data address of a combiner's parent.
+pub fn parent_address(parent: Option<usize>) -> SocketAddrV4 {
+    let of_combiner = parent.map(|index| SocketAddrV4::new(address_of_combiner(index), DATA_PORT));
+    of_combiner.unwrap_or(AGGREGATOR)
+}
+
+/// The number of the stranger, beyond those of workers.
+pub const STRANGER: usize = 60_000;
+
+/// The first interface of combiners, after those of workers.
+const COMBINER_PORTS: u32 = 100_000;
+
+/// What an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A worker.
+    Worker(usize),
+    /// A combiner.
+    Combiner(usize),
+    /// The stranger.
+    Stranger,
+}
+
+impl Place {
+    /// What the address of a binding belongs to.
+    pub fn of(binding: &Binding) -> Self {
+        let [.., kind, high, low] = binding.ip.0;
+        let number = usize::from(u16::from_be_bytes([high, low]));
+        match (kind, number) {
+            _ if number == STRANGER + 1 => Self::Stranger,
+            (1, _) => Self::Combiner(number - 1),
+            _ => Self::Worker(number - 1),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Control connections: between workers and what is above them, and between combiners and their
+//! parents.
+
+use std::net::Ipv4Addr;
+
+use switchml_control::{JoinRequest, LeaveRequest, ResumeRequest, join_event};
+use switchml_userspace_core::jobs::MemberId;
+use switchml_worker_core::session::{Answer, CONNECT};
+
+use super::addresses::{Place, address_of, address_of_combiner};
+use super::{Event, Net};
+use crate::scenario::{MS, SECOND, Time};
+use crate::tally::Fault;
+
+/// A control connection.
+pub type Connection = usize;
+
+/// A message from a worker, or a combiner in its place, to the daemon above it.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// The worker joins.
+    Join(JoinRequest),
+    /// The worker's path is open for this many lanes; whether the worker needs copies of results.
+    Ready(MemberId, u16, bool),
+    /// The worker's calls in flight, by number, and the ranks that the data plane named.
+    ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
+    /// The worker gets no results by multicast.
+    ReportNoMulticast(MemberId),
+    /// The worker leaves, or a combiner has lost it.
+    Leave(LeaveRequest),
+    /// The worker comes back over another connection.
+    Resume(ResumeRequest),
+    /// The worker asks which ranks of its job are not ready.
+    Unready(MemberId),
+    /// The lower end of the connection is closed.
+    Gone,
+    /// The lower end of the connection has not answered for this long, and is taken for dead.
+    Silent(Time),
+}
+
+/// What comes down a connection.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// An event of the stream.
+    Event(join_event::Event),
+    /// The answer to the oldest unanswered request.
+    Answer(Answer),
+    /// The connection is open.
+    Connected,
+    /// The connection cannot be made.
+    Unreachable,
+    /// The stream has ended in good order.
+    Ended,
+    /// The connection is gone.
+    Lost,
+}
+
+/// A control connection's state.
+pub(super) struct Wire {
+    lower: Place,
+    /// The combiner at the upper end; `None` for the root.
+    upper: Option<usize>,
+    /// Whether the process at the lower and at the upper end is gone.
+    gone: [bool; 2],
+    /// When the last message in each direction arrives: TCP keeps them in order.
+    last: [Time; 2],
+}
+
+impl Net {
+    /// Opens a control connection from a worker or combiner to what is above it, whose answer comes
+    /// as news.
+    pub fn connect(&mut self, lower: Place) -> Connection {
+        let upper = match lower {
+            Place::Worker(worker) => self.tree.above.get(worker).copied().flatten(),
+            Place::Combiner(combiner) => self.tree.combiners[combiner].parent,
+            Place::Stranger => None,
+        };
+        let connection = self.wires.len();
+        self.wires.push(Wire { lower, upper, gone: [false; 2], last: [self.now; 2] });
+        if self.down.contains(&upper) && self.rng.one_in(2) {
+            // The host is there, and refuses.
+            self.tell(connection, News::Unreachable);
+        } else {
+            self.dial(connection, self.now + CONNECT.as_nanos() as Time);
+        }
+        connection
+    }
+
+    /// Makes a connection, until this time at the latest: as TCP does, it tries again after a
+    /// second, and then after twice as long.
+    pub fn dial(&mut self, connection: Connection, until: Time) {
+        let Wire { upper, gone, .. } = self.wires[connection];
+        if gone != [false; 2] {
+            return;
+        }
+        let left = until.saturating_sub(self.now);
+        if !self.down.contains(&upper) {
+            self.tell(connection, News::Connected);
+        } else if left == 0 {
+            self.tell(connection, News::Unreachable);
+        } else {
+            let spent = CONNECT.as_nanos() as Time - left;
+            let at = self.now + (spent + SECOND).min(left);
+            self.schedule(at, Event::Dial(connection, until));
+        }
+    }
+
+    /// A combiner's daemon starts to listen, or the root's.
+    pub fn listen(&mut self, daemon: Option<usize>) {
+        self.down.remove(&daemon);
+    }
+
+    /// A combiner's daemon, or the root's, is gone, and with it its ends of all connections.
+    pub fn go_down(&mut self, daemon: Option<usize>) {
+        self.down.insert(daemon);
+        for connection in 0..self.wires.len() {
+            let Wire { lower, upper, gone, .. } = &mut self.wires[connection];
+            let is_lower = daemon.is_some_and(|combiner| *lower == Place::Combiner(combiner));
+            if *upper == daemon && !std::mem::replace(&mut gone[1], true) {
+                self.tell(connection, News::Lost);
+            } else if is_lower && !std::mem::replace(&mut gone[0], true) {
+                self.ask(connection, Message::Gone);
+            }
+        }
+    }
+
+    /// Breaks a connection: both ends hear of it.
+    pub fn break_off(&mut self, connection: Connection) {
+        self.ask(connection, Message::Gone);
+        self.tell(connection, News::Lost);
+    }
+
+    /// The lower end of a connection, if its process is still there.
+    pub fn lower(&self, connection: Connection) -> Option<Place> {
+        let Wire { lower, gone: [is_gone, _], .. } = self.wires[connection];
+        (!is_gone).then_some(lower)
+    }
+
+    /// The combiner at the upper end of a connection, or `None` for the root, if the process is
+    /// still there.
+    pub fn upper(&self, connection: Connection) -> Option<Option<usize>> {
+        let Wire { upper, gone: [_, is_gone], .. } = self.wires[connection];
+        (!is_gone).then_some(upper)
+    }
+
+    /// The address of a connection's lower end.
+    pub fn peer(&self, connection: Connection) -> Ipv4Addr {
+        match self.wires[connection].lower {
+            Place::Worker(worker) => address_of(worker),
+            Place::Combiner(combiner) => address_of_combiner(combiner),
+            Place::Stranger => Ipv4Addr::UNSPECIFIED,
+        }
+    }
+
+    /// Sends a message up a connection.
+    pub fn ask(&mut self, connection: Connection, message: Message) {
+        let at = self.control_arrival(connection, 0, 0);
+        self.schedule(at, Event::Asked(connection, message));
+    }
+
+    /// Makes the upper end find out, after a while, that the lower end is dead.
+    pub fn go_silent(&mut self, connection: Connection, after: Time) {
+        let at = self.control_arrival(connection, 0, after);
+        self.schedule(at, Event::Asked(connection, Message::Silent(after)));
+    }
+
+    /// Sends news down a connection.
+    pub fn tell(&mut self, connection: Connection, news: News) {
+        let at = self.control_arrival(connection, 1, 0);
+        self.schedule(at, Event::News(connection, news));
+    }
+
+    fn control_arrival(&mut self, connection: Connection, direction: usize, more: Time) -> Time {
+        let (least, most) = self.control_delay;
+        let mut at = self.now + least + self.rng.below(most + 1) + more;
+        if self.rng.chance(self.control_loss) {
+            self.tally.fault(Fault::SlowControl);
+            at += self.rng.magnitude(200 * MS, 8 * SECOND);
+        }
+        let last = &mut self.wires[connection].last[direction];
+        *last = (*last).max(at);
+        *last
+    }
+}
