@@ -21,7 +21,7 @@ use crate::driver::{Driver, DriverLock, Shared, Unanswered, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
 use crate::limits::check_wait;
-use crate::local_sums::{LocalSums, Meeting, Team};
+use crate::local_sums::{Meeting, Team};
 use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
 use crate::transport::{Transport, Udp};
@@ -315,10 +315,11 @@ impl Builder {
             let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
             let mut engine = Engine::new(Config { capabilities: info.capabilities, ..config });
             engine.sample_rtt(0, open.rtt.as_nanos() as u64);
+            let batch = transport.batch(packet);
             let (submissions, received) = mpsc::channel();
             let driver = Driver {
                 shard,
-                data_path: DataPath::new(engine, info.chunk_lanes, transport.batch(packet) as u32),
+                data_path: DataPath::new(engine, info.chunk_lanes, batch as u32),
                 transport,
                 submissions: received,
                 membership: Arc::clone(&membership),
@@ -328,7 +329,7 @@ impl Builder {
                 begin,
                 spin: Spin::default(),
                 hellos: (secret, 0),
-                local_sums: team.map(|team| LocalSums::new(team, shard, packet)),
+                local_sums: team.map(|team| team.sums(shard, batch)),
             };
             let driver = Arc::new(DriverLock::new(driver, wakers.idle.clone()));
             let data_thread = Arc::clone(&driver);

@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::header::Header;
 use switchml_protocol::times::Times;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
+use switchml_worker_core::local_sum::Outlet;
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stats::CallStats;
@@ -292,30 +293,18 @@ impl<T: Transport> Drop for Leaves<'_, T> {
     }
 }
 
-/// The transport, behind the shared memory for local sums, if there is any.
-struct Outlet<'a, T> {
-    transport: &'a mut T,
-    local_sums: Option<&'a mut LocalSums>,
-}
+/// The transport, as what a turn's packets leave by.
+struct Batches<'a, T>(&'a mut T);
 
-impl<T: Transport> Wire for Outlet<'_, T> {
+impl<T: Transport> Wire for Batches<'_, T> {
     type Error = io::Error;
 
     fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> io::Result<()> {
-        match &mut self.local_sums {
-            // HELLOs are sent by each rank itself.
-            Some(local_sums) if header.kind == Kind::Contribution as u8 => {
-                local_sums.put(self.transport, header, fill)
-            }
-            _ => self.transport.packet(len_of(header)).map(fill),
-        }
+        self.0.packet(len_of(header)).map(fill)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if let Some(local_sums) = &mut self.local_sums {
-            local_sums.arrive(self.transport)?;
-        }
-        self.transport.flush()
+        self.0.flush()
     }
 }
 
@@ -417,8 +406,8 @@ impl<T: Transport> Driver<T> {
             are_watched: self.membership.is_watched(),
         };
         self.greet(now);
-        let mut outlet =
-            Outlet { transport: &mut self.transport, local_sums: self.local_sums.as_mut() };
+        let wire = Batches(&mut self.transport);
+        let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
         let packets = match self.data_path.turn(now, others, &mut outlet) {
             Ok(packets) => packets,
             Err(TurnError::DataPath(failure)) => return Err(self.explain(now, failure)),

@@ -15,6 +15,7 @@ use switchml_worker_core::session::Session;
 use switchml_worker_core::shards;
 use tracing::debug;
 
+use crate::hosts::Doom;
 use crate::net::{Clock, Violation};
 use crate::oracle::{Standing, element_key};
 use crate::program::Step;
@@ -30,6 +31,8 @@ pub struct Calls {
     /// Lanes of a full chunk.
     lanes: u16,
     shards: Vec<Shard>,
+    /// When the process dies.
+    doom: Doom,
     /// The shard that has failed, if one has. The others go on until the rank knows why, as their
     /// threads do.
     failed: Option<usize>,
@@ -56,6 +59,8 @@ pub enum Turn {
     Finished,
     /// The data path has failed.
     Failed(Failure),
+    /// The process has died.
+    Died,
 }
 
 /// Parts of calls that have returned: the call's place, the part's number, its elements.
@@ -90,7 +95,7 @@ impl Calls {
     pub fn new(
         worker: usize,
         (identity, lanes): (Identity, u16),
-        shards: Vec<Shard>,
+        (shards, doom): (Vec<Shard>, Doom),
         plan: &JobPlan,
         program: Vec<Step>,
         now: Time,
@@ -100,6 +105,7 @@ impl Calls {
             identity,
             lanes,
             shards,
+            doom,
             failed: None,
             issued: Issued::default(),
             program,
@@ -151,10 +157,14 @@ impl Calls {
             self.make_calls(world)?;
         }
         for number in 0..self.shards.len() {
-            if self.failed != Some(number)
-                && let Err(failure) = self.shards[number].turn(world, session, stalled)?
-                && let Err(failure) = self.fail(number, failure)
-            {
+            if self.failed == Some(number) {
+                continue;
+            }
+            let outcome = self.shards[number].turn(world, session, stalled)?;
+            if self.doom.is_over() {
+                return Ok(Turn::Died);
+            }
+            if let Err(failure) = outcome.or_else(|failure| self.fail(number, failure)) {
                 return Ok(Turn::Failed(failure));
             }
         }

@@ -69,6 +69,13 @@ impl Cells {
             "combiner {}: {outcome:?} for a stranger",
             self.index
         );
+        ensure!(
+            outcome != Outcome::BadCheck
+                || net.tally.is_damaged()
+                || Place::of(binding) == Place::Stranger,
+            "combiner {}: a wrong check word",
+            self.index
+        );
         self.pass_down(net, outcome, &packet, intact);
         Ok(())
     }

@@ -229,6 +229,8 @@ impl DataPlane {
         let from = Place::of(binding);
         trace!("{} {outcome:?} from {from:?}", Clock(net.now));
         ensure!(outcome != Outcome::WrongRound, "REJECT(ROUND): {packet:02x?} from {from:?}");
+        let is_damaged = net.tally.is_damaged() || from == Place::Stranger;
+        ensure!(outcome != Outcome::BadCheck || is_damaged, "wrong check word: {packet:02x?}");
         if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
             && let Ok((header, _)) = Header::ref_from_prefix(packet)
         {

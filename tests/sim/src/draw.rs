@@ -9,6 +9,7 @@ use switchml_userspace_core::data_plane::Fanout;
 use switchml_userspace_core::jobs::Threads;
 use switchml_worker_core::engine::Limits;
 
+use crate::hosts;
 use crate::program;
 use crate::rng::{Ppm, Rng};
 use crate::scenario::{Incident, JobPlan, LinkPlan, MS, SECOND, Scenario, Time, Tree, US};
@@ -65,9 +66,10 @@ impl Scenario {
             fanout,
             ports: draw_ports(rng, workers),
             without_multicast: draw_without_multicast(rng, workers),
+            hosts: (0..workers).collect(),
             threads: vec![Threads::default(); workers],
         };
-        threads::draw(scenario)
+        hosts::draw(threads::draw(scenario))
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`net`], [`link`] | time, packets and messages in flight, and what happens to them |
 //! | [`worker`] | a rank's process around session and HELLO |
 //! | [`calls`], [`shard`] | a rank in a job: its calls, and the data paths that run them |
+//! | [`hosts`] | ranks that share a host and its memory |
 //! | [`surroundings`] | the surroundings of a worker |
 //! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
 //! | [`tree`] | draws the combiners between workers and the root |
@@ -34,6 +35,7 @@ pub mod combiner;
 pub mod daemon;
 pub mod data_plane;
 pub mod draw;
+pub mod hosts;
 pub mod link;
 pub mod net;
 pub mod oracle;

@@ -156,6 +156,7 @@ pub struct Net {
     control_delay: (Time, Time),
     control_loss: Ppm,
     ports: Vec<u32>,
+    hosts: Vec<usize>,
     without_multicast: Vec<bool>,
     /// Packets that a stranger may have seen, the newest last; the secret of a HELLO is removed.
     pub seen: Vec<Vec<u8>>,
@@ -181,6 +182,7 @@ impl Net {
             control_delay: scenario.control_delay,
             control_loss: scenario.control_loss,
             ports: scenario.ports.clone(),
+            hosts: scenario.hosts.clone(),
             without_multicast: scenario.without_multicast.clone(),
             seen: Vec::new(),
             spied: scenario.stranger.is_some(),
@@ -223,7 +225,7 @@ impl Net {
     pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) -> bool {
         trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
-        let binding = binding_of(worker, port, self.ports[worker]);
+        let binding = binding_of(self.hosts[worker], port, self.ports[worker]);
         let arrivals = self.over(Cable::OfWorker(worker), 0, packet, true);
         let arrives = !arrivals.is_empty();
         let flipped =

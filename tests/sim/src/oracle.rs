@@ -288,8 +288,7 @@ impl Oracle {
         };
         // The first end counts: a rank that was killed cannot end again.
         session.ends.entry(rank).or_insert_with(|| end.clone());
-        let is_damaged =
-            [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
+        let is_damaged = net.tally.is_damaged();
         // Whether the blame is right is checked below, or has ended the run.
         session.blamed.extend(end.blames());
         match end {

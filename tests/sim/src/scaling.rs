@@ -147,6 +147,7 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
         join_timeout: 60 * SECOND,
         attempts: 1,
         host_delay: 0,
+        hosts: (0..workers).collect(),
         threads: vec![Threads::default(); workers],
         jobs,
         links: vec![[link(); 2]; workers],

@@ -51,6 +51,8 @@ pub struct Scenario {
     pub attempts: u32,
     /// Longest time until a process handles what has arrived.
     pub host_delay: Time,
+    /// The first worker on each worker's host; those of a host follow each other.
+    pub hosts: Vec<usize>,
     /// The data threads that each worker offers.
     pub threads: Vec<Threads>,
     /// The jobs.
@@ -173,6 +175,15 @@ pub enum Incident {
         worker: usize,
         /// Whether the daemon must find out by itself.
         silent: bool,
+        /// When the process is restarted.
+        restart: Option<Time>,
+    },
+    /// A worker's process dies in the middle of a turn.
+    DieInTurn {
+        /// The worker.
+        worker: usize,
+        /// The steps that it takes before: changes of shared memory, and packets.
+        steps: u32,
         /// When the process is restarted.
         restart: Option<Time>,
     },

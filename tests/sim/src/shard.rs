@@ -1,16 +1,19 @@
 //! A shard of a rank in a job that has started: its data path and its socket, which the product
 //! gives a data thread.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use switchml_protocol::header::{Header, Kind};
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker_core::local_sum::{LocalSums, Outlet};
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::session::Session;
 use switchml_worker_core::wire::{TurnError, Wire};
 use zerocopy::FromBytes;
 
+use crate::hosts::{Doom, Memory, Shared};
 use crate::net::{Clock, Net, Violation, ensure};
 use crate::oracle::Standing;
 use crate::scenario::{JobPlan, MS, Time};
@@ -23,6 +26,11 @@ pub struct Shard {
     worker: usize,
     port: u16,
     identity: Identity,
+    /// When the rank's process dies.
+    doom: Doom,
+    /// The local sums, and the memory of the host's ranks, if there are others.
+    local_sums: Option<LocalSums<Memory>>,
+    shared: Option<Shared>,
     /// The data path.
     pub data_path: DataPath,
     /// The time of the last progress: a result, or the first chunk after a pause.
@@ -42,6 +50,9 @@ struct Cable<'a> {
     net: &'a mut Net,
     worker: usize,
     port: u16,
+    doom: &'a Doom,
+    /// The memory of the host's ranks.
+    shared: Option<&'a Shared>,
     /// Packets of this turn.
     packets: u32,
     /// Packets of the superpacket, and how many of them are lost.
@@ -57,6 +68,10 @@ impl Wire for Cable<'_> {
         ensure!(self.packets <= 1 << 16, "worker {} sends without end", self.worker);
         let mut packet = vec![0xEE; len_of(header)];
         fill(&mut packet);
+        if !self.doom.lives() {
+            return Ok(());
+        }
+        self.leave_host(&packet)?;
         let arrives = self.net.to_aggregator(self.worker, self.port, &packet);
         self.together += 1;
         self.lost += u32::from(!arrives);
@@ -72,12 +87,25 @@ impl Wire for Cable<'_> {
     }
 }
 
+impl Cable<'_> {
+    /// Checks a packet, among those of the host's other ranks.
+    fn leave_host(&mut self, packet: &[u8]) -> Result<(), Violation> {
+        let Ok((header, _)) = Header::ref_from_prefix(packet) else { return Ok(()) };
+        self.net.tally.local_sums += u64::from(header.kind == Kind::Partial as u8);
+        match self.shared {
+            Some(shared) if header.kind != Kind::Hello as u8 => shared.borrow_mut().leave(header),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Shard {
     /// The shard of a worker's rank at UDP port `port`, in a job that starts with chunks of `lanes`
     /// lanes.
     pub fn new(
         (worker, port): (usize, u16),
         (config, lanes): (Config, u16),
+        doom: Doom,
         rtt: Duration,
         plan: &JobPlan,
         now: Time,
@@ -89,6 +117,9 @@ impl Shard {
             worker,
             port,
             identity: config.identity,
+            doom,
+            local_sums: None,
+            shared: None,
             data_path: DataPath::new(engine, lanes, plan.batch),
             progress_at: now,
             results: 0,
@@ -96,6 +127,16 @@ impl Shard {
             unwatched_since: None,
             told_at: 0,
         }
+    }
+
+    /// Has the rank add up with the others of its host: it is at `place` in the memory that they
+    /// share. A superpacket carries `batch` packets.
+    pub fn add_up(&mut self, shared: &Shared, (shard, place): (usize, usize), batch: u32) {
+        let ranks = shared.borrow().ranks.len();
+        let (shared, doom) = (Rc::clone(shared), self.doom.clone());
+        let memory = Memory { shared: Rc::clone(&shared), shard, place, doom };
+        self.local_sums = Some(LocalSums::new(memory, place, ranks, batch as usize));
+        self.shared = Some(shared);
     }
 
     /// A datagram has arrived.
@@ -138,15 +179,18 @@ impl Shard {
         let others = Others { departed: session.departed(), are_watched: session.is_watched() };
         let unwatched_since = self.unwatched_since.unwrap_or(now);
         self.unwatched_since = (!session.is_watched()).then_some(unwatched_since);
-        let mut cable = Cable {
+        let wire = Cable {
             net: &mut *world.net,
             worker: self.worker,
             port: self.port,
+            doom: &self.doom,
+            shared: self.shared.as_ref(),
             packets: 0,
             together: 0,
             lost: 0,
         };
-        match self.data_path.turn(now, others, &mut cable) {
+        let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
+        match self.data_path.turn(now, others, &mut outlet) {
             Ok(_) => {}
             Err(TurnError::DataPath(failure)) => return Ok(Err(failure)),
             Err(TurnError::Wire(violation)) => return Err(violation),

@@ -1,6 +1,7 @@
 //! The surroundings of a worker.
 
 use crate::daemon::Daemon;
+use crate::hosts::Hosts;
 use crate::net::Net;
 use crate::oracle::Oracle;
 use crate::scenario::Scenario;
@@ -13,6 +14,8 @@ pub struct Surroundings<'a> {
     pub oracle: &'a mut Oracle,
     /// The aggregator, for the oracle to read.
     pub daemon: &'a Daemon,
+    /// Where ranks of a host meet.
+    pub hosts: &'a mut Hosts,
     /// The plan.
     pub scenario: &'a Scenario,
     /// Whether all faults have ended.

@@ -46,6 +46,7 @@ counted! {
         Straggler = "rank late for a call by a millisecond or more",
         Stall = "worker's process frozen",
         Crash = "worker's process killed",
+        DeathInTurn = "worker's process killed in the middle of a turn",
         HostDeath = "worker's host dead without a word",
         Rejoin = "rank started again",
         Outage = "link down",
@@ -126,6 +127,8 @@ pub struct Tally {
     pub wide: u64,
     /// Calls of ranks that returned in parts from several shards.
     pub cut: u64,
+    /// Sums of several ranks that a host sent.
+    pub local_sums: u64,
     /// Data chunks that went ahead of their exponents.
     pub ahead: u64,
     /// Chunks sent ahead whose results did not count.
@@ -153,6 +156,7 @@ impl Default for Tally {
             ignored: [0; Ignored::ALL.len()],
             wide: 0,
             cut: 0,
+            local_sums: 0,
             ahead: 0,
             ahead_in_vain: 0,
             empty: 0,
@@ -184,6 +188,11 @@ impl Tally {
         self.faults[fault as usize]
     }
 
+    /// Whether packets were damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.faults(Fault::BitFlips) + self.faults(Fault::Cut) > 0
+    }
+
     /// How often a fate occurred.
     pub fn fates(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
@@ -205,6 +214,7 @@ impl AddAssign<&Self> for Tally {
         add(&mut self.ignored, &other.ignored);
         self.wide += other.wide;
         self.cut += other.cut;
+        self.local_sums += other.local_sums;
         self.ahead += other.ahead;
         self.ahead_in_vain += other.ahead_in_vain;
         self.empty += other.empty;
@@ -248,6 +258,7 @@ impl fmt::Display for Tally {
             "ranks with several shards: {}; calls that several of them ran: {}",
             self.wide, self.cut
         )?;
+        writeln!(f, "sums of several ranks that a host sent: {}", self.local_sums)?;
         writeln!(
             f,
             "chunks ahead of their exponents: {}, {} of them in vain",

@@ -32,7 +32,9 @@ impl Scenario {
         let span = scenario.incidents.last().map_or(SECOND, |(at, _)| *at);
         scenario.incidents.extend(draw_incidents(rng, tree.combiners.len() as u64, span));
         scenario.incidents.sort_by_key(|(at, _)| *at);
-        scenario.tree = tree;
+        // All packets of a host come by the same way.
+        let above = scenario.hosts.iter().map(|first| tree.above[*first]).collect();
+        scenario.tree = Tree { above, ..tree };
         scenario
     }
 }

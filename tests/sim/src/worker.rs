@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use switchml_control::{JoinRequest, LeaveRequest, ResumeRequest, join_event};
-use switchml_protocol::VERSION;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::{RANKS_PER_GROUP, VERSION};
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use switchml_userspace_core::jobs::{MemberId, Threads};
 use switchml_worker_core::engine::{Config, Failure, Identity, Keys};
@@ -15,6 +15,7 @@ use switchml_worker_core::session::{self, Action, Ending, Goodbye, Request, Sess
 use tracing::debug;
 
 use crate::calls::{Calls, Turn};
+use crate::hosts::{Doom, Shared};
 use crate::net::{
     Clock, Connection, Event, Message, News, Place, Violation, ensure, port_of, shard_at,
 };
@@ -53,6 +54,11 @@ pub struct Worker {
     hears_no_group: bool,
     /// Number of the sockets that it has opened, which differ in their ports.
     sockets: u16,
+    /// When the process dies, if it is to die in a turn, and when it is restarted then.
+    doom: Doom,
+    restart: Option<Time>,
+    /// The memory of this host's ranks, and the rank's place there, once it has met them.
+    met: Option<(Shared, usize)>,
     turn_at: Option<Time>,
     /// Packets in the socket while the process is frozen.
     waiting: u32,
@@ -114,6 +120,9 @@ impl Worker {
             assigned: None,
             hears_no_group: false,
             sockets: 0,
+            doom: Doom::default(),
+            restart: None,
+            met: None,
             turn_at: None,
             waiting: 0,
         }
@@ -149,6 +158,8 @@ impl Worker {
         }
         debug!("{} worker {index} starts: rank {rank} of job {job}", Clock(world.net.now));
         self.assigned = None;
+        self.met = None;
+        self.doom = Doom::default();
         self.hears_no_group = false;
         self.phase = Phase::Joining;
         let join_timeout = Duration::from_nanos(world.scenario.join_timeout);
@@ -168,6 +179,25 @@ impl Worker {
             self.connection = None;
         }
         self.rest(world, End::Killed, None)
+    }
+
+    /// Has the process die in a later turn, after so many steps.
+    pub fn doom(&mut self, steps: u32, restart: Option<Time>) {
+        if !matches!(self.phase, Phase::Rest(_)) {
+            self.doom.set(1 + steps);
+            self.restart = restart;
+        }
+    }
+
+    /// The process has died in the middle of its turn.
+    fn die(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        world.net.tally.fault(Fault::DeathInTurn);
+        self.rest(world, End::Killed, None)?;
+        if let Some(after) = self.restart.filter(|_| !self.starts) {
+            self.starts = true;
+            world.net.schedule(world.net.now + after, Event::Start(self.index));
+        }
+        Ok(())
     }
 
     /// Breaks its control connection.
@@ -428,10 +458,18 @@ impl Worker {
             let (identity, room) = (assigned.identity(number), plan.receive_room);
             let config = Config::new(identity, slots, lanes, room, world.scenario.limits);
             let config = Config { capabilities, ..config };
-            Shard::new((self.index, self.port(number)), (config, lanes), path.rtt, plan, now)
+            let from = (self.index, self.port(world, number));
+            let doom = self.doom.clone();
+            let mut shard = Shard::new(from, (config, lanes), doom, path.rtt, plan, now);
+            let others = self.met.as_ref().filter(|(shared, _)| shared.borrow().ranks.len() > 1);
+            if let Some((shared, place)) = others {
+                shard.add_up(shared, (number, *place), plan.batch);
+            }
+            shard
         };
         let shards = paths.iter().enumerate().map(shard).collect();
         let program = self.program(plan, world);
+        let shards = (shards, self.doom.clone());
         let calls = Calls::new(self.index, (identity, lanes), shards, plan, program, now);
         self.phase = Phase::Running(Box::new(calls));
         Ok(())
@@ -466,7 +504,7 @@ impl Worker {
     ) -> Result<(), Violation> {
         let now = world.net.now;
         let shard = shard_at(port);
-        if port != self.port(shard) || matches!(self.phase, Phase::Rest(_)) {
+        if port != self.port(world, shard) || matches!(self.phase, Phase::Rest(_)) {
             world.net.tally.fault(Fault::OldSession);
             return Ok(());
         }
@@ -530,7 +568,7 @@ impl Worker {
                 HelloStep::Send(header) => {
                     let mut packet = vec![0xEE; len_of(&header)];
                     hello.fill(&header, &mut packet);
-                    let port = self.port(shard);
+                    let port = self.port(world, shard);
                     world.net.to_aggregator(self.index, port, &packet);
                 }
                 HelloStep::Wait(until) => {
@@ -564,8 +602,19 @@ impl Worker {
         }
         let needs_copies = groups.any(|hears| hears == Some(false));
         let lanes = open.iter().map(|path| path.lanes).min().unwrap_or_default();
+        self.met = self.meet(world, assigned);
         self.phase = Phase::Open(open);
         self.tell_session(world, session::Event::PathOpen { lanes, needs_copies })
+    }
+
+    /// Comes to the other ranks of its host, if sums of theirs count, like `Builder::connect`.
+    fn meet(&self, world: &mut Surroundings<'_>, assigned: &Assigned) -> Option<(Shared, usize)> {
+        let Assigned { identity, capabilities, .. } = assigned;
+        if !capabilities.contains(Capabilities::PARTIAL_SUMS) || identity.tag_len() > 0 {
+            return None;
+        }
+        let (host, group) = (world.scenario.hosts[self.index], self.rank / RANKS_PER_GROUP);
+        world.hosts.meet((host, identity.epoch, group), self.rank)
     }
 
     /// Reports that no results come by multicast, like the driver before it waits.
@@ -592,6 +641,7 @@ impl Worker {
             Turn::Next(None) => {}
             Turn::Finished => return self.leave(world, End::Finished, None),
             Turn::Failed(failure) => return self.fail(world, failure),
+            Turn::Died => return self.die(world),
         }
         Ok(())
     }
@@ -664,6 +714,7 @@ impl Worker {
     fn rest_as(&mut self, world: &mut Surroundings<'_>, end: End) -> Result<(), Violation> {
         self.hang_up(world);
         self.session = None;
+        self.met = None;
         self.phase = Phase::Rest(Some(end));
         Ok(())
     }
@@ -702,8 +753,8 @@ impl Worker {
     }
 
     /// The UDP port of a shard.
-    fn port(&self, shard: usize) -> u16 {
-        port_of(shard, self.sockets)
+    fn port(&self, world: &Surroundings<'_>, shard: usize) -> u16 {
+        port_of(self.index - world.scenario.hosts[self.index], shard, self.sockets)
     }
 
     fn plan<'a>(&self, world: &Surroundings<'a>) -> &'a JobPlan {

@@ -9,6 +9,7 @@ use zerocopy::FromBytes;
 
 use crate::combiner::Combiner;
 use crate::daemon::Daemon;
+use crate::hosts::Hosts;
 use crate::net::{
     Clock, Connection, Event, Message, Net, News, Place, STRANGER, Violation, binding_of,
 };
@@ -62,6 +63,7 @@ struct World {
     net: Net,
     oracle: Oracle,
     daemon: Daemon,
+    hosts: Hosts,
     combiners: Vec<Combiner>,
     workers: Vec<Worker>,
     healed: bool,
@@ -78,6 +80,7 @@ impl World {
             net: Net::new(&scenario),
             oracle: Oracle::default(),
             daemon: Daemon::new(&scenario),
+            hosts: Hosts::default(),
             combiners: (0..scenario.tree.combiners.len())
                 .map(|index| Combiner::new(index, &scenario))
                 .collect(),
@@ -265,10 +268,10 @@ impl World {
         worker: usize,
         f: impl FnOnce(&mut Worker, &mut Surroundings<'_>) -> T,
     ) -> T {
-        let Self { scenario, net, oracle, daemon, workers, healed, .. } = self;
+        let Self { scenario, net, oracle, daemon, hosts, workers, healed, .. } = self;
         f(
             &mut workers[worker],
-            &mut Surroundings { net, oracle, daemon, scenario, healed: *healed },
+            &mut Surroundings { net, oracle, daemon, hosts, scenario, healed: *healed },
         )
     }
 
@@ -282,6 +285,9 @@ impl World {
                 if let Some(after) = restart {
                     self.start_at(worker, now + after);
                 }
+            }
+            Incident::DieInTurn { worker, steps, restart } => {
+                self.workers[worker].doom(steps, restart);
             }
             Incident::Stall { worker, time } => {
                 self.with(worker, |worker, world| worker.stall(world, time))

@@ -15,6 +15,10 @@
 //!    until then.
 //!
 //! A rank that sends a chunk again, or without lanes, calls [`Cell::pass`] instead of these steps.
+//!
+//! [`Outlet`] takes these steps for a rank's packets, in whatever [`Memory`] the ranks share.
+
+mod outlet;
 
 use switchml_protocol::RANKS_PER_GROUP;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
@@ -22,6 +26,7 @@ use switchml_protocol::share::Share;
 use zerocopy::FromBytes;
 
 use crate::numerics::lane_sum;
+pub use outlet::{Claimed, LocalSums, Memory, Outlet, Readable};
 
 /// Most ranks that share a cell: the cell's word has two bits for each, beside the round.
 pub const MOST_RANKS: usize = 24;
@@ -162,7 +167,7 @@ pub fn is_like(ours: &Header, theirs: &Header) -> bool {
 
 /// Turns `sum`, which holds a contribution, into the partial sum of this contribution and `others`,
 /// which have the same form (rules 2.9, 3.1 and 3.5). All ranks are of one group, each once.
-pub fn add_up<'a>(sum: &mut [u8], others: impl Iterator<Item = &'a [u8]>) {
+pub fn add_up(sum: &mut [u8], others: impl Iterator<Item: AsRef<[u8]>>) {
     let Some((head, values)) = sum.split_at_mut_checked(HEADER_LEN) else { return };
     let Ok(header) = Header::mut_from_bytes(head) else { return };
     let first = header.rank.get() / RANKS_PER_GROUP * RANKS_PER_GROUP;
@@ -170,7 +175,7 @@ pub fn add_up<'a>(sum: &mut [u8], others: impl Iterator<Item = &'a [u8]>) {
     let mut check = header.check.get();
     let is_sum = Op::of(header.op).is_some_and(Op::is_sum);
     for other in others {
-        let Some((head, lanes)) = other.split_at_checked(HEADER_LEN) else { continue };
+        let Some((head, lanes)) = other.as_ref().split_at_checked(HEADER_LEN) else { continue };
         let Ok(theirs) = Header::read_from_bytes(head) else { continue };
         ranks |= bit(theirs.rank.get(), first);
         check = check.wrapping_add(theirs.check.get());

@@ -1,24 +1,22 @@
-//! Adds up the packets of this host's ranks, in memory that they share, before they are sent.
+//! The memory in which the ranks of this host add up their packets before they are sent, and how
+//! these ranks meet.
 
 #![allow(unsafe_code)]
 
 mod meeting;
 mod segment;
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use switchml_protocol::RANKS_PER_GROUP;
-use switchml_protocol::header::{HEADER_LEN, Header, flags};
-use switchml_worker_core::local_sum::{Cell, Step, add_up, is_like};
-use switchml_worker_core::packet::{len_of, packet_len};
-use zerocopy::FromBytes;
+use switchml_worker_core::local_sum::{self, Cell, Claimed, Memory, Readable};
 
 use crate::control::Assigned;
 use crate::interface::unspecified;
-use crate::transport::Transport;
 use meeting::Topic;
 use segment::{Extent, Place, Segment};
 
@@ -85,150 +83,55 @@ impl Team {
         ranks.sort_unstable();
         ranks
     }
+
+    /// The local sums of a shard; a superpacket carries `batch` packets.
+    pub fn sums(&self, shard: usize, batch: usize) -> LocalSums {
+        let &Self { ref segment, ref ranks, place } = self;
+        let memory = Shard { segment: Arc::clone(segment), shard, place };
+        LocalSums::new(memory, place, ranks.len(), batch)
+    }
 }
 
 /// The local sums of a driver.
-pub(crate) struct LocalSums {
+pub(crate) type LocalSums = local_sum::LocalSums<Shard>;
+
+/// A shard's part of the shared memory, as this rank uses it.
+pub(crate) struct Shard {
     segment: Arc<Segment>,
     shard: usize,
+    /// The place of this rank.
     place: usize,
-    /// All places that are taken, as a set.
-    all: u32,
-    /// Headers of packets that are written, and have not arrived yet.
-    written: Vec<Header>,
-    /// Bytes of a full packet.
-    packet_len: usize,
 }
 
-impl LocalSums {
-    /// The local sums of a shard whose full packets have `packet_len` bytes.
-    pub fn new(team: &Team, shard: usize, packet_len: usize) -> Self {
-        let &Team { ref segment, ref ranks, place } = team;
-        let (segment, all) = (Arc::clone(segment), (1 << ranks.len()) - 1);
-        Self { segment, shard, place, all, written: Vec::new(), packet_len }
+impl Shard {
+    fn at(&self, rank: usize, slot: u16) -> Place {
+        Place { shard: self.shard, rank, slot }
     }
+}
 
-    /// Has the packet with this header, written by `fill`, wait for those of the other ranks. If it
-    /// cannot, it joins the batch as it is (rule 12.11).
-    ///
-    /// # Errors
-    /// The errors of [`Transport::packet`].
-    pub fn put(
-        &mut self,
-        transport: &mut impl Transport,
-        header: &Header,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> io::Result<()> {
-        let may_wait = header.flags & (flags::RETRANSMIT | flags::EMPTY) == 0;
-        if may_wait && self.claim(header) {
-            // SAFETY: the cell is claimed, so nobody reads this rank's packet before it arrives.
-            fill(unsafe {
-                self.segment.packet_mut(self.at(self.place, header), header.lanes.get())
-            });
-            self.written.push(*header);
-            // Packets that travel together arrive together, so that other ranks add up whole
-            // superpackets.
-            if self.written.len() >= transport.batch(self.packet_len) {
-                self.arrive(transport)?;
-            }
-            return Ok(());
-        }
-        let step = self.update(header, |cell, me, all, round| cell.pass(me, all, round));
-        self.send_held(transport, header, step.leaves)?;
-        fill(transport.packet(len_of(header))?);
-        Ok(())
-    }
-
-    /// Shows the other ranks the packets written since the last time. Sums that are complete then
-    /// join the batch.
-    ///
-    /// # Errors
-    /// The errors of [`Transport::packet`].
-    pub fn arrive(&mut self, transport: &mut impl Transport) -> io::Result<()> {
-        let mut written = std::mem::take(&mut self.written);
-        for header in written.drain(..) {
-            let step = self.update(&header, |cell, me, all, round| cell.arrive(me, all, round));
-            let is_sent = self.send_held(transport, &header, step.leaves)?;
-            if step.goes || !is_sent {
-                self.send_own(transport, &header)?;
-            }
-        }
-        self.written = written;
-        Ok(())
-    }
-
-    /// Whether this rank may write its packet.
-    fn claim(&self, header: &Header) -> bool {
-        let (me, round) = (self.me(), header.round.get());
-        let claim = |word| Some(Cell::from_word(word).claim(me, round)?.word());
-        let cell = self.segment.cell(self.shard, header.slot.get());
-        cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim).is_ok()
-    }
-
-    /// Updates a cell. `step` gets this rank and all ranks, as sets, and the round.
-    fn update(&self, header: &Header, step: impl Fn(Cell, u32, u32, u32) -> Step) -> Step {
-        let (me, all, round) = (self.me(), self.all, header.round.get());
-        let word = self.segment.cell(self.shard, header.slot.get());
+impl Memory for Shard {
+    fn change<T>(&self, slot: u16, change: impl Fn(Cell) -> Option<(Cell, T)>) -> Option<T> {
+        let word = self.segment.cell(self.shard, slot);
         let mut seen = word.load(Ordering::Acquire);
         loop {
-            let step = step(Cell::from_word(seen), me, all, round);
-            let next = step.cell.word();
+            let (next, besides) = change(Cell::from_word(seen))?;
+            let next = next.word();
             match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return step,
+                Ok(_) => return Some(besides),
                 Err(other) => seen = other,
             }
         }
     }
 
-    /// Adds the partial sum of the packets at places `leaves`, if there are any, to the batch.
-    /// False if they belong to another call than this header: their ranks send again, and the
-    /// aggregator tells which rank called what.
-    fn send_held(
-        &self,
-        transport: &mut impl Transport,
-        header: &Header,
-        leaves: u32,
-    ) -> io::Result<bool> {
-        if leaves == 0 {
-            return Ok(true);
-        }
-        let lanes = header.lanes.get();
-        let places = (0..u32::BITS).filter(|place| leaves >> place & 1 == 1);
-        // SAFETY: the cell has given these packets to this rank to read, until `left`.
-        let packet = |place| unsafe { self.segment.packet(self.at(place as usize, header), lanes) };
-        let mut packets = places.map(packet);
-        let is_right = |packet: &[u8]| {
-            let head = packet.get(..HEADER_LEN).and_then(|head| Header::read_from_bytes(head).ok());
-            head.is_some_and(|head| is_like(header, &head))
-        };
-        let are_right = packets.clone().all(is_right);
-        if are_right && let Some(first) = packets.next() {
-            let sum = transport.packet(packet_len(lanes.into()))?;
-            sum.copy_from_slice(first);
-            add_up(sum, packets);
-        }
-        let left = |word| Some(Cell::from_word(word).left(leaves).word());
-        let cell = self.segment.cell(self.shard, header.slot.get());
-        // The update never fails.
-        let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, left);
-        Ok(are_right)
+    fn write(&mut self, claimed: &Claimed, fill: impl FnOnce(&mut [u8])) {
+        let place = self.at(self.place, claimed.slot());
+        // SAFETY: the cell is claimed, so nobody reads this rank's packet before it arrives.
+        fill(unsafe { self.segment.packet_mut(place, claimed.lanes()) });
     }
 
-    /// Adds this rank's own packet, which is written, to the batch.
-    fn send_own(&self, transport: &mut impl Transport, header: &Header) -> io::Result<()> {
-        let lanes = header.lanes.get();
-        let packet = transport.packet(packet_len(lanes.into()))?;
-        // SAFETY: no other rank writes it.
-        packet.copy_from_slice(unsafe { self.segment.packet(self.at(self.place, header), lanes) });
-        Ok(())
-    }
-
-    fn at(&self, rank: usize, header: &Header) -> Place {
-        Place { shard: self.shard, rank, slot: header.slot.get() }
-    }
-
-    /// This rank, as a set.
-    fn me(&self) -> u32 {
-        1 << self.place
+    fn read(&self, readable: &Readable) -> Cow<'_, [u8]> {
+        let place = self.at(readable.place(), readable.slot());
+        // SAFETY: nobody writes the packet while it may be read.
+        Cow::Borrowed(unsafe { self.segment.packet(place, readable.lanes()) })
     }
 }

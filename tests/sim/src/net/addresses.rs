@@ -8,32 +8,35 @@ use switchml_protocol::{DATA_PORT, U16};
 /// The aggregator's data address.
 pub const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), DATA_PORT);
 
-/// A worker's address.
-pub fn address_of(worker: usize) -> Ipv4Addr {
-    let [high, low] = (worker as u16 + 1).to_be_bytes();
+/// The address of the host whose first worker is `first`.
+pub fn address_of(first: usize) -> Ipv4Addr {
+    let [high, low] = (first as u16 + 1).to_be_bytes();
     Ipv4Addr::new(10, 0, high, low)
 }
 
-/// The source of a worker's datagrams, behind that interface of the aggregator.
-pub fn binding_of(worker: usize, port: u16, ifindex: u32) -> Binding {
-    let ip = address_of(worker).octets();
+/// The source of datagrams from the host whose first worker is `first`, behind that interface of
+/// the aggregator.
+pub fn binding_of(first: usize, port: u16, ifindex: u32) -> Binding {
+    let ip = address_of(first).octets();
     let mac = [2, 0, 0, 0, ip[2], ip[3]];
     Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
 }
 
-/// The first UDP port of ranks.
-const FIRST_PORT: u16 = 20_000;
-/// Ports of a shard, for one start of its rank after another.
-const STARTS: u16 = 1_024;
+/// The first UDP port of workers.
+const FIRST_PORT: u16 = 16_384;
+/// Ports of a worker, and of each of its shards: one start after another takes the next.
+const PORTS: u16 = 8_192;
+const STARTS: u16 = PORTS / 8;
 
-/// The UDP port of a rank's shard, when the rank has opened so many sockets before.
-pub fn port_of(shard: usize, sockets: u16) -> u16 {
-    FIRST_PORT + shard as u16 * STARTS + sockets % STARTS
+/// The UDP port of a shard of the worker at a place on its host, which has opened so many sockets
+/// before.
+pub fn port_of(place: usize, shard: usize, sockets: u16) -> u16 {
+    FIRST_PORT + place as u16 * PORTS + shard as u16 * STARTS + sockets % STARTS
 }
 
 /// The shard whose UDP port this is.
 pub fn shard_at(port: u16) -> usize {
-    usize::from(port.saturating_sub(FIRST_PORT) / STARTS)
+    usize::from(port.saturating_sub(FIRST_PORT) % PORTS / STARTS)
 }
 
 /// The source of a combiner's datagrams.
@@ -88,7 +91,10 @@ impl Place {
         match (kind, number) {
             _ if number == STRANGER + 1 => Self::Stranger,
             (1, _) => Self::Combiner(number - 1),
-            _ => Self::Worker(number - 1),
+            _ => {
+                let place = binding.port.get().saturating_sub(FIRST_PORT) / PORTS;
+                Self::Worker(number - 1 + usize::from(place))
+            }
         }
     }
 }

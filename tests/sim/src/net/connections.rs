@@ -146,7 +146,7 @@ impl Net {
     /// The address of a connection's lower end.
     pub fn peer(&self, connection: Connection) -> Ipv4Addr {
         match self.wires[connection].lower {
-            Place::Worker(worker) => address_of(worker),
+            Place::Worker(worker) => address_of(self.hosts[worker]),
             Place::Combiner(combiner) => address_of_combiner(combiner),
             Place::Stranger => Ipv4Addr::UNSPECIFIED,
         }
