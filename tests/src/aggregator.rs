@@ -41,30 +41,17 @@ pub struct Aggregator {
 impl Aggregator {
     /// Starts the daemon in the rack's switch, on all ports, in the rack's mode; in [`Mode::Bmv2`]
     /// together with `simple_switch`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not start, with its
-    /// last lines; [`Error::NoSimpleSwitch`].
     pub fn in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
         Self::in_rack_with(binaries, rack, &[])
     }
 
     /// Starts the daemon like [`Self::in_rack`], with further options.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn in_rack_with(binaries: &Binaries, rack: &Rack, options: &[&str]) -> Result<Self, Error> {
         Self::serve_rack(binaries, rack, &any_port(rack), options)
     }
 
     /// Starts the daemon like [`Self::in_rack`], with the control plane at this address and port
     /// (that of an earlier daemon, for example), and with further options.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn in_rack_at(
         binaries: &Binaries,
         rack: &Rack,
@@ -75,10 +62,6 @@ impl Aggregator {
     }
 
     /// Starts the daemon in the rack's switch with these options, which name its ports.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn with_options(binaries: &Binaries, rack: &Rack, options: &[&str]) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--control", &any_port(rack)]).args(options);
@@ -137,19 +120,11 @@ impl Aggregator {
 
     /// Starts the daemon on this host's loopback interface, with the software data plane, on free
     /// ports.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn on_loopback(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         Self::start(host, on_loopback(binaries))
     }
 
     /// Starts the daemon like [`Self::on_loopback`], with further options.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn on_loopback_with(
         binaries: &Binaries,
         host: &Namespace,
@@ -161,10 +136,6 @@ impl Aggregator {
     }
 
     /// Starts the daemon like [`Self::on_loopback`], reached only over IPv6.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn on_loopback_by_ipv6(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--control", "[::1]:0", "--data-port", "0"]);
@@ -173,10 +144,6 @@ impl Aggregator {
 
     /// Starts the daemon like [`Self::on_loopback`], at all IPv4 and IPv6 addresses. It uses TLS,
     /// because there may be public addresses.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn on_loopback_by_both(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--control", "[::]:0", "--data-port", "0"]);
@@ -185,10 +152,6 @@ impl Aggregator {
     }
 
     /// Starts the daemon in the rack's switch with the software data plane, which attaches nothing.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn software_in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--control", &any_port(rack)]);
@@ -224,10 +187,6 @@ impl Aggregator {
     }
 
     /// Ends the daemon cleanly.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Process`] if the system fails to do that.
     pub fn stop(mut self) -> Result<(), Error> {
         self.process.terminate(STOP_TIMEOUT).map(drop)
     }

@@ -24,10 +24,6 @@ pub struct Binaries {
 
 impl Binaries {
     /// The binaries in `folder`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotBuilt`] with the path of the daemon or the worker if it is missing.
     pub fn in_folder(folder: &Path) -> Result<Self, Error> {
         let find = |name| {
             let path = folder.join(name);
@@ -44,10 +40,6 @@ impl Binaries {
     /// `cargo xtask test` does. Otherwise they are built first, because cargo does not build
     /// another package's binaries for a test, and a test that runs an old daemon is worse than
     /// none.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotBuilt`] if the folder lacks a binary, [`Error::Build`] if building fails.
     pub fn for_test() -> Result<Self, Error> {
         static FOLDER: OnceLock<PathBuf> = OnceLock::new();
         if let Some(folder) = std::env::var_os(BIN_DIR) {

@@ -70,11 +70,6 @@ impl Impairment {
     /// Joins the halves of all links of a rack that was made with
     /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` gives the faults for each rank
     /// and direction. The same seed gives the same faults to the same sequence of frames.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoWires`] for another rack; [`Error::Start`], [`Error::Ended`] or
-    /// [`Error::Timeout`] when the process does not start.
     pub fn in_rack(
         binaries: &Binaries,
         rack: &Rack,
@@ -88,10 +83,6 @@ impl Impairment {
     /// Joins the halves of all uplinks of racks that were made with
     /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` gives the faults for each rack
     /// and direction.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::in_rack`].
     pub fn on_uplinks(
         binaries: &Binaries,
         racks: &Racks,
@@ -131,10 +122,6 @@ impl Impairment {
     }
 
     /// Separates the links. Returns the counts of each, up and down, by rank.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Ended`] when the process did not end cleanly, with its last lines.
     pub fn stop(mut self) -> Result<Vec<[FaultCounts; 2]>, Error> {
         let status = self.process.terminate(STOP_TIMEOUT)?;
         let output = self.process.stdout();

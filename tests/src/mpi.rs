@@ -28,10 +28,6 @@ impl Mpi {
     }
 
     /// Builds a program of one file in C into `folder`, and returns its path.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Build`].
     pub fn program(self, source: &Path, folder: &Path) -> Result<PathBuf, Error> {
         let name = source.file_stem().unwrap_or_default();
         let program = folder.join(name).with_extension(format!("{self:?}"));
@@ -41,10 +37,6 @@ impl Mpi {
 
     /// Builds `worker-lib/mpi`, which is loaded ahead of MPI, into `folder`, and returns its path.
     /// `libswitchml.so` is in the folder `libraries`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Build`].
     pub fn preload(self, libraries: &Path, folder: &Path) -> Result<PathBuf, Error> {
         let workers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib");
         let sources = ["group", "types", "call", "collectives", "requests"]
@@ -83,10 +75,6 @@ impl Mpi {
     /// Starts `program`, with a rank for each worker, which have these addresses. The launcher runs
     /// in `top`, the ranks in the workers' namespaces, with `environment`. Its own files go to
     /// `folder`, whose path has no spaces.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Start`] if it is not installed; [`Error::Write`].
     pub fn start(
         self,
         (top, top_address): (&Namespace, IpAddr),

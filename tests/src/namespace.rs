@@ -39,10 +39,6 @@ impl Namespace {
 
     /// The namespace that this process is in, for tests that need neither rack nor privilege, only
     /// a loopback interface. Processes started in it die with this value, like those in a rack.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kernel`] if the system cannot start a thread.
     pub fn of_host() -> Result<Self, Error> {
         Self::with_thread("the host", || Ok(()))
             .map_err(|source| Error::Kernel { what: "start a thread".to_owned(), source })
@@ -110,10 +106,6 @@ impl Namespace {
 
     /// Starts a program in this namespace. Its output is kept line by line ([`Process::stdout`],
     /// [`Process::wait_for_line`]); its input is empty. `name` is its name in messages.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Start`], with the command line and the reason.
     pub fn spawn(&self, name: &str, mut command: Command) -> Result<Process, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         kernel::die_with_parent(&mut command);
@@ -122,10 +114,6 @@ impl Namespace {
 
     /// Starts a program in here that shares this process's output, for one that draws on the
     /// terminal.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Start`], with the command line and the reason.
     pub fn spawn_inherited(&self, name: &str, mut command: Command) -> Result<Process, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
         kernel::die_with_parent(&mut command);
@@ -133,10 +121,6 @@ impl Namespace {
     }
 
     /// Runs a tool in this namespace until it ends.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Start`] if it cannot be started, [`Error::Tool`] with its output if it fails.
     pub fn output(&self, mut command: Command) -> Result<Output, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = command_line(&command);

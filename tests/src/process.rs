@@ -70,11 +70,6 @@ impl Process {
 
     /// Waits until the process has printed a line that contains `pattern`, and returns the line.
     /// Earlier lines count.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Ended`] if the process ends without one, [`Error::Timeout`] if the time passes;
-    /// both with its last lines.
     pub fn wait_for_line(&mut self, pattern: &str, timeout: Duration) -> Result<String, Error> {
         let deadline = Deadline::after(timeout);
         if let Some(line) = self.output.wait_for_line(pattern, timeout) {
@@ -90,10 +85,6 @@ impl Process {
     }
 
     /// Waits until the process ends, with any status.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Timeout`] if the process still runs after `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus, Error> {
         if !self.wait_exit(timeout).map_err(|source| self.failed("wait for", source))? {
             return Err(self.timeout("end".to_owned(), timeout));
@@ -104,11 +95,6 @@ impl Process {
     }
 
     /// Waits until the process ends, which must be with exit status 0.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Ended`] for any other status, [`Error::Timeout`] if the process still runs after
-    /// `timeout`; both with its last lines.
     pub fn wait_success(&mut self, timeout: Duration) -> Result<(), Error> {
         let status = self.wait(timeout)?;
         if status.success() { Ok(()) } else { Err(self.ended("should succeed".to_owned(), status)) }
@@ -121,20 +107,12 @@ impl Process {
 
     /// Sends the process a signal ([`Signal::STOP`] and [`Signal::CONT`] freeze and continue a
     /// rank).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Process`] when the process has ended already.
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
         pidfd_send_signal(&self.pidfd, signal).map_err(|error| self.failed("signal", error.into()))
     }
 
     /// Asks the process to end (SIGTERM), and kills it when it has not ended after `grace`. Returns
     /// its exit status.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Process`] if the system fails to do that.
     pub fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, Error> {
         // The process may have ended by itself; the status tells.
         let _ = self.signal(Signal::TERM);
@@ -145,10 +123,6 @@ impl Process {
     }
 
     /// Kills the process (SIGKILL), so that it cannot leave normally, and returns its exit status.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Process`] if the system fails to do that.
     pub fn kill(&mut self) -> Result<ExitStatus, Error> {
         self.child.kill().map_err(|source| self.failed("kill", source))?;
         let status = self.child.wait().map_err(|source| self.failed("reap", source))?;

@@ -86,12 +86,6 @@ impl Default for RackOptions {
 
 impl RackOptions {
     /// Checks that a rack with these options is possible.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range, [`Error::Topology`] for
-    /// bmv2 in another rack than a star, [`Error::Vlan`] for VLANs in such a rack, with bmv2 or
-    /// with wires, [`Error::Ipv6`] for IPv6 with bmv2 or NAT.
     pub fn check(&self) -> Result<(), Error> {
         if !(1..=MAX_WORKERS).contains(&self.workers) {
             return Err(Error::Workers(self.workers));
@@ -132,12 +126,6 @@ pub struct Rack {
 
 impl Rack {
     /// Builds a rack, which takes about 100 ms.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`RackOptions::check`]; [`Error::Kernel`] without the privilege;
-    /// [`Error::Start`] and [`Error::Tool`] if a tool (`ip`, `ethtool`, for NAT `nft`) is missing
-    /// or refuses. Whatever was made until then is removed.
     pub fn new(options: RackOptions) -> Result<Self, Error> {
         options.check()?;
         let switch = new_switch("switch", "02:00:00:00:00:fe", AGGREGATOR_ADDRESS, &options)?;

@@ -52,11 +52,6 @@ pub struct Carried {
 impl Racks {
     /// Builds `racks` racks, over which the workers of `options` are spread evenly: the first ranks
     /// are in the first rack. With [`RackOptions::wires`] the uplinks are open.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Rack::new`](crate::Rack::new), and [`Error::Racks`] and
-    /// [`Error::NotInRacks`].
     pub fn new(racks: usize, options: RackOptions) -> Result<Self, Error> {
         Self::check(racks, &options)?;
         let root = new_switch("root", "02:00:00:00:00:fe", AGGREGATOR_ADDRESS, &options)?;
@@ -80,10 +75,6 @@ impl Racks {
     }
 
     /// Checks that such racks are possible.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::new`].
     pub fn check(racks: usize, options: &RackOptions) -> Result<(), Error> {
         options.check()?;
         if !(1..=options.workers).contains(&racks) {
@@ -196,10 +187,6 @@ impl Racks {
     }
 
     /// The bytes that each uplink has carried so far.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kernel`] if the counters cannot be read.
     pub fn carried(&self) -> Result<Vec<Carried>, Error> {
         let racks = self.len();
         let read = |rack| -> io::Result<Carried> {
@@ -212,10 +199,6 @@ impl Racks {
     }
 
     /// The bytes that the link of the worker of this rank has carried so far.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::carried`].
     pub fn carried_by_worker(&self, rank: usize) -> Result<Carried, Error> {
         self.workers[rank]
             .run(|| -> io::Result<Carried> {

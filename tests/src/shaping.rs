@@ -31,11 +31,6 @@ pub struct Shaping<'a> {
 
 impl<'a> Shaping<'a> {
     /// Shapes the links to `rate` bits per second, Ethernet headers counted.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Start`] and [`Error::Tool`] if `ip` or `tc` is missing or refuses; then the links
-    /// are as before.
     pub fn new(rack: &'a Rack, rate: u64) -> Result<Self, Error> {
         let mut shaping = Self::default();
         rack.workers().iter().try_for_each(|worker| shaping.shape(worker, "eth0", rate))?;
@@ -46,10 +41,6 @@ impl<'a> Shaping<'a> {
     }
 
     /// Shapes the links of all workers to `rate`, and each uplink to `uplink` bits per second.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::new`]; [`Error::WiresOpen`] for racks whose uplinks are open.
     pub fn of_racks(racks: &'a Racks, rate: u64, uplink: u64) -> Result<Self, Error> {
         if racks.open_wires().is_some() {
             return Err(Error::WiresOpen);

@@ -38,11 +38,6 @@ impl SimpleSwitch {
 
     /// Compiles a program of `p4/` with these macros, and starts it in a namespace where loopback
     /// is up, with these interfaces as its ports 1, 2, ….
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSimpleSwitch`] without it or its compiler, [`Error::Start`], [`Error::Tool`],
-    /// [`Error::Ended`] or [`Error::Timeout`] when it does not start.
     pub fn start(
         namespace: &Namespace,
         interfaces: &[String],

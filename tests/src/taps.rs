@@ -20,11 +20,6 @@ pub struct TapRack {
 
 impl TapRack {
     /// Makes the namespaces.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Workers`] if the number of workers is out of range, [`Error::Kernel`] without the
-    /// privilege.
     pub fn new(workers: usize) -> Result<Self, Error> {
         if !(1..=MAX_WORKERS).contains(&workers) {
             return Err(Error::Workers(workers));
@@ -56,10 +51,6 @@ impl TapRack {
 
     /// Gives each worker its tap, as soon as the machine has made it. The tap goes away with the
     /// machine.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Tool`] if the machine makes none in time, or if `ip` refuses.
     pub fn join(&self) -> Result<(), Error> {
         for (rank, worker) in self.workers.iter().enumerate() {
             let tap = Self::tap(rank);

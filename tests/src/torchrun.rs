@@ -26,10 +26,6 @@ impl Torchrun {
     /// Starts `torchrun --nnodes N --node-rank I … SCRIPT ARGUMENTS` for each of the rack's N
     /// workers. `python` is an interpreter that has torch, and so torchrun next to it; `aggregator`
     /// is the one that the backend `switchml` uses.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoTorchrun`]; [`Error::Start`] if `unshare` is missing.
     pub fn start(
         rack: &Rack,
         python: &Path,
@@ -47,10 +43,6 @@ impl Torchrun {
     }
 
     /// Starts a job that torchrun restarts up to `restarts` times when a rank of it ends.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::start`].
     pub fn start_elastic(
         rack: &Rack,
         python: &Path,
@@ -97,21 +89,11 @@ impl Torchrun {
     }
 
     /// Waits until the script has ended on all ranks, and combines what they printed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Script`] with the ranks that failed and the last lines of their scripts;
-    /// [`Error::Timeout`]; [`Error::Training`] for ranks whose parameters differ, or that print
-    /// something else than agreed.
     pub fn finish(self, timeout: Duration) -> Result<Training, Error> {
         Training::of(&self.printed(timeout)?)
     }
 
     /// Waits until the script has ended on all ranks. Returns what each printed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Script`] and [`Error::Timeout`], as in [`Self::finish`].
     pub fn printed(mut self, timeout: Duration) -> Result<Vec<String>, Error> {
         wait(&mut self.agents, timeout)?;
         Ok(self.agents.iter().map(Process::stdout).collect())
@@ -147,11 +129,6 @@ struct Line {
 
 impl Training {
     /// Combines what the ranks printed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Training`] for ranks whose parameters differ, or that print something else than
-    /// agreed.
     pub fn of(printed: &[String]) -> Result<Self, Error> {
         let ranks: Vec<Self> = printed
             .iter()

@@ -13,19 +13,11 @@ pub struct Tree {
 
 impl Tree {
     /// Starts the root's aggregator and one in each rack, which the workers of the rack join.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Aggregator::in_rack`].
     pub fn new(binaries: &Binaries, racks: &Racks, plane: Plane) -> Result<Self, Error> {
         Self::with_combiners(binaries, racks, plane, &[&[]])
     }
 
     /// Starts only the root's aggregator, which the workers of all racks join.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Aggregator::in_rack`].
     pub fn without_combiners(
         binaries: &Binaries,
         racks: &Racks,
@@ -36,10 +28,6 @@ impl Tree {
 
     /// Starts the root's aggregator, and in each rack a combiner for each of these sets of further
     /// options.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Aggregator::in_rack`].
     pub fn with_combiners(
         binaries: &Binaries,
         racks: &Racks,
@@ -82,10 +70,6 @@ impl Tree {
     }
 
     /// Ends them cleanly.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Aggregator::stop`].
     pub fn stop(self) -> Result<(), Error> {
         self.combiners.into_iter().flatten().try_for_each(Aggregator::stop)?;
         self.root.stop()

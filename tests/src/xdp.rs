@@ -90,20 +90,12 @@ pub fn load(action: i32) -> io::Result<OwnedFd> {
 }
 
 /// Loads a program that drops UDP, as one against floods does, and passes everything else.
-///
-/// # Errors
-///
-/// When the kernel refuses.
 pub fn load_udp_filter() -> io::Result<OwnedFd> {
     load_program(BPF_PROG_TYPE_XDP, &udp_filter([0, 4], XDP_DROP, XDP_PASS))
 }
 
 /// Drops UDP that comes in through an interface of the calling thread's namespace, at tc ingress
 /// before any other program there sees it, until the descriptor is closed.
-///
-/// # Errors
-///
-/// When the kernel refuses.
 pub fn filter_udp_at_ingress(interface: &str) -> io::Result<OwnedFd> {
     // Offsets in `struct __sk_buff`: data, data_end.
     let program = udp_filter([76, 80], TC_ACT_SHOT, TCX_NEXT);

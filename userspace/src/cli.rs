@@ -326,10 +326,6 @@ pub fn parse() -> (Cli, ArgMatches) {
 }
 
 /// Parses the arguments again, because the file of options may have changed.
-///
-/// # Errors
-///
-/// The mistake, in one line.
 pub fn parse_again() -> Result<(Cli, ArgMatches), String> {
     parse_from(std::env::args_os()).map_err(|error| switchml_cli::one_line(&error))
 }

@@ -67,10 +67,6 @@ impl CombinerService {
 
     /// Serves the connections of `listener` until `stop` is ready; then ends all jobs below,
     /// telling their ranks and the parent.
-    ///
-    /// # Errors
-    ///
-    /// When the listener fails.
     pub async fn serve(
         self,
         listener: TcpListener,

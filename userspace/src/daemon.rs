@@ -227,10 +227,6 @@ fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
 }
 
 /// The keys of job tokens, which it names in the log.
-///
-/// # Errors
-///
-/// [`KeyError`].
 fn read_token_keys(options: &SecurityOptions) -> Result<Option<TokenKeys>, KeyError> {
     let keys = TokenKeys::read(&options.token_keys)?;
     if let Some(keys) = &keys {

@@ -8,10 +8,6 @@ use tracing::warn;
 
 /// A socket to be bound to this address, and the address. With `[::]` it receives IPv4, too,
 /// whatever the system's default is; if the kernel has no IPv6, the address becomes `0.0.0.0`.
-///
-/// # Errors
-///
-/// When the system refuses the socket.
 pub fn socket(address: SocketAddr, kind: Type) -> io::Result<(Socket, SocketAddr)> {
     match Socket::new(Domain::for_address(address), kind, None) {
         Ok(socket) => {
@@ -30,10 +26,6 @@ pub fn socket(address: SocketAddr, kind: Type) -> io::Result<(Socket, SocketAddr
 
 /// Binds the socket to the address. If this host does not have the address yet, as at boot, the
 /// socket works as soon as it does.
-///
-/// # Errors
-///
-/// When the system refuses.
 pub fn bind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     match socket.bind(&address.into()) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}

@@ -18,10 +18,6 @@ pub enum Exposure {
 
 /// The exposure of a control plane that listens at an address, or at all of the host's addresses if
 /// it is unspecified.
-///
-/// # Errors
-///
-/// When the system does not list the host's addresses.
 pub fn of(address: SocketAddr) -> anyhow::Result<Exposure> {
     let ip = address.ip().to_canonical();
     if !ip.is_unspecified() {

@@ -142,10 +142,6 @@ impl Hosts {
     }
 
     /// Counts a connection from this host.
-    ///
-    /// # Errors
-    ///
-    /// [`TooMuch::Connections`] or [`TooMuch::Opened`].
     pub fn connect(self: &Arc<Self>, from: IpAddr) -> Result<Seat, TooMuch> {
         let (host, now) = (host_of(from), Instant::now());
         let mut state = self.lock();
@@ -163,20 +159,12 @@ impl Hosts {
     }
 
     /// Counts a join from this host.
-    ///
-    /// # Errors
-    ///
-    /// [`TooMuch::Joins`].
     pub fn join(&self, from: IpAddr, now: Instant) -> Result<(), TooMuch> {
         let passes = self.lock().of(host_of(from), now).joins.pass(now, MOST_JOINS);
         passes.then_some(()).ok_or(TooMuch::Joins)
     }
 
     /// Counts a request from this host that is not for a rank of a job.
-    ///
-    /// # Errors
-    ///
-    /// [`TooMuch::Requests`].
     pub fn ask(&self, from: IpAddr, now: Instant) -> Result<(), TooMuch> {
         let passes = self.lock().of(host_of(from), now).requests.pass(now, MOST_REQUESTS);
         passes.then_some(()).ok_or(TooMuch::Requests)

@@ -29,10 +29,6 @@ impl Drop for Collector {
 
 impl Collector {
     /// The collector at this address. Call this in the runtime.
-    ///
-    /// # Errors
-    ///
-    /// When the address cannot be used.
     pub fn at(address: &Uri) -> anyhow::Result<Self> {
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(address.to_string());
         let exporter = exporter.build().with_context(|| format!("--otlp-endpoint {address}"))?;
@@ -53,10 +49,6 @@ impl Collector {
 }
 
 /// The address of a collector.
-///
-/// # Errors
-///
-/// When the text is no address, or an https one.
 pub fn address(given: &str) -> Result<Uri, String> {
     let uri: Option<Uri> = given.parse().ok();
     let uri = uri.filter(|uri| uri.scheme_str() == Some("http") && uri.host().is_some());

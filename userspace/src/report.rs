@@ -28,10 +28,6 @@ pub struct Aggregator {
 
 impl Aggregator {
     /// The aggregator by these options, completed by the environment.
-    ///
-    /// # Errors
-    ///
-    /// When the settings make no sense.
     pub fn new(address: SocketAddr, options: TlsOptions) -> Result<Self, WrongSetting> {
         let variable = |name| Ok::<_, Infallible>(env::var(name).ok());
         let Ok(environment) = ClientTls::from_variables(variable);

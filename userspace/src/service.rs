@@ -85,10 +85,6 @@ impl Service {
 
     /// Takes over the jobs that an earlier daemon left in the data plane, before anything is
     /// served.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses to read them.
     pub fn restore(&self) -> Result<(), data_plane::Error> {
         if let Some(saved) = self.data_plane.saved()? {
             let State { control_plane, io, .. } = &mut *self.lock();
@@ -99,10 +95,6 @@ impl Service {
 
     /// Serves the connections of `listener` until `stop` is ready; then aborts all jobs, telling
     /// their ranks.
-    ///
-    /// # Errors
-    ///
-    /// When the listener fails.
     pub async fn serve(
         self,
         listener: TcpListener,

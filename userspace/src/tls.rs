@@ -47,10 +47,6 @@ pub enum Source {
 
 impl Source {
     /// A certificate that signs itself, for as long as this process lives.
-    ///
-    /// # Errors
-    ///
-    /// When the system has no random numbers.
     pub fn self_signed() -> Result<Self, rcgen::Error> {
         let made = rcgen::generate_simple_self_signed([OWN_NAME.to_owned()])?;
         Ok(Self::Memory { cert: made.cert.pem(), key: made.signing_key.serialize_pem() })
@@ -58,10 +54,6 @@ impl Source {
 
     /// A certificate that signs itself, kept in these files for the next process. Existing files
     /// are used as they are.
-    ///
-    /// # Errors
-    ///
-    /// When only one of the files exists, or they cannot be written.
     pub fn self_signed_in(cert: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
         let failed = |file: &Path, why: String| TlsError::File { file: file.to_owned(), why };
         match (cert.exists(), key.exists()) {
@@ -135,10 +127,6 @@ struct Contents {
 
 impl ServerTls {
     /// The server's TLS; with `clients`, clients need a certificate.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`], about this side's files.
     pub fn new(source: Source, clients: Option<Clients>) -> Result<Self, TlsError> {
         let contents = contents(&source, clients.as_ref())?;
         let used = used(&source, clients.as_ref(), &contents)?;

@@ -132,10 +132,6 @@ impl TokenError {
 
 impl TokenKey {
     /// The key in a file; space at its end does not count.
-    ///
-    /// # Errors
-    ///
-    /// [`KeyError`].
     pub fn read(file: &Path) -> Result<Self, KeyError> {
         let name = file.display().to_string();
         let read = fs::read(file);
@@ -159,10 +155,6 @@ impl TokenKey {
     }
 
     /// A token for jobs of a tenant, whose names match `jobs`, for a time from now.
-    ///
-    /// # Errors
-    ///
-    /// When the library cannot make it, which is a mistake here.
     pub fn sign(&self, tenant: &str, jobs: &str, time: Duration) -> JwtResult<String> {
         let exp = now().saturating_add(time.as_secs());
         let claims = Claims { tenant: tenant.to_owned(), jobs: jobs.to_owned(), exp };
@@ -182,10 +174,6 @@ impl TokenKey {
 
 impl TokenKeys {
     /// The keys in these files; `None` if there are no files.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`TokenKey::read`].
     pub fn read(files: &[PathBuf]) -> Result<Option<Self>, KeyError> {
         let keys: Vec<_> =
             files.iter().map(|file| TokenKey::read(file)).collect::<Result<_, _>>()?;
@@ -208,10 +196,6 @@ impl TokenKeys {
     }
 
     /// The tenant whose token it is, if it is one for this job, now.
-    ///
-    /// # Errors
-    ///
-    /// [`TokenError`].
     pub fn verify(&self, token: &str, job: &str) -> Result<String, TokenError> {
         let token = token.trim();
         if token.is_empty() {

@@ -85,11 +85,6 @@ pub struct Bench {
 
 impl Bench {
     /// Measures, writes the results, and judges them.
-    ///
-    /// # Errors
-    ///
-    /// A failed step, a failed process with its last lines, wrong elements, or goals that are
-    /// missed.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;

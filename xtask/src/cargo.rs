@@ -12,10 +12,6 @@ use std::{
 use switchml_rack::forget_package;
 
 /// A cargo command in the workspace's root, with the target folder that contains this program.
-///
-/// # Errors
-///
-/// If this program is not in `<target folder>/<profile>/`, where `cargo xtask` puts it.
 pub fn command(subcommand: &str) -> Result<Command> {
     Ok(command_in(subcommand, &target_folder()?))
 }
@@ -34,10 +30,6 @@ fn program() -> OsString {
 }
 
 /// The output of `cargo metadata` about the workspace's own crates.
-///
-/// # Errors
-///
-/// If cargo fails, or its output has another form.
 pub fn metadata<T: DeserializeOwned>() -> Result<T> {
     let output = Command::new(program())
         .current_dir(workspace())
@@ -49,10 +41,6 @@ pub fn metadata<T: DeserializeOwned>() -> Result<T> {
 }
 
 /// Builds release binaries that run in a rack, and returns the folder where they are.
-///
-/// # Errors
-///
-/// If cargo fails; it has said why.
 pub fn build_binaries(selection: Selection) -> Result<PathBuf> {
     let mut command = command("build")?;
     command.args(["--release", "--bins", "-p", "switchml-userspace", "-p", "switchml-worker-cli"]);
@@ -80,10 +68,6 @@ pub enum Selection {
 
 /// The folder of the binaries to run: the `given` one. Without it, installs what the build needs,
 /// and builds the binaries.
-///
-/// # Errors
-///
-/// The errors of [`setup::run`] and [`build_binaries`].
 pub fn binaries_folder(given: Option<&Path>, selection: Selection) -> Result<PathBuf> {
     match given {
         Some(folder) => Ok(folder.to_owned()),
@@ -95,10 +79,6 @@ pub fn binaries_folder(given: Option<&Path>, selection: Selection) -> Result<Pat
 }
 
 /// The folder into which cargo writes release binaries.
-///
-/// # Errors
-///
-/// The errors of [`command`].
 pub fn release_folder() -> Result<PathBuf> {
     Ok(target_folder()?.join("release"))
 }
@@ -109,10 +89,6 @@ pub fn workspace() -> &'static Path {
 }
 
 /// Cargo's target folder, which contains this program.
-///
-/// # Errors
-///
-/// The errors of [`command`].
 pub fn target_folder() -> Result<PathBuf> {
     let executable = env::current_exe().context("cannot find out where this program lies")?;
     executable.ancestors().nth(2).map(Path::to_owned).with_context(|| {

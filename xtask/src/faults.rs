@@ -85,10 +85,6 @@ fn conditions() -> Vec<Condition> {
 
 impl Faults {
     /// Measures, and writes the results.
-    ///
-    /// # Errors
-    ///
-    /// A failed step, a failed process with its last lines, or wrong elements.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "a rack of network namespaces needs root; run this as root");
         let options = RackOptions { workers: self.workers, wires: true, ..RackOptions::default() };

@@ -51,10 +51,6 @@ pub struct Fuzz {
 
 impl Fuzz {
     /// Builds the targets and runs them.
-    ///
-    /// # Errors
-    ///
-    /// If they do not build, or one finds something.
     pub fn run(&self) -> Result<()> {
         setup::run()?;
         let folder = build()?;

@@ -23,10 +23,6 @@ pub struct Generate {
 
 impl Generate {
     /// Writes the files, or checks them.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be written, or is out of date.
     pub fn run(&self) -> Result<()> {
         if self.check {
             return check();
@@ -46,10 +42,6 @@ fn files() -> [(&'static str, String); 2] {
 }
 
 /// Checks that the files have the protocol's numbers.
-///
-/// # Errors
-///
-/// If a file differs, or cannot be read.
 pub fn check() -> Result<()> {
     for (path, text) in files() {
         let committed = fs::read_to_string(cargo::workspace().join(path))

@@ -107,10 +107,6 @@ impl Matrix {
     }
 
     /// Boots the kernels one after the other, and prints a table of what works.
-    ///
-    /// # Errors
-    ///
-    /// The first step that failed; or all failures, once everything was tried.
     pub fn run(&self) -> Result<()> {
         ensure!(
             ARCH == "x86_64",

@@ -32,11 +32,6 @@ pub enum P4 {
 
 impl P4 {
     /// Does it.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be written, is out of date, or does not compile; if a tool is missing for
-    /// what is to be built or tested; if a test fails; or if a switch does not take the program.
     pub fn run(&self) -> Result<()> {
         match self {
             Self::Check => check(),

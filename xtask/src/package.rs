@@ -69,10 +69,6 @@ enum Part {
 
 impl Package {
     /// Makes the parts in `<target folder>/package`.
-    ///
-    /// # Errors
-    ///
-    /// What is missing, or which step failed; the step's own messages are above.
     pub fn run(&self) -> Result<()> {
         if self.reproduce {
             return reproduce::run(&self.parts);

@@ -22,10 +22,6 @@ const SIZE: (u32, u32) = (720, 420);
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The SVG of what `paint` draws.
-///
-/// # Errors
-///
-/// If the library fails.
 pub fn draw(paint: impl FnOnce(&Area) -> Result<(), Box<dyn std::error::Error>>) -> Result<String> {
     let mut svg = String::new();
     let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();

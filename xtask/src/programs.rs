@@ -46,10 +46,6 @@ struct Target {
 
 impl Program {
     /// Builds the test programs that some arguments of `cargo test` choose, without running them.
-    ///
-    /// # Errors
-    ///
-    /// If cargo fails; it has said why.
     pub fn build(arguments: &[&str]) -> Result<Vec<Self>> {
         let mut command = cargo::command("test")?;
         command.args(["--release", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -114,10 +110,6 @@ fn name_of(id: &str) -> Option<&str> {
 }
 
 /// The package and the target of each integration test program in the workspace.
-///
-/// # Errors
-///
-/// If cargo does not list them.
 #[cfg(test)]
 pub fn of_workspace() -> Result<Vec<(String, String)>> {
     #[derive(Deserialize)]

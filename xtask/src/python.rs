@@ -87,10 +87,6 @@ fn is_complete(file: &Path, wanted: &str) -> bool {
 }
 
 /// The packages that [`with_torch`] and [`with_older_torch`] would install.
-///
-/// # Errors
-///
-/// If there is no target folder.
 pub fn missing() -> Result<Vec<String>> {
     let mut missing = Vec::new();
     if !is_complete(&environment()?.1, &requirements().join("\n")) {
@@ -105,10 +101,6 @@ pub fn missing() -> Result<Vec<String>> {
 }
 
 /// The interpreter of an environment with torch, which is made from PyPI if it is missing.
-///
-/// # Errors
-///
-/// The first step that failed.
 pub fn with_torch() -> Result<PathBuf> {
     let about = format!("torch {TORCH}: a minute or two, 5.4 GB");
     with(&environment()?.0, &requirements().join("\n"), &about)
@@ -116,10 +108,6 @@ pub fn with_torch() -> Result<PathBuf> {
 
 /// The folder with the programs of an environment with some tools, which is made from PyPI if it is
 /// missing.
-///
-/// # Errors
-///
-/// The first step that failed.
 pub fn with_tools(name: &str, tools: &[&str]) -> Result<PathBuf> {
     let folder = cargo::target_folder()?.join("python").join(name);
     with(&folder, &tools.join("\n"), &tools.join(", "))?;
@@ -127,10 +115,6 @@ pub fn with_tools(name: &str, tools: &[&str]) -> Result<PathBuf> {
 }
 
 /// The folder with kubernetes-validate, which has the schemas of Kubernetes' API.
-///
-/// # Errors
-///
-/// The errors of [`with_tools`].
 pub fn kubernetes() -> Result<PathBuf> {
     with_tools("kubernetes", &["kubernetes-validate==1.37.0"])
 }
@@ -168,10 +152,6 @@ fn install(python: &Path, complete: &Path, wanted: &str) -> Result<PathBuf> {
 
 /// The interpreter of [`with_torch`], with the package in its present state, installed as a user
 /// would.
-///
-/// # Errors
-///
-/// The first step that failed.
 pub fn with_package() -> Result<PathBuf> {
     let python = with_torch()?;
     let tools = python.parent().context("no folder of tools")?;
@@ -192,10 +172,6 @@ pub fn with_package() -> Result<PathBuf> {
 /// The interpreter of an environment with an older torch. It uses all other packages, this
 /// project's included, from the newest torch's environment: this takes a quarter of the disk and
 /// time.
-///
-/// # Errors
-///
-/// The first step that failed, for example if there is no such torch for this Python.
 pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
     let (folder, complete) = folder_of(older)?;
     let (python, wanted) = (folder.join("bin/python"), older.packages.join("\n"));
@@ -238,10 +214,6 @@ fn ask(python: &Path, code: &str) -> Result<String> {
 }
 
 /// Whether there are wheels of [`OLDEST`] for this Python.
-///
-/// # Errors
-///
-/// If the interpreter cannot be started.
 pub fn has_oldest(python: &Path) -> Result<bool> {
     let mut asked = Command::new(python);
     asked.args(["-c", "import sys; sys.exit(sys.version_info >= (3, 13))"]);
@@ -250,10 +222,6 @@ pub fn has_oldest(python: &Path) -> Result<bool> {
 }
 
 /// Installs the compiler for the oldest torch, if it is missing.
-///
-/// # Errors
-///
-/// If it cannot be installed.
 pub fn compiler(python: &Path) -> Result<()> {
     let code = "import sysconfig; print(sysconfig.get_path('include'), end='/Python.h')";
     let header = ask(python, code)?;

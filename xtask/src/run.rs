@@ -214,10 +214,6 @@ enum DataPlane {
 
 impl Run {
     /// Sets up, builds and runs.
-    ///
-    /// # Errors
-    ///
-    /// A failed step, a failed process with its last lines, or wrong elements.
     pub fn run(&self) -> Result<()> {
         let mode = match self.data_plane {
             DataPlane::Bmv2 => Mode::Bmv2,

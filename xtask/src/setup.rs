@@ -19,10 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Installs what is missing to build the workspace and run racks. Silent if nothing is missing.
-///
-/// # Errors
-///
-/// The first step that failed, and what to do by hand.
 pub fn run() -> Result<()> {
     packages::ensure(&packages::NEEDED, "the build or the rack needs")?;
     let compiler = Compiler::find()?;
@@ -32,29 +28,17 @@ pub fn run() -> Result<()> {
 
 /// Installs a browser and downloads Prometheus, for tests that watch a daemon. Returns the folder
 /// of Prometheus in `target`.
-///
-/// # Errors
-///
-/// If Debian's packages cannot be downloaded.
 pub fn watchers(target: &Path) -> Result<PathBuf> {
     packages::ensure(&[packages::BROWSER], "the test of the status page needs")?;
     prometheus::fetch(target)
 }
 
 /// Installs both MPIs for benchmarks and tests, their compilers, and Python's bindings.
-///
-/// # Errors
-///
-/// If Debian's packages cannot be downloaded.
 pub fn mpi() -> Result<()> {
     packages::ensure(&packages::MPI, "programs of MPI need")
 }
 
 /// The parts that [`run`] would install.
-///
-/// # Errors
-///
-/// The errors of [`Compiler::find`].
 pub fn missing() -> Result<Vec<String>> {
     let compiler = Compiler::find()?;
     let packages = packages::missing(&packages::NEEDED);

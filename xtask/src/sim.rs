@@ -18,10 +18,6 @@ pub struct Sim {
 
 impl Sim {
     /// Sets up, builds the simulator and runs it.
-    ///
-    /// # Errors
-    ///
-    /// If it does not build, or if a seed fails; it has said which.
     pub fn run(&self) -> Result<()> {
         setup::run()?;
         let mut simulator = cargo::command("run")?;

@@ -72,10 +72,6 @@ impl Test {
     /// All builds are release builds: the end-to-end tests need the release binaries anyway, so
     /// dependencies are compiled only once, and the property and simulation tests run many times
     /// faster.
-    ///
-    /// # Errors
-    ///
-    /// If a test failed, if tests could not be built, or if one could not run where all must.
     pub fn run(&self) -> Result<()> {
         let level = if self.all { Level::All } else { Level::Usual };
         let mut clock = Clock::start();

@@ -24,10 +24,6 @@ struct Target {
 }
 
 /// Builds the program and checks the workspace.
-///
-/// # Errors
-///
-/// If cargo fails, or if there are findings, which are printed.
 pub fn run() -> Result<()> {
     let Metadata { packages, workspace_root } = cargo::metadata()?;
     let targets = packages.iter().flat_map(|package| &package.targets);

@@ -93,10 +93,6 @@ struct Outcome {
 
 impl Train {
     /// Trains, writes the results, and judges them.
-    ///
-    /// # Errors
-    ///
-    /// A failed step, a failed script with its last lines, or missed goals.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;

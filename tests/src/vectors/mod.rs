@@ -238,10 +238,6 @@ pub enum Layer {
 }
 
 /// A data plane under test.
-///
-/// # Errors
-///
-/// Every method returns the subject's problem, in one line. The vector ends then.
 pub trait Subject {
     /// What the subject offers: vectors that need more are not played.
     fn offer(&self) -> Offer;

@@ -34,10 +34,6 @@ type Lines<'a> = Peekable<Iter<'a, Line<'a>>>;
 
 impl Vector {
     /// Reads a vector.
-    ///
-    /// # Errors
-    ///
-    /// Which line cannot be read, and why.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
         let lines: Vec<_> = (1..)
             .zip(text.lines())

@@ -46,10 +46,6 @@ pub fn play_all(vectors: &[Vector], subject: &mut impl Subject) -> Played {
 }
 
 /// Plays a vector.
-///
-/// # Errors
-///
-/// The first difference: vector, step and field.
 pub fn play(vector: &Vector, subject: &mut impl Subject) -> Result<(), String> {
     let begin = subject.reset().and_then(|()| subject.counters());
     let mut before = begin.map_err(|error| format!("{}: {error}", vector.name))?;

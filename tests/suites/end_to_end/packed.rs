@@ -36,9 +36,6 @@ fn bound(ranks: usize) -> f64 {
 
 /// Makes a sum in 16 and an average in 8 bits. The bits of the sum are checked, and the error of
 /// the average. Returns a hash of both results' bits, which must be the same on all ranks.
-///
-/// # Errors
-/// The errors of the calls.
 pub fn add_up(communicator: &Communicator, elements: usize, salt: u64) -> Result<i32, Error> {
     let (rank, ranks) = (communicator.rank() as usize, communicator.world_size() as usize);
     let own: Vec<f32> = (0..elements).map(|i| value(rank, i, salt)).collect();

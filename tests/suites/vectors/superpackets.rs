@@ -25,10 +25,6 @@ pub fn can_play(vector: &Vector) -> bool {
 }
 
 /// Plays a vector. Returns how many superpackets of several packets there were.
-///
-/// # Errors
-///
-/// The first difference: vector, step and field.
 pub fn play(vector: &Vector, subject: &mut InKernel) -> Result<usize, String> {
     subject.reset()?;
     let mut superpackets = 0;

@@ -18,10 +18,6 @@ use crate::{one_line, parse_from};
 
 /// Parses arguments as [`parse_from`] does. If the program's or its command's `--config` names a
 /// file, the options in the file count as given, too; those on the command line take precedence.
-///
-/// # Errors
-///
-/// The mistake in the arguments, or in the file.
 pub fn parse_with_file<C: Parser>(
     arguments: impl IntoIterator<Item: Into<OsString> + Clone>,
 ) -> Result<(C, ArgMatches), clap::Error> {

@@ -23,10 +23,6 @@ pub fn parse<C: Parser>() -> C {
 }
 
 /// The parsed arguments, the first of which is the program's name, and where clap took each from.
-///
-/// # Errors
-///
-/// The mistake that clap finds in the arguments.
 pub fn parse_from<C: Parser>(
     arguments: impl IntoIterator<Item: Into<std::ffi::OsString> + Clone>,
 ) -> Result<(C, ArgMatches), clap::Error> {

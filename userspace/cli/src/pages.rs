@@ -24,10 +24,6 @@ pub type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// Writes `<program>.<section>` and, for each command, `<program>-<command>.<section>` into the
 /// folder, `<program>.toml.5` if there is such a page, and the completions for bash, zsh and fish.
-///
-/// # Errors
-///
-/// When the system refuses to write.
 pub fn write<C: CommandFactory>(folder: &Path, manual: &Manual) -> io::Result<()> {
     let mut command = C::command().disable_help_subcommand(true);
     command.build();

@@ -190,10 +190,6 @@ impl<S> ControlPlane<S> {
     }
 
     /// Whether the data plane has received a HELLO of this rank, in its job's first shard.
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError`].
     pub fn has_said_hello(
         &self,
         io: &impl Io<Stream = S>,

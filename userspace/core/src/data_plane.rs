@@ -27,27 +27,15 @@ pub trait ServesJobs {
     /// Allocates whatever these numbers lack. That may take the kernel a while; nothing else waits
     /// for it. Several threads may do so at once, even for the same numbers, or for numbers that no
     /// job has any more.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn prepare(&self, _numbers: &[u16]) -> Result<(), Error> {
         Ok(())
     }
 
     /// Opens a job: its ranks may say HELLO. The job's number is not in use.
-    ///
-    /// # Errors
-    ///
-    /// When the data plane does not serve the job's address, or the kernel refuses.
     fn open(&self, job: &JobSpec) -> Result<(), Error>;
 
     /// A rank is below this combiner, in an open job that has a [parent](JobSpec::parent): its
     /// HELLO carries this secret. Nothing if that is known.
-    ///
-    /// # Errors
-    ///
-    /// When the data plane is no combiner, or the kernel refuses.
     fn admit(&self, job: u16, _rank: u16, _secret: u32) -> Result<(), Error> {
         Err(Error::Refused {
             what: format!("open job {job} below a combiner"),
@@ -58,26 +46,14 @@ pub trait ServesJobs {
     /// All ranks of an open job (at a combiner, all ranks below it) have said HELLO, and are about
     /// to contribute. They get RESULTs to all in these ways. Called again when that changes while
     /// the job runs, and at a restarted combiner as ranks come back.
-    ///
-    /// # Errors
-    ///
-    /// When the copies are more than the data plane makes, or the kernel refuses.
     fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error>;
 
     /// From now on, contributions to an open job are answered with REJECT. Does nothing if the job
     /// is not open.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn abort(&self, job: u16) -> Result<(), Error>;
 
     /// Ends a job and deletes its saved state; its number and slots may be used again. Does nothing
     /// if the job is not open.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn close(&self, job: u16) -> Result<(), Error>;
 
     /// Name and speed, in bits per second, of the link of an interface that it takes frames from;
@@ -87,26 +63,14 @@ pub trait ServesJobs {
     }
 
     /// The place from which the rank of an open job said HELLO, if it did.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error>;
 
     /// Keeps a job for the next daemon, atomically; it replaces the job kept under this number.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn save(&self, _job: &jobs::Job) -> Result<(), Error> {
         Ok(())
     }
 
     /// Keeps for the next daemon which epochs are used, before the last of them is.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn keep_epochs(&self, _epochs: &jobs::Epochs) -> Result<(), Error> {
         Ok(())
     }
@@ -130,37 +94,21 @@ pub trait DataPlane: ServesJobs + Send + Sync {
     }
 
     /// Packets by outcome, in the order of [`Outcome::ALL`].
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
 
     /// How long rounds took from their first contribution to their last, for a sample: the rounds
     /// of each shard's first slot. `None` if this data plane measures no times.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn times(&self) -> Result<Option<Times>, Error> {
         Ok(None)
     }
 
     /// The progress of an open job's shard, if this data plane shows it. Reads some 20 slots.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn progress(&self, _shard: u16) -> Result<Option<Progress>, Error> {
         Ok(None)
     }
 
     /// The state that an earlier daemon saved, if there was one. Closes all other jobs that it
     /// left.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
     fn saved(&self) -> Result<Option<Saved>, Error> {
         Ok(None)
     }

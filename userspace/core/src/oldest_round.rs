@@ -67,10 +67,6 @@ fn lacking(job: &JobEntry, seen: &Words) -> Ranks {
 /// Chunks start and complete in order, so two binary searches are enough: for the newest chunk,
 /// then for the oldest unfinished one. If packets overtook each other, the searches may find a
 /// later chunk, or none.
-///
-/// # Errors
-///
-/// The errors of `look`.
 pub fn progress<E>(
     slots: u32,
     mut look: impl FnMut(u32) -> Result<Option<Newest>, E>,

@@ -326,10 +326,6 @@ impl Proxy {
     }
 
     /// A rank gets no results by multicast.
-    ///
-    /// # Errors
-    ///
-    /// [`Refused::NoMember`].
     pub fn report_no_multicast(&mut self, id: MemberId) -> Result<Vec<Effect>, Refused> {
         let member = self.member_mut(id).ok_or(Refused::NoMember(id.rank))?;
         member.avoid_group();
@@ -351,10 +347,6 @@ impl Proxy {
     }
 
     /// The first shard of a rank's job, if the rank's secret is right.
-    ///
-    /// # Errors
-    ///
-    /// [`Refused::NoMember`].
     pub fn shard_of(&self, id: MemberId) -> Result<u16, Refused> {
         self.member(id).map(|_| id.job as u16).ok_or(Refused::NoMember(id.rank))
     }

@@ -21,10 +21,6 @@ pub struct OtherVersion {
 
 /// Checks the version of a rank that joins from `peer`, and of the combiner that forwarded the
 /// request. Each combiner has checked the one before it.
-///
-/// # Errors
-///
-/// [`OtherVersion`].
 pub fn check(request: &control::JoinRequest, peer: IpAddr) -> Result<(), OtherVersion> {
     let refuse = |who, theirs| {
         let theirs = match theirs {

@@ -130,10 +130,6 @@ enum NetdevAttribute {
 impl NlAttrType for NetdevAttribute {}
 
 /// All interfaces of the namespace.
-///
-/// # Errors
-///
-/// When netlink cannot be used.
 pub fn list() -> Result<Vec<Interface>, NetlinkError> {
     let request = IfinfomsgBuilder::default().ifi_family(RtAddrFamily::Unspecified);
     let mut interfaces = Vec::new();
@@ -185,10 +181,6 @@ pub struct Address {
 }
 
 /// All addresses of the namespace's interfaces.
-///
-/// # Errors
-///
-/// When netlink cannot be used.
 pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     let request = IfaddrmsgBuilder::default()
         .ifa_family(RtAddrFamily::Unspecified)
@@ -217,10 +209,6 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
 }
 
 /// The XDP features of the interface's driver. `None` for kernels that do not tell (before 6.3).
-///
-/// # Errors
-///
-/// When netlink cannot be used.
 pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
     let device = [netlink::attribute(NetdevAttribute::Ifindex, index)?];
     let answers = netlink::generic("netdev", NetdevCommand::DevGet, device)?;

@@ -68,10 +68,6 @@ enum Bit {
 impl NlAttrType for Bit {}
 
 /// Names of the interface's features that hide tags and are on.
-///
-/// # Errors
-///
-/// The errors of [`active`].
 pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
     active(index).map(|active| hiding(&active))
 }
@@ -82,10 +78,6 @@ fn hiding(active: &[String]) -> Vec<&'static str> {
 }
 
 /// Names of the interface's features that are on, as the kernel calls them.
-///
-/// # Errors
-///
-/// When netlink cannot be used, or the kernel does not tell (before 5.7).
 pub fn active(index: u32) -> Result<Vec<String>, NetlinkError> {
     let mut found = Vec::new();
     for reply in ask(Command::FeaturesGet, [header(index)?])? {
@@ -102,10 +94,6 @@ pub fn active(index: u32) -> Result<Vec<String>, NetlinkError> {
 }
 
 /// Turns a feature of the interface on or off. Devices may silently refuse.
-///
-/// # Errors
-///
-/// The errors of [`active`].
 pub fn set(index: u32, feature: &str, on: bool) -> Result<(), NetlinkError> {
     let name = attribute(Bit::Name, feature.to_owned())?;
     let bit = attribute(Bits::Bit, Buffer::new())?.nest(&name).map_err(failed)?;

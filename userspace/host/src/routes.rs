@@ -28,10 +28,6 @@ impl Route {
 }
 
 /// The route to an address; an error if there is none.
-///
-/// # Errors
-///
-/// When netlink cannot be used, or the kernel has no route.
 pub fn to(address: impl Into<IpAddr>) -> Result<Route, NetlinkError> {
     let (family, bytes) = match address.into() {
         IpAddr::V4(address) => (RtAddrFamily::Inet, address.octets().to_vec()),

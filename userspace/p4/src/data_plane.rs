@@ -72,10 +72,6 @@ struct State {
 impl P4DataPlane {
     /// Serves a switch that was cleared; `learned` are the HELLOs that it reports, until the data
     /// plane is dropped.
-    ///
-    /// # Errors
-    ///
-    /// When the switch refuses, or no thread can be started.
     pub fn start(
         switch: Box<dyn Switch>,
         role: Role,

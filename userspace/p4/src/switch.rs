@@ -27,31 +27,15 @@ pub trait Switch: Send + Sync {
     fn pipeline(&self, port: u16) -> u16;
 
     /// Inserts an entry into its table, which has none with the same key and priority.
-    ///
-    /// # Errors
-    ///
-    /// When the switch refuses, or cannot be reached.
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError>;
 
     /// Changes the action or data of the entry with this key and priority.
-    ///
-    /// # Errors
-    ///
-    /// When the switch refuses, or cannot be reached.
     fn modify(&self, entry: &Entry) -> Result<(), SwitchError>;
 
     /// Removes the entry with this key and priority.
-    ///
-    /// # Errors
-    ///
-    /// When the switch refuses, or cannot be reached.
     fn delete(&self, entry: &Entry) -> Result<(), SwitchError>;
 
     /// Writes a value to entries of a register.
-    ///
-    /// # Errors
-    ///
-    /// When the switch refuses, or cannot be reached.
     fn write_register(
         &self,
         name: &str,
@@ -60,17 +44,9 @@ pub trait Switch: Send + Sync {
     ) -> Result<(), SwitchError>;
 
     /// Sets the ports of a multicast group. Without ports the group is removed.
-    ///
-    /// # Errors
-    ///
-    /// When the switch refuses, or cannot be reached.
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError>;
 
     /// Packets by outcome, in the order of [`Outcome::ALL`].
-    ///
-    /// # Errors
-    ///
-    /// When the switch refuses, or cannot be reached.
     fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError>;
 }
 

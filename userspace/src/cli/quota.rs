@@ -50,10 +50,6 @@ pub fn parse(given: &str) -> Result<TenantQuota, String> {
 }
 
 /// All quotas that were given.
-///
-/// # Errors
-///
-/// If a tenant's quota is given twice.
 pub fn all(given: &[TenantQuota]) -> Result<Quotas, String> {
     let (mut of_all, mut named) = (None, BTreeMap::new());
     for TenantQuota { tenant, quota } in given {

@@ -122,10 +122,6 @@ impl Parent {
 
     /// Checks that the parent answers, and can be the parent of this daemon, which listens at
     /// `here`. The result has the address that answered.
-    ///
-    /// # Errors
-    ///
-    /// [`ParentError`].
     pub async fn check(self, here: SocketAddr) -> Result<Self, ParentError> {
         let parent = self.to_string();
         let unreachable = |why| ParentError::Unreachable { parent: parent.clone(), why };

@@ -8,10 +8,6 @@ use super::{check_exposure, guard, parent_tls};
 use crate::cli::{DataPlaneKind, Options, SecurityOptions};
 
 /// Says that a daemon would take these options, and warns as it would.
-///
-/// # Errors
-///
-/// Why it would not.
 pub fn check(options: &Options) -> anyhow::Result<()> {
     let security = &options.security;
     if makes_files(security) {

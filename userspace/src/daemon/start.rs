@@ -26,10 +26,6 @@ const HALT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Starts the data plane in a separate thread: a signal to a thread that loads a program makes the
 /// verifier give up and the loader try again with a log, which takes many seconds. `None` if `stop`
 /// was ready first; then nothing of the data plane is left.
-///
-/// # Errors
-///
-/// When it cannot start.
 pub async fn start_unless(
     stop: impl Future<Output = ()>,
     options: Arc<Options>,

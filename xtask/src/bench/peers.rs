@@ -29,10 +29,6 @@ pub struct Programs {
 
 impl Programs {
     /// Builds and installs what is missing.
-    ///
-    /// # Errors
-    ///
-    /// The first step that failed.
     pub fn ensure() -> Result<Self> {
         let folder = cargo::target_folder()?.join("peers");
         fs::create_dir_all(&folder)

@@ -63,10 +63,6 @@ impl Site {
     }
 
     /// Ends all methods normally.
-    ///
-    /// # Errors
-    ///
-    /// A process that does not end, or fails, with its last lines.
     pub fn stop(self) -> Result<()> {
         let Self { teams, serving, grounds } = self;
         teams.into_iter().try_for_each(|(_, team)| team.stop())?;

@@ -17,10 +17,6 @@ pub struct Clock {
 
 impl Clock {
     /// Starts the clock.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
     pub fn start() -> Result<Self> {
         let kind = BPF_STATS_RUN_TIME;
         // SAFETY: the kernel reads as many bytes as it is told, which live until it returns.
@@ -35,10 +31,6 @@ impl Clock {
 }
 
 /// Total run time in seconds of the BPF programs that a process holds.
-///
-/// # Errors
-///
-/// What the process holds cannot be read.
 pub fn seconds(process: u32) -> Result<f64> {
     let folder = format!("/proc/{process}/fdinfo");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))?;

@@ -126,10 +126,6 @@ impl Team {
     }
 
     /// Measures; this project's ranks send elements of `bits` bits.
-    ///
-    /// # Errors
-    ///
-    /// A process that ends or does not answer, with its last lines; wrong elements.
     pub fn measure(&mut self, work: &Work, bits: u32) -> Result<Sample> {
         self.number += 1;
         let &Work { size, iters, task } = work;
@@ -150,10 +146,6 @@ impl Team {
     }
 
     /// Waits until all ranks are up, by a small call, and sleep.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Self::measure`].
     pub fn wait(&mut self) -> Result<()> {
         let work = Work { size: 4096, iters: 1, task: Task::Sum };
         self.measure(&work, 32).map(drop)
@@ -161,10 +153,6 @@ impl Team {
 
     /// Ends the ranks normally, and waits for them: some spin until the other ranks of their method
     /// have ended.
-    ///
-    /// # Errors
-    ///
-    /// A process that does not end, or fails, with its last lines.
     pub fn stop(self) -> Result<()> {
         let Self { mut processes, commands, .. } = self;
         drop(commands);

@@ -69,10 +69,6 @@ impl Kernel {
 }
 
 /// The newest kernels of these versions.
-///
-/// # Errors
-///
-/// If Debian has no such kernel, or it cannot be downloaded.
 pub fn find(folder: &Path, selected: &[&str]) -> Result<Vec<Kernel>> {
     let apt = Apt::new(&folder.join("apt"), &SUITES)?;
     let names = apt.names("^linux-(image|binary|modules)-[0-9].*-amd64$")?;

@@ -31,10 +31,6 @@ const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "setpriv", "ls", "mkdir"];
 const BINARIES: [&str; 3] = ["switchml-aggregator", "switchml-worker", "switchml-impairment"];
 
 /// Makes the file system, in the kernel's folder, with these test programs.
-///
-/// # Errors
-///
-/// The first step that failed.
 pub fn make(kernel: &Kernel, tests: &[(&Tests, PathBuf)]) -> Result<PathBuf> {
     let root = Root(kernel.folder().join("initramfs"));
     if root.0.exists() {

@@ -54,10 +54,6 @@ const LIMIT: Duration = Duration::from_secs(180);
 impl Nic {
     /// Boots a machine with two of these NICs, starts the daemon on them, and adds up from 8 bytes
     /// to 1 MiB. Returns the entry for the table.
-    ///
-    /// # Errors
-    ///
-    /// What did not work, with the last lines of the program that reports it.
     pub fn try_out(&self, hook: Hook, machine: &Machine, binaries: &Binaries) -> Result<String> {
         if hook == NATIVE && !machine.kernel.is_at_least(self.native_since) {
             let [major, minor] = self.native_since;

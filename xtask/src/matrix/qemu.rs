@@ -21,10 +21,6 @@ pub struct Qemu(PathBuf);
 
 impl Qemu {
     /// Downloads QEMU into a folder below `folder`, unless it is already there.
-    ///
-    /// # Errors
-    ///
-    /// If Debian's packages cannot be downloaded.
     pub fn fetch(folder: &Path) -> Result<Self> {
         let qemu = Self(folder.join("qemu"));
         if qemu.0.is_dir() {
@@ -57,10 +53,6 @@ pub struct Machine<'a> {
 impl Machine<'_> {
     /// The command line that boots the machine with the console on standard output; `options` are
     /// added to the kernel's.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel has no image.
     pub fn command_line(&self, options: &str) -> Result<Vec<OsString>> {
         let usr = self.qemu.0.join("usr");
         let mut line: Vec<OsString> = vec![usr.join("lib64/ld-linux-x86-64.so.2").into()];

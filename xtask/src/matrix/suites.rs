@@ -63,10 +63,6 @@ impl Outcome {
 }
 
 /// Boots the kernel, shows the results of its tests, and waits until its machine ends.
-///
-/// # Errors
-///
-/// If QEMU cannot be started.
 pub fn run(machine: &Machine) -> Result<Outcome> {
     let mut console = File::create(machine.kernel.console())?;
     let mut machine = Command::new("timeout")

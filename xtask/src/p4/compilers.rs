@@ -52,10 +52,6 @@ impl Program {
     }
 
     /// Compiles the program into `folder`, if its tools are on the PATH.
-    ///
-    /// # Errors
-    ///
-    /// If it does not compile; the compiler has said why.
     pub fn compile(self, folder: &Path) -> Result<Compiled> {
         let missing: Vec<_> =
             self.tools().iter().copied().filter(|tool| find(tool).is_none()).collect();

@@ -21,10 +21,6 @@ const CONTAINERS: [(&str, u32, usize); 6] = [
 ];
 
 /// The report as tables in Markdown: for each stage, and for packet header vectors.
-///
-/// # Errors
-///
-/// If the compiler's logs in `logs` cannot be read, or have another form.
 pub fn text(logs: &Path) -> Result<String> {
     Ok(stages(&read(&logs.join("resources.json"))?)?
         + "\n"

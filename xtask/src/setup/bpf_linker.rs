@@ -19,10 +19,6 @@ pub fn is_there(compiler: &Compiler) -> bool {
 
 /// Installs bpf-linker into cargo's folder unless the one in `PATH` has the right version and the
 /// compiler's LLVM.
-///
-/// # Errors
-///
-/// If building it fails, or if the result is not the one that `PATH` leads to.
 pub fn ensure(compiler: &Compiler) -> Result<()> {
     let libraries = compiler.sysroot.join("lib");
     let llvm = llvm_library(&libraries)?;

@@ -19,10 +19,6 @@ pub struct Compiler {
 
 impl Compiler {
     /// Asks `rustc`.
-    ///
-    /// # Errors
-    ///
-    /// If it does not start, or its output has another form.
     pub fn find() -> Result<Self> {
         let version = output(Command::new("rustc").arg("-vV"))?;
         let field = |name: &str| {

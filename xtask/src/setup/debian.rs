@@ -19,10 +19,6 @@ const SUITES: [&str; 3] = ["trixie-backports", "testing", "unstable"];
 
 /// Downloads the `package` of an upstream release such as `1.95.0` into the folder `work`, and
 /// returns its path. apt checks Debian's signature.
-///
-/// # Errors
-///
-/// If a package list cannot be read or none has that release.
 pub fn download(package: &str, release: &str, work: &Path) -> Result<PathBuf> {
     for suite in SUITES {
         let apt = Apt::new(work, &[suite])?;
@@ -38,10 +34,6 @@ pub struct Apt(PathBuf);
 
 impl Apt {
     /// An apt that keeps all its files in the folder `work`, and uses these suites.
-    ///
-    /// # Errors
-    ///
-    /// If a package list cannot be read.
     pub fn new(work: &Path, suites: &[&str]) -> Result<Self> {
         ensure!(Path::new(KEYRING).exists(), "no {KEYRING} to check Debian's signature with");
         for folder in ["lists/partial", "cache/archives/partial", "files"] {
@@ -57,10 +49,6 @@ impl Apt {
     }
 
     /// The names of packages that match a regular expression.
-    ///
-    /// # Errors
-    ///
-    /// If apt fails.
     pub fn names(&self, pattern: &str) -> Result<Vec<String>> {
         let found = output(self.command("apt-cache").args(["search", "--names-only", pattern]))?;
         Ok(found
@@ -71,10 +59,6 @@ impl Apt {
     }
 
     /// Downloads a package. Returns its file, which the caller must remove.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such package.
     pub fn download(&self, package: &str) -> Result<PathBuf> {
         let folder = self.0.join("files");
         for file in packages_in(&folder)? {
@@ -86,10 +70,6 @@ impl Apt {
     }
 
     /// Unpacks a package and all its dependencies into a folder, as if the system had none of them.
-    ///
-    /// # Errors
-    ///
-    /// If one of these packages does not exist.
     pub fn unpack_with_all(&self, package: &str, folder: &Path) -> Result<()> {
         let installed = self.0.join("installed");
         fs::write(&installed, "")?;

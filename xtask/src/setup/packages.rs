@@ -40,10 +40,6 @@ pub fn missing<'a>(needed: &[(&str, &'a str)]) -> Vec<&'a str> {
 
 /// Installs missing packages. `needed` has pairs of a file or program and the package that contains
 /// it; a name without a path is a program in `PATH`. `why` says who needs them.
-///
-/// # Errors
-///
-/// If installing fails or needs the superuser; the error says which command to run.
 pub fn ensure(needed: &[(&str, &str)], why: &str) -> Result<()> {
     let missing = missing(needed);
     if missing.is_empty() {

@@ -14,10 +14,6 @@ const SUITE: &str = "bookworm";
 
 /// The folder in `target` with `prometheus` and `promtool`, which are downloaded if they are
 /// missing.
-///
-/// # Errors
-///
-/// If Debian's package cannot be downloaded.
 pub fn fetch(target: &Path) -> Result<PathBuf> {
     let folder = target.join("prometheus");
     let programs = folder.join("usr/bin");

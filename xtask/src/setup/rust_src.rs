@@ -20,10 +20,6 @@ pub fn is_there(compiler: &Compiler) -> bool {
 }
 
 /// Installs the source of exactly the compiler's release, from rustup or otherwise from Debian.
-///
-/// # Errors
-///
-/// If neither has it.
 pub fn ensure(compiler: &Compiler) -> Result<()> {
     if is_there(compiler) {
         return Ok(());

@@ -52,10 +52,6 @@ impl Plan {
     }
 
     /// Prints what is about to be installed.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be found out what is missing.
     pub fn announce_installs(self) -> Result<()> {
         let mut missing = setup::missing()?;
         if self.python {

@@ -27,10 +27,6 @@ pub struct Chosen {
 
 /// The tests of a level whose names contain one of `names`. Without names: the suspects, and the
 /// tests in files that differ from the last commit.
-///
-/// # Errors
-///
-/// If a program does not list its tests, git does not say what differs, or there is no such test.
 pub fn choose(level: Level, programs: &[Program], names: &[String]) -> Result<Vec<Chosen>> {
     let suspects = SUSPECTS.lines().filter(|line| !line.starts_with('#')).map(str::to_owned);
     let changed = if names.is_empty() { changed()? } else { Vec::new() };
@@ -53,10 +49,6 @@ pub fn choose(level: Level, programs: &[Program], names: &[String]) -> Result<Ve
 
 /// Runs the chosen tests `times` times under each load. `prepare` sets a program's environment. The
 /// output has the failures of each test.
-///
-/// # Errors
-///
-/// If a program does not start.
 pub fn run(
     chosen: &[Chosen],
     times: u32,

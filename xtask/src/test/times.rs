@@ -91,10 +91,6 @@ impl Clock {
     }
 
     /// Runs and measures a part. `usual` says whether it belongs to [`Level::Usual`].
-    ///
-    /// # Errors
-    ///
-    /// The errors of the part.
     pub fn measure<T>(
         &mut self,
         name: &str,
@@ -126,10 +122,6 @@ impl Clock {
     }
 
     /// Writes the measurements of a run of all tests to `times.json` in the target folder.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be written.
     pub fn write(self) -> Result<()> {
         let path = cargo::target_folder()?.join("times.json");
         let times = Times { machine: machine()?, build: self.build, parts: self.parts };

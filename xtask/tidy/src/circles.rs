@@ -19,10 +19,6 @@ use super::{
 
 /// Checks the crates of the workspace in `folder` with these root files: libraries, programs, tests
 /// and examples.
-///
-/// # Errors
-///
-/// If a file cannot be read.
 pub fn check(folder: &Path, roots: &[PathBuf]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for root in roots {

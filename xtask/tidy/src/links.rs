@@ -12,10 +12,6 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use super::{Finding, has_extension};
 
 /// Checks the Markdown files among these.
-///
-/// # Errors
-///
-/// If one cannot be read.
 pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let mut documents = BTreeMap::new();
     for path in files.iter().filter(|path| has_extension(path, &["md"])) {

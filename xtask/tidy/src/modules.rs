@@ -48,10 +48,6 @@ pub struct Edge {
 
 impl Modules {
     /// Reads a crate, from its root file on.
-    ///
-    /// # Errors
-    ///
-    /// If a file cannot be read, or is no Rust.
     pub fn read(root: &Path) -> Result<Self> {
         let mut modules = Self::default();
         modules.add_file(Vec::new(), root, root.parent().context("a file is in a folder")?)?;

@@ -16,10 +16,6 @@ static NAMED: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"`([\w./-]+\.rs)::(\w+)`").expect("a valid expression"));
 
 /// Checks the Markdown files among these.
-///
-/// # Errors
-///
-/// If one cannot be read.
 pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for path in files.iter().filter(|path| has_extension(path, &["md"])) {

@@ -32,10 +32,6 @@ static NUMBER: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"[0-9]+\.[0-9]+").expect("a valid expression"));
 
 /// Checks the citations in these files.
-///
-/// # Errors
-///
-/// If the specification cannot be read.
 pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let text = fs::read_to_string(root.join(SPECIFICATION))
         .with_context(|| format!("cannot read {SPECIFICATION}"))?;

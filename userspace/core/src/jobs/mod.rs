@@ -244,10 +244,6 @@ impl JobTable {
     }
 
     /// The shards of a member's job, in order.
-    ///
-    /// # Errors
-    ///
-    /// [`MemberError`].
     pub fn shards(&self, id: MemberId) -> Result<&[u16], MemberError> {
         self.find(id).map(|job| job.shards.as_slice())
     }

@@ -64,11 +64,6 @@ impl Bmv2 {
     /// Takes over the `simple_switch` at a Thrift port, and clears it. Also returns a channel of
     /// the HELLOs that it reports. `register` is a register of its program, with an entry for each
     /// set or cell.
-    ///
-    /// # Errors
-    ///
-    /// When there is no `simple_switch`, it publishes no notifications on TCP, or its program is
-    /// another one.
     pub fn connect(
         address: SocketAddr,
         register: &str,

@@ -33,10 +33,6 @@ pub struct Digest {
 
 /// Subscribes to the publisher at an address, and returns the connection, from which [`read`]
 /// reads.
-///
-/// # Errors
-///
-/// When nothing answers at the address, or another protocol does.
 pub fn subscribe(address: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, GREETING_PATIENCE)?;
     stream.set_read_timeout(Some(GREETING_PATIENCE))?;
@@ -55,10 +51,6 @@ pub fn subscribe(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// Reads a message. `None` if it is not a digest.
-///
-/// # Errors
-///
-/// When the connection ends, or the bytes are no message.
 pub fn read(stream: &mut impl Read) -> io::Result<Option<Digest>> {
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;

@@ -171,10 +171,6 @@ pub struct Digest {
 
 impl Schema {
     /// Reads the JSON.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError::Unreadable`].
     pub fn parse(json: &str) -> Result<Self, SchemaError> {
         let program: Program = serde_json::from_str(json)
             .map_err(|error| SchemaError::Unreadable(error.to_string()))?;
@@ -198,37 +194,21 @@ impl Schema {
     }
 
     /// The table of that name.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError::Missing`].
     pub fn table(&self, name: &str) -> Result<&Table, SchemaError> {
         find("table", name, &self.tables, |table| &table.name)
     }
 
     /// The whole name of a counter.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError::Missing`].
     pub fn counter(&self, name: &str) -> Result<&str, SchemaError> {
         find("counter", name, &self.counters, |counter| counter).map(String::as_str)
     }
 
     /// The register of that name.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError::Missing`].
     pub fn register(&self, name: &str) -> Result<&Register, SchemaError> {
         find("register", name, &self.registers, |register| &register.name)
     }
 
     /// The number of a kind of digest.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError::Missing`].
     pub fn digest(&self, name: &str) -> Result<i32, SchemaError> {
         find("digest", name, &self.digests, |digest| &digest.name).map(|digest| digest.id)
     }
@@ -272,10 +252,6 @@ impl Table {
     }
 
     /// A table key, from the matches of its fields.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError`].
     pub fn key(&self, wanted: &[(&str, Match)]) -> Result<Vec<thrift::Match>, SchemaError> {
         for (name, _) in wanted {
             find("field", name, &self.key, |field| &field.name)?;
@@ -284,10 +260,6 @@ impl Table {
     }
 
     /// The whole name of an action, and its data by name.
-    ///
-    /// # Errors
-    ///
-    /// [`SchemaError`].
     pub fn action(
         &self,
         name: &str,

@@ -86,10 +86,6 @@ struct Node {
 
 impl Client {
     /// Connects to the Thrift port of a `simple_switch`.
-    ///
-    /// # Errors
-    ///
-    /// When nothing answers at the port.
     pub fn connect(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;

@@ -57,10 +57,6 @@ pub enum Program<'a> {
 impl Connection {
     /// Connects to the switch, and binds to the program. `names` are tables that it must have.
     /// `learn` reads HELLOs from digests, which then go to `learned`.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be reached, refuses, or lacks a table: one line.
     pub fn open(
         server: SocketAddr,
         program: Program<'_>,

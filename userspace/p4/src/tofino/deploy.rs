@@ -12,10 +12,6 @@ use super::{PROGRAM, SCHEMA, StartError};
 
 /// Sends the program that `cargo xtask p4 build` wrote to `folder` to the switch, replacing the
 /// switch's program.
-///
-/// # Errors
-///
-/// When something is missing in the folder, or the switch refuses.
 pub fn deploy(server: SocketAddr, folder: &Path) -> Result<(), StartError> {
     let names = Names::read(&folder.join(SCHEMA))?;
     let config = config(folder)?;

@@ -89,10 +89,6 @@ fn hint(why: &str) -> &'static str {
 }
 
 /// Connects to the switch, clears an earlier daemon's entries, brings the ports up, and serves.
-///
-/// # Errors
-///
-/// [`StartError`].
 pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartError> {
     let names = Names::read(&config.program.join(SCHEMA))?;
     let wanted = ports::read(&config.ports)?;

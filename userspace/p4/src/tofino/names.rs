@@ -113,10 +113,6 @@ struct Named {
 
 impl Names {
     /// Reads the names from a file that the compiler wrote.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be read, or a name is missing.
     pub fn read(path: &Path) -> Result<Self, NamesError> {
         let unreadable = |why: String| NamesError::Unreadable { path: path.to_owned(), why };
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;

@@ -117,10 +117,6 @@ impl AutoNegotiation {
 }
 
 /// The ports of a file, each once.
-///
-/// # Errors
-///
-/// When the file cannot be read, has unknown settings, or has no port.
 pub fn read(path: &Path) -> Result<Vec<Port>, PortsError> {
     let wrong = |why: String| PortsError { path: path.to_owned(), why };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
