@@ -16,15 +16,11 @@ use thrift::protocol::{
 
 /// Longest time of a call to `simple_switch`. Most take less than a millisecond.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The only context of `simple_switch`.
-const CONTEXT: i32 = 0;
+/// The only context of `simple_switch`, the first argument of calls about it.
+const CONTEXT: Value = Value::I32(0);
 /// The replication id of multicast nodes. It would tell a group's nodes apart; here each group has
 /// one.
-const REPLICATION_ID: i32 = 0;
-
-/// The services of `simple_switch`, by the names under which it multiplexes them.
-const STANDARD: &str = "standard";
-const MULTICAST: &str = "simple_pre_lag";
+const REPLICATION_ID: Value = Value::I32(0);
 
 /// Why a call had no result.
 #[derive(Debug, thiserror::Error)]
@@ -97,43 +93,21 @@ impl Client {
 
     /// The program that it runs: the JSON that p4c wrote.
     pub fn program(&mut self) -> Result<String, CallError> {
-        self.call(STANDARD, "bm_get_config", |_| Ok(()), |input| input.read_string())
+        self.ask("bm_get_config", &[], Value::text)
     }
 
     /// The socket of the notifications; empty if `simple_switch` was built without them.
     pub fn notifications(&mut self) -> Result<String, CallError> {
-        self.call(
-            STANDARD,
-            "bm_mgmt_get_info",
-            |_| Ok(()),
-            |input| {
-                let mut socket = String::new();
-                read_struct(input, |input, field| {
-                    let found = field == 3;
-                    if found {
-                        socket = input.read_string()?;
-                    }
-                    Ok(found)
-                })?;
-                Ok(socket)
-            },
-        )
+        let socket = |info: &Value| Some(info.field(3).and_then(Value::text).unwrap_or_default());
+        self.ask("bm_mgmt_get_info", &[], socket)
     }
 
     /// The switch's ports.
     pub fn ports(&mut self) -> Result<Vec<Port>, CallError> {
-        self.call(
-            STANDARD,
-            "bm_dev_mgr_show_ports",
-            |_| Ok(()),
-            |input| {
-                let list = input.read_list_begin()?;
-                let ports =
-                    (0..list.size).map(|_| read_port(input)).collect::<thrift::Result<_>>()?;
-                input.read_list_end()?;
-                Ok(ports)
-            },
-        )
+        self.ask("bm_dev_mgr_show_ports", &[], |ports| {
+            let Value::List(ports) = ports else { return None };
+            ports.iter().map(port_of).collect()
+        })
     }
 
     /// Adds an entry, and returns its handle. Of ternary entries that match, that with the lowest
@@ -146,21 +120,10 @@ impl Client {
         data: &[Vec<u8>],
         priority: i32,
     ) -> Result<i32, CallError> {
-        self.call(
-            STANDARD,
-            "bm_mt_add_entry",
-            |call| {
-                call.i32(1, CONTEXT)?;
-                call.string(2, table)?;
-                call.list(3, TType::Struct, key, |out, part| {
-                    write_struct(out, |fields| write_match(fields, part))
-                })?;
-                call.string(4, action)?;
-                call.list(5, TType::String, data, |out, value| out.write_bytes(value))?;
-                call.structure(6, |options| options.i32(1, priority))
-            },
-            |input| input.read_i32(),
-        )
+        let key = Value::List(key.iter().map(match_param).collect());
+        let options = Value::Struct(vec![(1, priority.into())]);
+        let entry = [CONTEXT, table.into(), key, action.into(), data.into(), options];
+        self.ask("bm_mt_add_entry", &entry, Value::i32)
     }
 
     /// Gives an entry another action.
@@ -171,31 +134,18 @@ impl Client {
         action: &str,
         data: &[Vec<u8>],
     ) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_mt_modify_entry", |call| {
-            call.i32(1, CONTEXT)?;
-            call.string(2, table)?;
-            call.i32(3, handle)?;
-            call.string(4, action)?;
-            call.list(5, TType::String, data, |out, value| out.write_bytes(value))
-        })
+        let entry = [CONTEXT, table.into(), handle.into(), action.into(), data.into()];
+        self.tell("bm_mt_modify_entry", &entry)
     }
 
     /// Removes an entry.
     pub fn delete_entry(&mut self, table: &str, handle: i32) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_mt_delete_entry", |call| {
-            call.i32(1, CONTEXT)?;
-            call.string(2, table)?;
-            call.i32(3, handle)
-        })
+        self.tell("bm_mt_delete_entry", &[CONTEXT, table.into(), handle.into()])
     }
 
     /// Removes all entries of a table, and gives it back the default action that the program says.
     pub fn clear_table(&mut self, table: &str) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_mt_clear_entries", |call| {
-            call.i32(1, CONTEXT)?;
-            call.string(2, table)?;
-            call.bool(3, true)
-        })
+        self.tell("bm_mt_clear_entries", &[CONTEXT, table.into(), Value::Bool(true)])
     }
 
     /// Sets a table's action for packets that match no entry.
@@ -205,20 +155,13 @@ impl Client {
         action: &str,
         data: &[Vec<u8>],
     ) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_mt_set_default_action", |call| {
-            call.i32(1, CONTEXT)?;
-            call.string(2, table)?;
-            call.string(3, action)?;
-            call.list(4, TType::String, data, |out, value| out.write_bytes(value))
-        })
+        let entry = [CONTEXT, table.into(), action.into(), data.into()];
+        self.tell("bm_mt_set_default_action", &entry)
     }
 
     /// Gives a table back the default action that the program says.
     pub fn reset_default_action(&mut self, table: &str) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_mt_reset_default_entry", |call| {
-            call.i32(1, CONTEXT)?;
-            call.string(2, table)
-        })
+        self.tell("bm_mt_reset_default_entry", &[CONTEXT, table.into()])
     }
 
     /// Writes the same value to entries of a register.
@@ -228,191 +171,99 @@ impl Client {
         entries: Range<u32>,
         value: u32,
     ) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_register_write_range", |call| {
-            call.i32(1, CONTEXT)?;
-            call.string(2, register)?;
-            call.i32(3, entries.start as i32)?;
-            call.i32(4, entries.end as i32)?;
-            call.i64(5, value.into())
-        })
+        let [start, end] = [entries.start, entries.end].map(|index| Value::I32(index as i32));
+        let value = Value::I64(value.into());
+        self.tell("bm_register_write_range", &[CONTEXT, register.into(), start, end, value])
     }
 
     /// An entry of a register.
     pub fn read_register(&mut self, register: &str, index: u32) -> Result<u32, CallError> {
-        let value = self.call(
-            STANDARD,
-            "bm_register_read",
-            |call| {
-                call.i32(1, CONTEXT)?;
-                call.string(2, register)?;
-                call.i32(3, index as i32)
-            },
-            |input| input.read_i64(),
-        )?;
-        Ok(value as u32)
+        let entry = [CONTEXT, register.into(), Value::I32(index as i32)];
+        Ok(self.ask("bm_register_read", &entry, Value::i64)? as u32)
     }
 
     /// Packets that a counter has counted.
     pub fn packets(&mut self, counter: &str, index: u32) -> Result<u64, CallError> {
-        self.call(
-            STANDARD,
-            "bm_counter_read",
-            |call| {
-                call.i32(1, CONTEXT)?;
-                call.string(2, counter)?;
-                call.i32(3, index as i32)
-            },
-            |input| {
-                let mut packets = 0;
-                read_struct(input, |input, field| {
-                    let found = field == 2;
-                    if found {
-                        packets = input.read_i64()?;
-                    }
-                    Ok(found)
-                })?;
-                Ok(packets as u64)
-            },
-        )
+        let entry = [CONTEXT, counter.into(), Value::I32(index as i32)];
+        let packets = |counted: &Value| counted.field(2)?.i64();
+        Ok(self.ask("bm_counter_read", &entry, packets)? as u64)
     }
 
     /// Sets all of a counter's entries to zero.
     pub fn clear_counter(&mut self, counter: &str) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_counter_reset_all", |call| {
-            call.i32(1, CONTEXT)?;
-            call.string(2, counter)
-        })
+        self.tell("bm_counter_reset_all", &[CONTEXT, counter.into()])
     }
 
     /// Sets the number of samples in a message of digests.
     pub fn set_digest_size(&mut self, list: i32, samples: i32) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_learning_set_buffer_size", |call| {
-            call.i32(1, CONTEXT)?;
-            call.i32(2, list)?;
-            call.i32(3, samples)
-        })
+        self.tell("bm_learning_set_buffer_size", &[CONTEXT, list.into(), samples.into()])
     }
 
     /// Acknowledges a digest; until then `simple_switch` does not report the same sample again.
     pub fn acknowledge_digest(&mut self, list: i32, buffer: i64) -> Result<(), CallError> {
-        self.perform(STANDARD, "bm_learning_ack_buffer", |call| {
-            call.i32(1, CONTEXT)?;
-            call.i32(2, list)?;
-            call.i64(3, buffer)
-        })
+        self.tell("bm_learning_ack_buffer", &[CONTEXT, list.into(), Value::I64(buffer)])
     }
 
     /// Makes a multicast group of these ports, and returns the handle of its only node.
     pub fn create_group(&mut self, group: u16, ports: &[u16]) -> Result<i32, CallError> {
+        let group = Value::I32(group.into());
         // A group's handle is its number.
-        self.call(
-            MULTICAST,
-            "bm_mc_mgrp_create",
-            |call| {
-                call.i32(1, CONTEXT)?;
-                call.i32(2, group.into())
-            },
-            |input| input.read_i32(),
-        )?;
-        let node = self.call(
-            MULTICAST,
-            "bm_mc_node_create",
-            |call| {
-                call.i32(1, CONTEXT)?;
-                call.i32(2, REPLICATION_ID)?;
-                call.string(3, &port_map(ports))?;
-                call.string(4, "")
-            },
-            |input| input.read_i32(),
-        )?;
-        self.perform(MULTICAST, "bm_mc_node_associate", |call| {
-            call.i32(1, CONTEXT)?;
-            call.i32(2, group.into())?;
-            call.i32(3, node)
-        })?;
+        self.ask("bm_mc_mgrp_create", &[CONTEXT, group.clone()], Value::i32)?;
+        let node = [CONTEXT, REPLICATION_ID, port_map(ports).as_str().into(), "".into()];
+        let node = self.ask("bm_mc_node_create", &node, Value::i32)?;
+        self.tell("bm_mc_node_associate", &[CONTEXT, group, node.into()])?;
         Ok(node)
     }
 
     /// Gives a group's node other ports.
     pub fn update_node(&mut self, node: i32, ports: &[u16]) -> Result<(), CallError> {
-        self.perform(MULTICAST, "bm_mc_node_update", |call| {
-            call.i32(1, CONTEXT)?;
-            call.i32(2, node)?;
-            call.string(3, &port_map(ports))?;
-            call.string(4, "")
-        })
+        let node = [CONTEXT, node.into(), port_map(ports).as_str().into(), "".into()];
+        self.tell("bm_mc_node_update", &node)
     }
 
     /// Removes a group and its node.
     pub fn destroy_group(&mut self, group: u16, node: i32) -> Result<(), CallError> {
-        self.destroy_node(node)?;
-        self.perform(MULTICAST, "bm_mc_mgrp_destroy", |call| {
-            call.i32(1, CONTEXT)?;
-            call.i32(2, group.into())
-        })
+        self.tell("bm_mc_node_destroy", &[CONTEXT, node.into()])?;
+        self.tell("bm_mc_mgrp_destroy", &[CONTEXT, Value::I32(group.into())])
     }
 
     /// Removes all multicast groups.
     pub fn clear_groups(&mut self) -> Result<(), CallError> {
-        let text = self.call(
-            MULTICAST,
-            "bm_mc_get_entries",
-            |call| call.i32(1, CONTEXT),
-            |input| input.read_string(),
-        )?;
+        let text = self.ask("bm_mc_get_entries", &[CONTEXT], Value::text)?;
         let found: Multicast = serde_json::from_str(&text).map_err(|error| {
             CallError::Refused(format!("its multicast groups cannot be read: {error}"))
         })?;
         // Nodes first: `simple_switch` does not expect a node without its group.
         for node in found.l1_handles {
-            self.destroy_node(node.handle)?;
+            self.tell("bm_mc_node_destroy", &[CONTEXT, node.handle.into()])?;
         }
         for group in found.mgrps {
-            self.perform(MULTICAST, "bm_mc_mgrp_destroy", |call| {
-                call.i32(1, CONTEXT)?;
-                call.i32(2, group.id)
-            })?;
+            self.tell("bm_mc_mgrp_destroy", &[CONTEXT, group.id.into()])?;
         }
         Ok(())
     }
 
-    fn destroy_node(&mut self, node: i32) -> Result<(), CallError> {
-        self.perform(MULTICAST, "bm_mc_node_destroy", |call| {
-            call.i32(1, CONTEXT)?;
-            call.i32(2, node)
-        })
-    }
-
     /// A call without a result.
-    fn perform(
-        &mut self,
-        service: &str,
-        method: &str,
-        arguments: impl FnOnce(&mut Fields<'_>) -> thrift::Result<()>,
-    ) -> Result<(), CallError> {
-        self.exchange(service, method, arguments, |_| Ok(())).map(drop)
+    fn tell(&mut self, method: &str, arguments: &[Value]) -> Result<(), CallError> {
+        self.exchange(method, arguments).map(drop)
     }
 
     /// A call with a result.
-    fn call<T>(
+    fn ask<T>(
         &mut self,
-        service: &str,
         method: &str,
-        arguments: impl FnOnce(&mut Fields<'_>) -> thrift::Result<()>,
-        result: impl FnMut(&mut dyn TInputProtocol) -> thrift::Result<T>,
+        arguments: &[Value],
+        read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, CallError> {
-        let result = self.exchange(service, method, arguments, result)?;
+        let answer = self.exchange(method, arguments)?;
+        let result = answer.field(0).and_then(read);
         result.ok_or_else(|| CallError::Refused(format!("it answered {method} without a result")))
     }
 
-    fn exchange<T>(
-        &mut self,
-        service: &str,
-        method: &str,
-        arguments: impl FnOnce(&mut Fields<'_>) -> thrift::Result<()>,
-        mut result: impl FnMut(&mut dyn TInputProtocol) -> thrift::Result<T>,
-    ) -> Result<Option<T>, CallError> {
+    /// The answer to a call: a structure that has the result as its field 0.
+    fn exchange(&mut self, method: &str, arguments: &[Value]) -> Result<Value, CallError> {
         self.calls = self.calls.wrapping_add(1);
+        let service = if method.starts_with("bm_mc_") { "simple_pre_lag" } else { "standard" };
         let mut output = TMultiplexedOutputProtocol::new(
             service,
             TBinaryOutputProtocol::new(BufWriter::new(&self.stream), true),
@@ -422,7 +273,7 @@ impl Client {
             TMessageType::Call,
             self.calls,
         ))?;
-        write_struct(&mut output, arguments)?;
+        Value::Struct((1..).zip(arguments.iter().cloned()).collect()).write(&mut output)?;
         output.write_message_end()?;
         output.flush()?;
 
@@ -434,150 +285,160 @@ impl Client {
             input.read_message_end()?;
             return Err(CallError::Connection(thrift::Error::Application(error)));
         }
-        let (mut returned, mut refused) = (None, None);
-        read_struct(input, |input, field| {
-            match field {
-                0 => returned = Some(result(input)?),
-                _ => refused = Some(read_code(input)?),
-            }
-            Ok(true)
-        })?;
+        let answer = Value::read(TType::Struct, input)?;
         input.read_message_end()?;
-        match refused {
-            Some(code) => Err(CallError::Refused(explain(method, code))),
-            None => Ok(returned),
+        match &answer {
+            Value::Struct(fields)
+                if let Some((_, exception)) = fields.iter().find(|f| f.0 != 0) =>
+            {
+                let code = exception.field(1).and_then(Value::i32).unwrap_or_default();
+                Err(CallError::Refused(explain(method, code)))
+            }
+            _ => Ok(answer),
         }
     }
 }
 
-/// Writes fields of a structure.
-struct Fields<'a>(&'a mut dyn TOutputProtocol);
+/// A value as Thrift writes it.
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Bool(bool),
+    I32(i32),
+    I64(i64),
+    /// A text, or other bytes.
+    Bytes(Vec<u8>),
+    /// Values of one type; bytes, if there are none.
+    List(Vec<Self>),
+    /// Fields with their numbers.
+    Struct(Vec<(i16, Self)>),
+    /// A value of a type that no call here needs.
+    Other,
+}
 
-impl Fields<'_> {
-    fn field(
-        &mut self,
-        number: i16,
-        kind: TType,
-        write: impl FnOnce(&mut dyn TOutputProtocol) -> thrift::Result<()>,
-    ) -> thrift::Result<()> {
-        self.0.write_field_begin(&TFieldIdentifier::new("", kind, number))?;
-        write(self.0)?;
-        self.0.write_field_end()
+impl From<i32> for Value {
+    fn from(value: i32) -> Self {
+        Self::I32(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Bytes(text.into())
+    }
+}
+
+impl From<&[Vec<u8>]> for Value {
+    fn from(values: &[Vec<u8>]) -> Self {
+        Self::List(values.iter().cloned().map(Self::Bytes).collect())
+    }
+}
+
+impl Value {
+    fn i32(&self) -> Option<i32> {
+        if let Self::I32(value) = self { Some(*value) } else { None }
     }
 
-    fn bool(&mut self, number: i16, value: bool) -> thrift::Result<()> {
-        self.field(number, TType::Bool, |out| out.write_bool(value))
+    fn i64(&self) -> Option<i64> {
+        if let Self::I64(value) = self { Some(*value) } else { None }
     }
 
-    fn i32(&mut self, number: i16, value: i32) -> thrift::Result<()> {
-        self.field(number, TType::I32, |out| out.write_i32(value))
+    fn text(&self) -> Option<String> {
+        if let Self::Bytes(bytes) = self { String::from_utf8(bytes.clone()).ok() } else { None }
     }
 
-    fn i64(&mut self, number: i16, value: i64) -> thrift::Result<()> {
-        self.field(number, TType::I64, |out| out.write_i64(value))
+    /// A field of a structure.
+    fn field(&self, number: i16) -> Option<&Self> {
+        let Self::Struct(fields) = self else { return None };
+        fields.iter().find(|(n, _)| *n == number).map(|(_, value)| value)
     }
 
-    fn string(&mut self, number: i16, value: &str) -> thrift::Result<()> {
-        self.field(number, TType::String, |out| out.write_string(value))
+    fn kind(&self) -> TType {
+        match self {
+            Self::Bool(_) => TType::Bool,
+            Self::I32(_) => TType::I32,
+            Self::I64(_) => TType::I64,
+            Self::Bytes(_) => TType::String,
+            Self::List(_) => TType::List,
+            Self::Struct(_) => TType::Struct,
+            Self::Other => TType::Void,
+        }
     }
 
-    fn bytes(&mut self, number: i16, value: &[u8]) -> thrift::Result<()> {
-        self.field(number, TType::String, |out| out.write_bytes(value))
+    fn write(&self, out: &mut dyn TOutputProtocol) -> thrift::Result<()> {
+        match self {
+            Self::Bool(value) => out.write_bool(*value),
+            Self::I32(value) => out.write_i32(*value),
+            Self::I64(value) => out.write_i64(*value),
+            Self::Bytes(value) => out.write_bytes(value),
+            Self::List(values) => {
+                let kind = values.first().map_or(TType::String, Self::kind);
+                out.write_list_begin(&TListIdentifier::new(kind, values.len() as i32))?;
+                values.iter().try_for_each(|value| value.write(out))?;
+                out.write_list_end()
+            }
+            Self::Struct(fields) => {
+                out.write_struct_begin(&TStructIdentifier::new(""))?;
+                for (number, value) in fields {
+                    out.write_field_begin(&TFieldIdentifier::new("", value.kind(), *number))?;
+                    value.write(out)?;
+                    out.write_field_end()?;
+                }
+                out.write_field_stop()?;
+                out.write_struct_end()
+            }
+            Self::Other => Ok(()),
+        }
     }
 
-    fn structure(
-        &mut self,
-        number: i16,
-        write: impl FnOnce(&mut Fields<'_>) -> thrift::Result<()>,
-    ) -> thrift::Result<()> {
-        self.field(number, TType::Struct, |out| write_struct(out, write))
-    }
-
-    fn list<T>(
-        &mut self,
-        number: i16,
-        kind: TType,
-        values: &[T],
-        mut write: impl FnMut(&mut dyn TOutputProtocol, &T) -> thrift::Result<()>,
-    ) -> thrift::Result<()> {
-        self.field(number, TType::List, |out| {
-            out.write_list_begin(&TListIdentifier::new(kind, values.len() as i32))?;
-            values.iter().try_for_each(|value| write(out, value))?;
-            out.write_list_end()
+    fn read(kind: TType, input: &mut dyn TInputProtocol) -> thrift::Result<Self> {
+        Ok(match kind {
+            TType::Bool => Self::Bool(input.read_bool()?),
+            TType::I32 => Self::I32(input.read_i32()?),
+            TType::I64 => Self::I64(input.read_i64()?),
+            TType::String => Self::Bytes(input.read_bytes()?),
+            TType::List => {
+                let list = input.read_list_begin()?;
+                let values = (0..list.size).map(|_| Self::read(list.element_type, input));
+                let values = values.collect::<thrift::Result<_>>()?;
+                input.read_list_end()?;
+                Self::List(values)
+            }
+            TType::Struct => {
+                input.read_struct_begin()?;
+                let mut fields = Vec::new();
+                loop {
+                    let field = input.read_field_begin()?;
+                    if field.field_type == TType::Stop {
+                        break;
+                    }
+                    let value = Self::read(field.field_type, input)?;
+                    fields.push((field.id.unwrap_or_default(), value));
+                    input.read_field_end()?;
+                }
+                input.read_struct_end()?;
+                Self::Struct(fields)
+            }
+            other => {
+                input.skip(other)?;
+                Self::Other
+            }
         })
     }
 }
 
-fn write_struct(
-    out: &mut dyn TOutputProtocol,
-    write: impl FnOnce(&mut Fields<'_>) -> thrift::Result<()>,
-) -> thrift::Result<()> {
-    out.write_struct_begin(&TStructIdentifier::new(""))?;
-    write(&mut Fields(out))?;
-    out.write_field_stop()?;
-    out.write_struct_end()
-}
-
 /// A `BmMatchParam`.
-fn write_match(fields: &mut Fields<'_>, part: &Match) -> thrift::Result<()> {
-    match part {
-        Match::Exact(value) => {
-            fields.i32(1, 0)?;
-            fields.structure(2, |exact| exact.bytes(1, value))
-        }
-        Match::Ternary { value, mask } => {
-            fields.i32(1, 2)?;
-            fields.structure(4, |ternary| {
-                ternary.bytes(1, value)?;
-                ternary.bytes(2, mask)
-            })
-        }
-    }
-}
-
-/// Reads a structure. `read` is given each field's number, and says whether it has read the field.
-fn read_struct(
-    input: &mut dyn TInputProtocol,
-    mut read: impl FnMut(&mut dyn TInputProtocol, i16) -> thrift::Result<bool>,
-) -> thrift::Result<()> {
-    input.read_struct_begin()?;
-    loop {
-        let field = input.read_field_begin()?;
-        if field.field_type == TType::Stop {
-            return input.read_struct_end();
-        }
-        if !read(input, field.id.unwrap_or_default())? {
-            input.skip(field.field_type)?;
-        }
-        input.read_field_end()?;
-    }
+fn match_param(part: &Match) -> Value {
+    let (kind, field, parts) = match part {
+        Match::Exact(value) => (0, 2, vec![value]),
+        Match::Ternary { value, mask } => (2, 4, vec![value, mask]),
+    };
+    let parts = parts.into_iter().cloned().map(Value::Bytes);
+    Value::Struct(vec![(1, kind.into()), (field, Value::Struct((1..).zip(parts).collect()))])
 }
 
 /// A `DevMgrPortInfo`.
-fn read_port(input: &mut dyn TInputProtocol) -> thrift::Result<Port> {
-    let mut port = Port { number: 0, interface: String::new() };
-    read_struct(input, |input, field| {
-        match field {
-            1 => port.number = input.read_i32()? as u16,
-            2 => port.interface = input.read_string()?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    })?;
-    Ok(port)
-}
-
-/// Reads an exception of bmv2's, which consists of a code.
-fn read_code(input: &mut dyn TInputProtocol) -> thrift::Result<i32> {
-    let mut code = 0;
-    read_struct(input, |input, field| {
-        let found = field == 1;
-        if found {
-            code = input.read_i32()?;
-        }
-        Ok(found)
-    })?;
-    Ok(code)
+fn port_of(info: &Value) -> Option<Port> {
+    Some(Port { number: info.field(1)?.i32()? as u16, interface: info.field(2)?.text()? })
 }
 
 /// Ports as bmv2 takes them: a digit for each, the lowest one last.
@@ -611,5 +472,26 @@ mod tests {
         assert_eq!(port_map(&[1, 3]), "1010");
         assert_eq!(port_map(&[0]), "1");
         assert_eq!(port_map(&[]), "0");
+    }
+
+    /// Thrift's binary protocol: a field is its type, its number and its value; type 0 ends them.
+    #[test]
+    fn values_are_written_and_read_as_thrift_has_them() {
+        let list = Value::from(&[vec![9]][..]);
+        let fields = [Value::I32(7), Value::I64(-1), "t".into(), list, Value::Bool(true)];
+        let value = Value::Struct((1..).zip(fields).collect());
+        let bytes = [
+            &[8, 0, 1, 0, 0, 0, 7][..],
+            &[10, 0, 2, 255, 255, 255, 255, 255, 255, 255, 255],
+            &[11, 0, 3, 0, 0, 0, 1, b't'],
+            &[15, 0, 4, 11, 0, 0, 0, 1, 0, 0, 0, 1, 9],
+            &[2, 0, 5, 1, 0],
+        ]
+        .concat();
+        let mut written = Vec::new();
+        value.write(&mut TBinaryOutputProtocol::new(&mut written, true)).unwrap();
+        assert_eq!(written, bytes);
+        let mut input = TBinaryInputProtocol::new(&bytes[..], true);
+        assert_eq!(Value::read(TType::Struct, &mut input).unwrap(), value);
     }
 }
