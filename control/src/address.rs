@@ -4,28 +4,17 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 /// Why an aggregator cannot be found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum AddressError {
-    /// The given text is no address.
     #[error(
         "aggregator address {given:?}: {why}; give host, host:port, an IP address or [IPv6]:port"
     )]
-    Wrong {
-        /// What was given.
-        given: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The name has no address.
+    Wrong { given: String, why: String },
     #[error(
         "aggregator {host:?}: {why}; give the name or the IP address of the host where \
          switchml-aggregator runs"
     )]
-    UnknownHost {
-        /// What was given.
-        host: String,
-        /// What the system's resolver said.
-        why: String,
-    },
+    UnknownHost { host: String, why: String },
 }
 
 /// A link-local address does not name the interface to use, and values go to it, too.

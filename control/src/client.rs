@@ -39,11 +39,10 @@ impl Connection {
 
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ConnectError {
-    /// TLS cannot be set up, or failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The network's or the host's reason.
     #[error("{0}")]
     Unreachable(String),
 }

@@ -52,100 +52,57 @@ pub struct WrongSetting {
 
 /// Why there is no TLS connection to an aggregator, as text about the aggregator ("it …").
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum TlsError {
-    /// The aggregator does not answer by TLS.
     #[error(
         "it does not use TLS; start it with --tls-cert and --tls-key, or leave out the TLS \
          settings here"
     )]
     Plain,
-    /// The aggregator answers by TLS alone.
     #[error(
         "it accepts TLS only; give the fingerprint of its certificate (tls-fingerprint), or the \
          file of its CA (tls-ca)"
     )]
     Required,
-    /// The aggregator's certificate has another fingerprint.
     #[error(
         "its certificate has the fingerprint {seen}, but {given} was given; if its operator has \
          changed the certificate, give the new fingerprint; otherwise somebody else answers in its \
          place"
     )]
-    Fingerprint {
-        /// What was given.
-        given: Fingerprint,
-        /// The fingerprint of the aggregator's certificate.
-        seen: Fingerprint,
-    },
-    /// The aggregator's certificate has expired.
+    Fingerprint { given: Fingerprint, seen: Fingerprint },
     #[error(
         "its certificate expired {days} days ago by this host's clock; have its operator renew it, \
          or set the clock"
     )]
-    Expired {
-        /// Since when.
-        days: u64,
-    },
-    /// Its certificate is too new.
+    Expired { days: u64 },
     #[error("its certificate is not valid yet; check the clocks of both hosts")]
     NotYetValid,
-    /// The aggregator's certificate is signed by another CA.
     #[error(
         "its certificate is not signed by a CA of {}; give the file of the CA that has signed it \
          (tls-ca), or the certificate's fingerprint (tls-fingerprint)",
         ca.display()
     )]
-    UnknownCa {
-        /// The file.
-        ca: PathBuf,
-    },
-    /// The aggregator's certificate has another name.
+    UnknownCa { ca: PathBuf },
     #[error(
         "its certificate is for {names}, not for {given}; give a name or an address that it is for"
     )]
-    Name {
-        /// The host that the client connected to.
-        given: String,
-        /// The names in its certificate.
-        names: String,
-    },
-    /// The aggregator's certificate, or a message signed with its key, has a wrong signature.
+    Name { given: String, names: String },
     #[error(
         "a signature of its certificate or with its key is wrong: somebody else answers in its \
          place"
     )]
     Forged,
-    /// The aggregator asks for a client certificate.
     #[error("it asks for a client certificate; give one and its key (tls-cert, tls-key)")]
     ClientCertificateRequired,
-    /// The aggregator refuses the client certificate.
     #[error("it refuses the client certificate {}: {why}", cert.display())]
-    ClientCertificateRefused {
-        /// The file.
-        cert: PathBuf,
-        /// The reason in the aggregator's alert.
-        why: &'static str,
-    },
-    /// A file on this side cannot be used.
+    ClientCertificateRefused { cert: PathBuf, why: &'static str },
     #[error("{} {why}", file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A certificate and a key of this side's do not belong together.
+    File { file: PathBuf, why: String },
     #[error(
         "{} is not the key of {}; give the two that belong together",
         key.display(), cert.display()
     )]
-    Pair {
-        /// The certificate's file.
-        cert: PathBuf,
-        /// The key's file.
-        key: PathBuf,
-    },
-    /// All else.
+    Pair { cert: PathBuf, key: PathBuf },
     #[error("TLS failed: {0}")]
     Other(String),
 }

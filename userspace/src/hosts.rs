@@ -34,26 +34,23 @@ const SWEEP: Duration = Duration::from_secs(60);
 
 /// The limit that a host has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum TooMuch {
-    /// The host has too many connections.
     #[error(
         "it has {0} connections already, the most for one address; close some, or raise the limit \
          of open files (ulimit -n), of which a host may have half, up to {MOST_CONNECTIONS}"
     )]
     Connections(u64),
-    /// The host has opened too many connections.
     #[error(
         "{MOST_OPENED} connections came from this address within a minute, the most for one; try \
          again in a minute"
     )]
     Opened,
-    /// The host has sent too many requests.
     #[error(
         "{MOST_REQUESTS} requests that belong to no rank came from this address within a minute, \
          the most for one; try again in a minute"
     )]
     Requests,
-    /// Too many ranks have joined from the host.
     #[error(
         "{MOST_JOINS} joins came from this address within a minute, the most for one; try again in \
          a minute"

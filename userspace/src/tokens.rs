@@ -49,73 +49,45 @@ pub struct TokenKeys(RwLock<Vec<TokenKey>>);
 
 /// Why a key cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum KeyError {
-    /// The file cannot be read.
     #[error("token key {file}: {why}; give a file that this user may read")]
-    Unreadable {
-        /// The file.
-        file: String,
-        /// The system's error.
-        why: String,
-    },
-    /// The key is too short.
+    Unreadable { file: String, why: String },
     #[error(
         "token key {file} has {len} bytes; at least {LEAST_KEY} are needed; make one with `openssl \
          rand -hex 32`"
     )]
-    Short {
-        /// The file.
-        file: String,
-        /// Bytes without space at the end.
-        len: usize,
-    },
+    Short { file: String, len: usize },
 }
 
 /// Why a rank may not join.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum TokenError {
-    /// The rank has no token.
     #[error(
         "this aggregator requires a job token; give the file of one (token-file, \
          SWITCHML_TOKEN_FILE), which its operator makes with `switchml-aggregator token`"
     )]
     Missing,
-    /// The token is signed with none of the keys, or changed, or none at all.
     #[error("the job token is not from this aggregator; ask its operator for another")]
     Forged,
-    /// The token says that it is signed with another key.
     #[error(
         "the job token is signed with the key {id}, which this aggregator does not have, or no \
          longer has; ask its operator for another token"
     )]
-    UnknownKey {
-        /// The id of the key in the token.
-        id: String,
-    },
-    /// The token has expired.
+    UnknownKey { id: String },
     #[error(
         "the job token expired {} ago by the aggregator's clock, where it is {}; ask its operator \
          for another, or to set that clock",
         humantime::format_duration(Duration::from_secs(now.saturating_sub(*expired))),
         humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(*now))
     )]
-    Expired {
-        /// When, in seconds since 1970.
-        expired: u64,
-        /// When the token was checked.
-        now: u64,
-    },
-    /// The token is for other jobs.
+    Expired { expired: u64, now: u64 },
     #[error(
         "the job token is for jobs named {jobs:?}, not {job:?}; give the job such a name, or ask \
          the aggregator's operator for another token"
     )]
-    OtherJobs {
-        /// The names that the token is for.
-        jobs: String,
-        /// The job.
-        job: String,
-    },
+    OtherJobs { jobs: String, job: String },
 }
 
 impl TokenError {

@@ -63,11 +63,10 @@ pub enum Timer {
 
 /// Why a member's request failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum RequestError {
-    /// The job table refuses.
     #[error(transparent)]
     Member(#[from] MemberError),
-    /// The data plane does not tell where the rank is.
     #[error(transparent)]
     DataPlane(#[from] Error),
 }

@@ -207,24 +207,13 @@ pub struct LostPort {
 
 /// Why a data plane could not carry out a request.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Error {
-    /// Workers reached the control plane by an address whose packets the data plane does not see.
     #[error(
         "the data plane serves {served}, not {address}, by which ranks reached the control plane; \
          connect to an address that is served, or start the aggregator with --data-address"
     )]
-    NotServed {
-        /// The job's address.
-        address: IpAddr,
-        /// The interfaces that are served.
-        served: String,
-    },
-    /// The kernel refused.
+    NotServed { address: IpAddr, served: String },
     #[error("{what}: {why}")]
-    Refused {
-        /// What the data plane tried to do.
-        what: String,
-        /// The kernel's error.
-        why: String,
-    },
+    Refused { what: String, why: String },
 }

@@ -68,22 +68,19 @@ pub enum Timer {
 
 /// Why a combiner itself refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Refused {
-    /// The request came through this combiner before.
     #[error(
         "combiners in a circle: {0}; give one of them a --parent that leads to the root, or none"
     )]
     Circle(String),
-    /// An address that is valid on one link only.
     #[error(
         "contributions cannot be sent to {0}, which is a link-local address; connect to another \
          address of the combiner, or start it with --data-address"
     )]
     LinkLocal(IpAddr),
-    /// The rank or a combiner speaks another version of the protocol.
     #[error(transparent)]
     Version(#[from] OtherVersion),
-    /// The rank is not known here.
     #[error("rank {0} with that epoch and secret is not below this combiner")]
     NoMember(u32),
 }

@@ -39,67 +39,35 @@ struct Way {
 
 /// Why an aggregator cannot be the parent.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum ParentError {
-    /// No aggregator answers.
     #[error(
         "no aggregator answers at the parent's address {parent} ({why}); start it first, or give \
          the address where it runs with --parent"
     )]
-    Unreachable {
-        /// The addresses that were tried.
-        parent: String,
-        /// The system's error.
-        why: String,
-    },
-    /// There is no TLS connection.
+    Unreachable { parent: String, why: String },
     #[error("no TLS connection to the parent at {parent}: {why}")]
-    Tls {
-        /// The parent.
-        parent: String,
-        /// The cause.
-        why: TlsError,
-    },
-    /// The address is this daemon's own.
+    Tls { parent: String, why: TlsError },
     #[error(
         "--parent {0} is this aggregator itself; give the address of the root, or of a combiner \
          nearer to it"
     )]
     Itself(String),
-    /// The parent's way to the root leads to this daemon.
     #[error(
         "--parent {parent} leads back here, by {by}: combiners in a circle; give one of them a \
          --parent that leads to the root, or none"
     )]
-    Circle {
-        /// The parent.
-        parent: String,
-        /// The address of the combiner that leads back to this daemon.
-        by: String,
-    },
-    /// The parent has another version.
+    Circle { parent: String, by: String },
     #[error(
         "the aggregator at {parent} has version {theirs}, this one {ours}; run the same version on \
          all hosts"
     )]
-    Version {
-        /// The parent.
-        parent: String,
-        /// The parent's version, and its version of the protocol.
-        theirs: String,
-        /// This daemon's versions.
-        ours: String,
-    },
-    /// The parent's data plane takes no partial sums.
+    Version { parent: String, theirs: String, ours: String },
     #[error(
         "the aggregator at {parent} does not accept partial sums: its data plane is {data_plane}; \
          start it with --data-plane xdp or software, or connect ranks to it directly"
     )]
-    NoPartialSums {
-        /// The parent.
-        parent: String,
-        /// The parent's data plane.
-        data_plane: String,
-    },
+    NoPartialSums { parent: String, data_plane: String },
 }
 
 impl fmt::Display for Parent {

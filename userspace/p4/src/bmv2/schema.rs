@@ -14,44 +14,18 @@ use crate::switch::Match;
 
 /// Why a program does not fit an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SchemaError {
-    /// The JSON is not p4c's.
     #[error("its program cannot be read: {0}")]
     Unreadable(String),
-    /// The program has nothing with this name.
     #[error("its program has no {kind} `{name}`; it is not p4/bmv2.p4 of this version")]
-    Missing {
-        /// Table, action, field, ….
-        kind: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// There is something of that name, which is not known here.
+    Missing { kind: &'static str, name: String },
     #[error("its program has an unknown {kind} `{name}`; it is not p4/bmv2.p4 of this version")]
-    Unset {
-        /// Field or parameter.
-        kind: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// A field is matched in another way than the entry needs.
+    Unset { kind: &'static str, name: String },
     #[error("`{name}` is matched {how} in its program; it is not p4/bmv2.p4 of this version")]
-    Otherwise {
-        /// The field.
-        name: String,
-        /// How the program matches it.
-        how: &'static str,
-    },
-    /// A value is too large for its field.
+    Otherwise { name: String, how: &'static str },
     #[error("`{name}` has {width} bits, too few for {value:#x}")]
-    TooLarge {
-        /// The field.
-        name: String,
-        /// The field's length.
-        width: u32,
-        /// The value.
-        value: u64,
-    },
+    TooLarge { name: String, width: u32, value: u64 },
 }
 
 /// The objects of the program.

@@ -24,11 +24,10 @@ const REPLICATION_ID: Value = Value::I32(0);
 
 /// Why a call had no result.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum CallError {
-    /// The connection failed, or a message on it was wrong.
     #[error("{0}")]
     Connection(#[from] thrift::Error),
-    /// `simple_switch` refused.
     #[error("{0}")]
     Refused(String),
 }

@@ -61,21 +61,14 @@ pub struct Config {
 
 /// Why the data plane cannot start.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum StartError {
-    /// The compiler's output cannot be used.
     #[error(transparent)]
     Names(#[from] NamesError),
-    /// The file of ports cannot be used.
     #[error(transparent)]
     Ports(#[from] PortsError),
-    /// The switch refuses.
     #[error("the switch at {server}: {why}{}", hint(why))]
-    Switch {
-        /// The switch's BFRT server.
-        server: SocketAddr,
-        /// The switch's error.
-        why: String,
-    },
+    Switch { server: SocketAddr, why: String },
 }
 
 fn hint(why: &str) -> &'static str {

@@ -43,30 +43,19 @@ pub struct TableNames {
 
 /// Why the names could not be found.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum NamesError {
-    /// The file does not exist, or cannot be read.
     #[error(
         "cannot read {}: {why}; give the folder that `cargo xtask p4 build` has filled",
         .path.display()
     )]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system or the parser.
-        why: String,
-    },
-    /// The program is another one.
+    Unreadable { path: PathBuf, why: String },
     #[error(
         "{} has no {what}: it belongs to another program; build this version's with `cargo xtask \
          p4 build`",
         .path.display()
     )]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The missing object.
-        what: String,
-    },
+    Missing { path: PathBuf, what: String },
 }
 
 #[derive(Deserialize)]

@@ -241,51 +241,28 @@ element!(f32 => F32, f64 => F64, f16 => F16, bf16 => Bf16, i32 => I32, i64 => I6
 
 /// The reductions and names that the numerics refuse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum NumericsError {
-    /// An element of 64 bits spans several lanes, and a maximum cannot be computed lane by lane.
     #[error(
         "{op} of {dtype} is not available; convert to {} to reduce with {op}",
         if *dtype == DType::I64 { "i32" } else { "f32" }
     )]
-    NoWideExtremum {
-        /// The operator that was asked for.
-        op: ReduceOp,
-        /// The element type.
-        dtype: DType,
-    },
-    /// An integer average loses its remainder; NCCL truncates, torch refuses. So does this library.
+    NoWideExtremum { op: ReduceOp, dtype: DType },
     #[error("avg of {0} is not available; use sum and divide as you see fit")]
     NoIntegerAverage(DType),
-    /// Fewer bits are only for sums of short floats: f64 is not compressed, and integers and
-    /// extremes would not be exact.
     #[error("{reduction} of {dtype} is not available, only sums and averages of f32, f16 and bf16")]
-    NotPacked {
-        /// The reduction that was asked for.
-        reduction: Reduction,
-        /// The element type.
-        dtype: DType,
-    },
-    /// With this many ranks, each would have too few bits of a field.
+    NotPacked { reduction: Reduction, dtype: DType },
     #[error(
         "{reduction} among {ranks} ranks is not available, only among up to {max}; use the sum or \
          average without fewer bits", max = super::packed::MOST_RANKS
     )]
-    TooManyRanks {
-        /// The reduction that was asked for.
-        reduction: Reduction,
-        /// Among how many.
-        ranks: usize,
-    },
-    /// A job has 1 to [`switchml_protocol::MAX_RANKS`] ranks.
+    TooManyRanks { reduction: Reduction, ranks: usize },
     #[error("{0} ranks given, 1 to {max} are allowed", max = switchml_protocol::MAX_RANKS)]
     Ranks(usize),
-    /// The text is no name of an element type.
     #[error("unknown element type {0:?}: f32, f64, f16, bf16, i32 and i64 are allowed")]
     UnknownDType(String),
-    /// The text is no name of an operator.
     #[error("unknown operator {0:?}: sum, avg, max and min are allowed")]
     UnknownOp(String),
-    /// The text is no name of a precision.
     #[error("unknown precision {0:?}: exact, 16 and 8 (bits an element) are allowed")]
     UnknownPrecision(String),
 }
