@@ -9,6 +9,7 @@
 mod bench;
 mod book;
 mod cargo;
+mod command;
 mod faults;
 mod fuzz;
 mod generate;

@@ -17,7 +17,6 @@ use std::{
     env::consts::ARCH,
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Instant,
 };
 use switchml_cli::say;
@@ -208,13 +207,4 @@ fn build_tests() -> Result<Vec<(&'static Tests, PathBuf)>> {
         .collect();
     ensure!(tests.len() == TESTS.len(), "cargo built {} tests of {}", tests.len(), TESTS.len());
     Ok(tests)
-}
-
-/// Runs a command to its end. Returns its output.
-fn output(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot start {program}"))?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program} failed ({}): {}", output.status, stderr.trim());
-    String::from_utf8(output.stdout).with_context(|| format!("{program} writes no text"))
 }

@@ -17,16 +17,15 @@ mod sbom;
 mod static_worker;
 mod wheel;
 
-use crate::{
-    cargo,
-    setup::{self, packages},
-};
-use anyhow::{Context, Result, ensure};
+use crate::cargo;
+use crate::command::succeed;
+use crate::setup::{self, packages};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
 };
 use switchml_cli::say;
 
@@ -189,15 +188,6 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The output of a command.
-fn text(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot start {name}"))?;
-    let Output { status, stdout, stderr } = output;
-    ensure!(status.success(), "{name}: {}", String::from_utf8_lossy(&stderr).trim());
-    String::from_utf8(stdout).with_context(|| format!("{name} prints no text"))
-}
-
 /// Builds a cargo subcommand of some version, such as `cyclonedx`, if it is missing, which takes a
 /// minute or more. Returns its path.
 fn cargo_tool(subcommand: &str, version: &str) -> Result<PathBuf> {
@@ -212,14 +202,6 @@ fn cargo_tool(subcommand: &str, version: &str) -> Result<PathBuf> {
     install.args(["install", "--quiet", "--locked", &name, "--version", version]);
     succeed(install.arg("--root").arg(&root))?;
     Ok(tool)
-}
-
-/// Runs a command, which must succeed.
-fn succeed(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("cannot start {name}"))?;
-    ensure!(status.success(), "{name} failed ({status}); its messages are above");
-    Ok(())
 }
 
 #[cfg(test)]

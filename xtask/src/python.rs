@@ -6,11 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use switchml_rack::forget_package;
 
-use crate::{cargo, setup::packages};
+use crate::cargo;
+use crate::command::succeed;
+use crate::setup::packages;
 
 /// The version of torch, which contains Gloo.
 const TORCH: &str = "2.15.0";
@@ -139,13 +141,13 @@ fn with(environment: &Path, wanted: &str, about: &str) -> Result<PathBuf> {
         "installing from PyPI into {}: {about}; deleting the folder undoes it",
         environment.display()
     );
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
+    succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
     install(&python, &complete, wanted)
 }
 
 /// Installs the wanted packages, and lists them in the file `complete`.
 fn install(python: &Path, complete: &Path, wanted: &str) -> Result<PathBuf> {
-    run(pip(python).args(["install", "--no-cache-dir"]).args(wanted.lines()))?;
+    succeed(pip(python).args(["install", "--no-cache-dir"]).args(wanted.lines()))?;
     fs::write(complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
     Ok(python.to_owned())
 }
@@ -165,7 +167,7 @@ pub fn with_package() -> Result<PathBuf> {
     install.arg(cargo::workspace().join("worker-lib/python"));
     install.env("PATH", path).env("CARGO_TARGET_DIR", cargo::target_folder()?);
     forget_package(&mut install);
-    run(&mut install)?;
+    succeed(&mut install)?;
     Ok(python)
 }
 
@@ -184,12 +186,14 @@ pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
         folder.display(),
         older.size
     );
-    run(Command::new(newest).args(["-m", "venv", "--clear", "--without-pip"]).arg(&folder))?;
-    run(pip(newest)
-        .arg("--python")
-        .arg(&python)
-        .args(["install", "--no-cache-dir", "--no-deps"])
-        .args(older.packages))?;
+    succeed(Command::new(newest).args(["-m", "venv", "--clear", "--without-pip"]).arg(&folder))?;
+    succeed(
+        pip(newest)
+            .arg("--python")
+            .arg(&python)
+            .args(["install", "--no-cache-dir", "--no-deps"])
+            .args(older.packages),
+    )?;
     // Python searches the folders in such a file after the environment's own.
     let beside = site_packages(&python)?.join("newest.pth");
     fs::write(&beside, site_packages(newest)?.as_os_str().as_encoded_bytes())
@@ -246,11 +250,4 @@ fn pip(python: &Path) -> Command {
         .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
         .env("PIP_ROOT_USER_ACTION", "ignore");
     command
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("cannot start {program}"))?;
-    ensure!(status.success(), "{program} failed ({status}); what it said is above");
-    Ok(())
 }

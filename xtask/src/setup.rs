@@ -13,10 +13,9 @@ pub mod packages;
 pub mod prometheus;
 mod rust_src;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 pub use compiler::Compiler;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Installs what is missing to build the workspace and run racks. Silent if nothing is missing.
 pub fn run() -> Result<()> {
@@ -61,18 +60,4 @@ fn announce(step: &str) {
 /// Adds the manual alternative to the error of a failed step.
 fn or_by_hand<T>(result: Result<T>, step: &str, by_hand: &str) -> Result<T> {
     result.map_err(|error| anyhow!("{step} failed: {error:#}; by hand: {by_hand}"))
-}
-
-/// Runs a command to its end, and returns its standard output. On failure, the error ends with the
-/// last line of its standard error.
-fn output(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot start {program}"))?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let reason =
-            stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says no more");
-        bail!("{program} failed ({}): {}", output.status, reason.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

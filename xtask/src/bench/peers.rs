@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use switchml_rack::Mpi;
 
+use crate::command::succeed;
 use crate::{cargo, python, setup};
 
 /// The programs.
@@ -35,7 +35,7 @@ impl Programs {
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let sources = cargo::workspace().join("xtask/src/bench/peers");
         setup::mpi()?;
-        run(cargo::command("build")?.args(["--release", "-p", "switchml-c"]))?;
+        succeed(cargo::command("build")?.args(["--release", "-p", "switchml-c"]))?;
         let libraries = cargo::release_folder()?;
         let both = [Mpi::OpenMpi, Mpi::Mpich];
         let mpi = both.map(|mpi| Ok((mpi, mpi.program(&sources.join("mpi.c"), &folder)?)));
@@ -53,7 +53,7 @@ impl Programs {
 
 /// Builds an example of the library, a rank.
 pub fn build(example: &str) -> Result<PathBuf> {
-    run(cargo::command("build")?.args([
+    succeed(cargo::command("build")?.args([
         "--release",
         "-p",
         "switchml-worker",
@@ -61,11 +61,4 @@ pub fn build(example: &str) -> Result<PathBuf> {
         example,
     ]))?;
     Ok(cargo::release_folder()?.join("examples").join(example))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("cannot start {program}"))?;
-    ensure!(status.success(), "{program} failed ({status}); what it said is above");
-    Ok(())
 }

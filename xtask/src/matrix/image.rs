@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use super::output;
+use crate::command::output;
 use crate::setup::debian::Apt;
 
 /// The name that selects the newest kernel of all.

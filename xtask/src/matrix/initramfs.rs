@@ -9,8 +9,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{Tests, image::Kernel, output, suites::END};
+use super::{Tests, image::Kernel, suites::END};
 use crate::cargo;
+use crate::command::output;
 
 /// Modules that the rack, the tests and the NICs need.
 const MODULES: [&str; 9] = [

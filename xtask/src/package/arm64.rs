@@ -1,6 +1,7 @@
 //! Packages for 64-bit ARM, built on x86-64, and tried out by QEMU.
 
-use super::{Packed, build, check::lint, succeed, text};
+use super::{Packed, build, check::lint};
+use crate::command::{output, succeed};
 use crate::setup::packages::ensure as install;
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -44,7 +45,7 @@ pub fn check(packed: &Packed, packages: &[PathBuf]) -> Result<()> {
     packages.iter().try_for_each(|package| wants_nothing_of_here(package))?;
     for program in ["switchml-worker", "switchml-aggregator"] {
         let mut start = packed.start(program);
-        say!("{} on ARM", text(start.arg("--version"))?.lines().next().unwrap_or_default());
+        say!("{} on ARM", output(start.arg("--version"))?.lines().next().unwrap_or_default());
     }
     uses_neon(packed)?;
     let [here, there] = [build::AMD64, build::ARM64].map(bits);
@@ -57,7 +58,7 @@ pub fn check(packed: &Packed, packages: &[PathBuf]) -> Result<()> {
 
 /// Fails if a package depends on a package of the cross compiler's libraries.
 fn wants_nothing_of_here(package: &Path) -> Result<()> {
-    let wanted = text(Command::new("dpkg-deb").arg("--field").arg(package).arg("Depends"))?;
+    let wanted = output(Command::new("dpkg-deb").arg("--field").arg(package).arg("Depends"))?;
     let is_clean = !wanted.contains("-cross") && !wanted.contains(':');
     ensure!(is_clean, "{} depends on {}", package.display(), wanted.trim());
     Ok(())
@@ -65,7 +66,7 @@ fn wants_nothing_of_here(package: &Path) -> Result<()> {
 
 /// The output on a target of the example that prints the codecs' bits.
 fn bits(target: &str) -> Result<String> {
-    text(of_core("run", target)?.args(["--quiet", "--example", "codec_bits"]))
+    output(of_core("run", target)?.args(["--quiet", "--example", "codec_bits"]))
 }
 
 fn of_core(subcommand: &str, target: &str) -> Result<Command> {
@@ -79,7 +80,7 @@ fn of_core(subcommand: &str, target: &str) -> Result<Command> {
 fn uses_neon(packed: &Packed) -> Result<()> {
     let mut objdump = Command::new("aarch64-linux-gnu-objdump");
     objdump.args(["--disassemble", "--demangle", "--no-show-raw-insn"]);
-    let code = text(objdump.arg(packed.folder.join("switchml-worker")))?;
+    let code = output(objdump.arg(packed.folder.join("switchml-worker")))?;
     for name in LOOPS {
         let function = code
             .split("\n\n")

@@ -1,7 +1,7 @@
 //! The build of the packages' content: in a separate target folder, for a target by name, and
 //! without this machine's folders in the output.
 
-use super::text;
+use crate::command::output;
 use crate::{cargo, setup::Compiler};
 use anyhow::Result;
 use std::{env, path::PathBuf, process::Command};
@@ -79,5 +79,5 @@ pub fn set_environment(command: &mut Command) -> Result<Vec<String>> {
 pub fn commit_time() -> Result<String> {
     let mut git = Command::new("git");
     git.current_dir(cargo::workspace()).args(["log", "-1", "--format=%ct"]);
-    Ok(text(&mut git)?.trim().to_owned())
+    Ok(output(&mut git)?.trim().to_owned())
 }

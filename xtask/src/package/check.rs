@@ -1,7 +1,8 @@
 //! `cargo xtask package --check`: packages are the same when made again, lintian finds nothing, and
 //! they work under systemd, in namespaces on top of this system.
 
-use super::{Packed, make, succeed};
+use super::{Packed, make};
+use crate::command::succeed;
 use crate::setup::packages::ensure as install;
 use anyhow::{Context, Result, ensure};
 use std::{

@@ -2,7 +2,8 @@
 //! command line, as an archive in the OCI's layout (image specification 1.1), which `podman load`,
 //! `skopeo` and `ctr images import` accept. The same commit gives the same bytes.
 
-use super::{build, static_worker, succeed, text};
+use super::{build, static_worker};
+use crate::command::{output, succeed};
 use crate::setup::packages;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -97,7 +98,7 @@ impl Blob {
         let blobs = layout.join("blobs/sha256");
         let new = blobs.join("new");
         fs::write(&new, bytes).context("cannot write the image's layout")?;
-        let sum = text(Command::new("sha256sum").arg(&new))?;
+        let sum = output(Command::new("sha256sum").arg(&new))?;
         let sum = sum.split(' ').next().unwrap_or_default();
         fs::rename(&new, blobs.join(sum)).context("cannot write the image's layout")?;
         Ok(Self { digest: format!("sha256:{sum}"), size: bytes.len() })
@@ -140,7 +141,7 @@ pub fn check(image: &Path) -> Result<()> {
         .find_map(|line| Some(line.split_once("ready: control ")?.1.split(',').next()?.to_owned()));
     let control = control.context("the daemon of the image has ended")?;
     let bench = ["bench", "--rank", "0", "--world-size", "1", "-e", "1M", "--aggregator", &control];
-    let rank = text(&mut inside("switchml-worker", &bench));
+    let rank = output(&mut inside("switchml-worker", &bench));
     daemon.kill().context("cannot end the daemon")?;
     daemon.wait().context("cannot end the daemon")?;
     ensure!(rank?.contains("# Out of bounds values : 0 OK"), "wrong sums in the image");

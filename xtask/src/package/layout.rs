@@ -1,7 +1,8 @@
 //! The packages' content, laid out as it is installed, together with debhelper's files.
 
-use super::{Packed, build, succeed, text};
+use super::{Packed, build};
 use crate::cargo;
+use crate::command::{output, succeed};
 use anyhow::{Context, Result};
 use std::{fs, path::Path, process::Command};
 
@@ -13,7 +14,7 @@ pub const SONAME: &str = "libswitchml.so.0";
 pub fn lay_out(packed: &Packed, folder: &Path, version: &str) -> Result<()> {
     let mut architecture = Command::new("dpkg-architecture");
     architecture.args(["--host-arch", packed.architecture, "--force"]);
-    let multiarch = text(architecture.arg("-qDEB_HOST_MULTIARCH"))?;
+    let multiarch = output(architecture.arg("-qDEB_HOST_MULTIARCH"))?;
     let (lib, man) = (folder.join("usr/lib").join(multiarch.trim()), folder.join("man"));
     fs::create_dir_all(&man)?;
     for program in ["switchml-aggregator", "switchml-worker"] {
@@ -53,7 +54,7 @@ fn pkg_config(multiarch: &str, version: &str) -> String {
 fn changelog(version: &str) -> Result<String> {
     let seconds = build::commit_time()?;
     let date =
-        text(Command::new("date").env("LC_ALL", "C").args(["-Rud", &format!("@{}", seconds)]))?;
+        output(Command::new("date").env("LC_ALL", "C").args(["-Rud", &format!("@{}", seconds)]))?;
     Ok(format!(
         "switchml ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n \
          -- The switchml-xdp authors <switchml@localhost.localdomain>  {date}"

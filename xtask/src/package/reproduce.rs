@@ -1,8 +1,9 @@
 //! `cargo xtask package --reproduce`: two builds of the commit, both from scratch and each in its
 //! own temporary folder, give the same bytes.
 
-use super::{Part, files, succeed, text};
+use super::{Part, files};
 use crate::cargo;
+use crate::command::{output, succeed};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use std::{
@@ -22,7 +23,7 @@ const FOLDERS: [&str; 2] = ["one", "the-other/and-deeper"];
 
 /// Builds the parts twice, and compares.
 pub fn run(parts: &[Part]) -> Result<()> {
-    let changed = text(git().args(["status", "--porcelain"]))?;
+    let changed = output(git().args(["status", "--porcelain"]))?;
     ensure!(changed.is_empty(), "--reproduce builds what is committed: commit first");
     // Not below the workspace, because cargo would merge its .cargo/config.toml with that of the
     // copy.
@@ -84,7 +85,7 @@ fn build(folder: &Path, parts: &[Part]) -> Result<BTreeMap<String, String>> {
 }
 
 fn hash(file: &PathBuf) -> Result<(String, String)> {
-    let sum = text(Command::new("sha256sum").arg(file))?;
+    let sum = output(Command::new("sha256sum").arg(file))?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok((name, sum.split(' ').next().unwrap_or_default().to_owned()))
 }

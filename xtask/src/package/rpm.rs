@@ -1,7 +1,8 @@
 //! RPMs, which cargo-generate-rpm makes from the metadata in the crates' Cargo.toml. They need at
 //! least the C library version of the machine that built them.
 
-use super::{Packed, build, cargo_tool, files, layout, succeed, text};
+use super::{Packed, build, cargo_tool, files, layout};
+use crate::command::{output, succeed};
 use crate::{cargo, setup::packages};
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -99,7 +100,7 @@ pub fn check(folder: &Path) -> Result<()> {
         };
         let all = files(folder)?;
         let package = all.iter().find(is_it).with_context(|| format!("no RPM of {name}"))?;
-        let listed = text(Command::new("rpm").args(["-qlp"]).arg(package))?;
+        let listed = output(Command::new("rpm").args(["-qlp"]).arg(package))?;
         for file in expected {
             ensure!(listed.lines().any(|line| line == *file), "{name} has no {file}");
         }

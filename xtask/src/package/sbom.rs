@@ -1,6 +1,7 @@
 //! Software bills of materials: the components of each program and library, in CycloneDX's JSON.
 
-use super::{build, cargo_tool, succeed};
+use super::{build, cargo_tool};
+use crate::command::succeed;
 use crate::{cargo, python};
 use anyhow::{Context, Result, ensure};
 use std::{fs, path::Path, process::Command};

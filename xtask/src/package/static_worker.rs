@@ -1,7 +1,8 @@
 //! The worker's command line as a static program, which runs on any Linux of its processor, even in
 //! an empty container.
 
-use super::{build, succeed, text};
+use super::build;
+use crate::command::{output, succeed};
 use crate::python;
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -60,7 +61,7 @@ pub fn compile(kind: &Kind, packages: &[&str]) -> Result<PathBuf> {
 /// Fails if the worker needs the system's loader or a library to start.
 pub fn check(worker: &Path, kind: &Kind) -> Result<()> {
     let headers =
-        text(Command::new("readelf").args(["--program-headers", "--dynamic"]).arg(worker))?;
+        output(Command::new("readelf").args(["--program-headers", "--dynamic"]).arg(worker))?;
     for word in ["INTERP", "NEEDED"] {
         ensure!(!headers.contains(word), "{} is not static: it has {word}", worker.display());
     }
@@ -68,6 +69,6 @@ pub fn check(worker: &Path, kind: &Kind) -> Result<()> {
         Some(emulator) => Command::new(emulator),
         None => Command::new("env"),
     };
-    say!("{}", text(start.arg(worker).arg("--version"))?.trim());
+    say!("{}", output(start.arg(worker).arg("--version"))?.trim());
     Ok(())
 }

@@ -3,7 +3,8 @@
 
 mod trial;
 
-use super::{build, files, succeed, text};
+use super::{build, files};
+use crate::command::{output, succeed};
 use crate::{cargo, python};
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -41,7 +42,7 @@ pub fn check(folder: &Path) -> Result<()> {
     let wheel = files(folder)?.into_iter().find(is_wheel).context("no wheel")?;
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ensure!(name.contains("-cp310-abi3-") && name.contains(PLATFORM), "{name} is for others");
-    let told = text(Command::new(tools()?.join("auditwheel")).arg("show").arg(&wheel))?;
+    let told = output(Command::new(tools()?.join("auditwheel")).arg("show").arg(&wheel))?;
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
     let tag = format!("is consistent with the following platform tag: \"{PLATFORM}\"");
     ensure!(told.contains(&tag), "auditwheel does not say that {name} {tag}: {told}");

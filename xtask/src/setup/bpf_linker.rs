@@ -1,7 +1,8 @@
 //! bpf-linker, built against the compiler's own LLVM, so that the two always speak the same
 //! bitcode.
 
-use super::{announce, compiler::Compiler, or_by_hand, output};
+use super::{announce, compiler::Compiler, or_by_hand};
+use crate::command::output;
 use anyhow::{Context, Result, ensure};
 use std::{
     env, fs,

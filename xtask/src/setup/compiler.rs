@@ -1,6 +1,6 @@
 //! The compiler that this workspace is built with.
 
-use super::output;
+use crate::command::output;
 use anyhow::{Context, Result};
 use std::{path::PathBuf, process::Command};
 

@@ -1,7 +1,7 @@
 //! Packages of Debian releases newer than the system's, through an apt that ignores the system's
 //! sources and does not touch its lists and caches.
 
-use super::output;
+use crate::command::output;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     fs,

@@ -1,6 +1,7 @@
 //! Debian packages.
 
-use super::{announce, or_by_hand, output};
+use super::{announce, or_by_hand};
+use crate::command::output;
 use anyhow::{Result, bail};
 use std::{env, path::Path, process::Command};
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use super::debian::Apt;
-use super::output;
+use crate::command::output;
 
 /// The oldest suite with Prometheus: its programs run with every later C library.
 const SUITE: &str = "bookworm";

@@ -1,6 +1,7 @@
 //! The source of `core`, which has no precompiled form for the BPF target.
 
-use super::{announce, compiler::Compiler, debian, or_by_hand, output};
+use super::{announce, compiler::Compiler, debian, or_by_hand};
+use crate::command::output;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::{
     fs,

@@ -1,6 +1,7 @@
 //! Two ranks that have a wheel installed, and an aggregator in software, all on this host.
 
-use super::super::{build, succeed, text};
+use super::super::build;
+use crate::command::{output, succeed};
 use crate::{cargo, python};
 use anyhow::{Context, Result};
 use std::{
@@ -100,7 +101,7 @@ impl Ranks {
     fn add_packages_of(&self, other: &Path) -> Result<()> {
         let packages = |python: &Path| {
             let code = "import sysconfig; print(sysconfig.get_path('purelib'))";
-            text(Command::new(python).args(["-c", code]))
+            output(Command::new(python).args(["-c", code]))
         };
         let file = Path::new(packages(&self.python)?.trim()).join("other.pth");
         fs::write(file, packages(other)?).context("cannot name torch's environment")
