@@ -103,13 +103,12 @@ mod tests {
 
     #[test]
     fn a_binary_that_is_missing_is_named_and_how_to_build_it() {
-        let folder = std::env::temp_dir().join(format!("switchml-binaries-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
         std::fs::write(folder.join("switchml-aggregator"), "").unwrap();
-        let missing = Binaries::in_folder(&folder).unwrap_err().to_string();
+        let missing = Binaries::in_folder(folder).unwrap_err().to_string();
         std::fs::write(folder.join("switchml-worker"), "").unwrap();
-        let found = Binaries::in_folder(&folder);
-        std::fs::remove_dir_all(&folder).unwrap();
+        let found = Binaries::in_folder(folder);
         assert_eq!(
             missing,
             format!(

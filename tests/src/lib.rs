@@ -141,9 +141,8 @@ macro_rules! in_both_modes {
         $(
             #[test]
             fn $test() {
-                if $crate::can_build_racks(concat!(module_path!(), "::", stringify!($test))) {
-                    super::$test($crate::Mode::$mode);
-                }
+                $crate::needs_racks!();
+                super::$test($crate::Mode::$mode);
             }
         )+
     };
@@ -181,7 +180,7 @@ pub use link::{AGGREGATOR_ADDRESS, Ip};
 pub use mpi::Mpi;
 pub use namespace::Namespace;
 pub use network::{Fabric, Multicast, Router, Topology};
-pub use privilege::{LEFT_OUT, can_build_racks, leave_out, skip};
+pub use privilege::{LEFT_OUT, can_build_racks, leave_out, name_of_test, skip};
 pub use process::Process;
 pub use rack::{Mode, Rack, RackOptions};
 pub use racks::{Carried, Racks};

@@ -4,7 +4,7 @@ use crate::{
     Error, Namespace,
     xdp::{self, XDP_PASS},
 };
-use std::{fs::OpenOptions, io::Write, sync::OnceLock};
+use std::{any::type_name, fs::OpenOptions, io::Write, sync::OnceLock};
 
 /// Whether the test `name` can run. If not, [`skip`] reports that; the test should then return at
 /// once.
@@ -15,6 +15,25 @@ pub fn can_build_racks(name: &str) -> bool {
     static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
     let obstacle = OBSTACLE.get_or_init(|| try_it().err().map(|error| error.to_string()));
     obstacle.as_ref().inspect(|reason| skip(name, reason)).is_none()
+}
+
+/// Ends the test that it stands in, and reports that, where no racks can be built.
+#[macro_export]
+macro_rules! needs_racks {
+    () => {{
+        fn here() {}
+        if !$crate::can_build_racks($crate::name_of_test(here)) {
+            return;
+        }
+    }};
+}
+
+/// The name that libtest has for the test around a function: its path without the crate's name.
+#[doc(hidden)]
+pub fn name_of_test<T>(_: T) -> &'static str {
+    let path = type_name::<T>();
+    let path = path.rsplit_once("::").map_or(path, |(test, _)| test);
+    path.split_once("::").map_or(path, |(_, test)| test)
 }
 
 /// Reports that the test `name` cannot run: on standard error and, when the environment variable
@@ -55,4 +74,15 @@ fn try_it() -> Result<(), Error> {
         .run(|| xdp::load(XDP_PASS))
         .map(drop)
         .map_err(|source| Error::Kernel { what: "load an XDP program".to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of_test;
+
+    #[test]
+    fn a_test_knows_its_name() {
+        fn here() {}
+        assert_eq!(name_of_test(here), "privilege::tests::a_test_knows_its_name");
+    }
 }

@@ -226,7 +226,7 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AGGREGATOR_ADDRESS, Mode, Rack, RackOptions, can_build_racks};
+    use crate::{AGGREGATOR_ADDRESS, Mode, Rack, RackOptions};
     use std::{net::UdpSocket, time::Duration};
 
     const XDP_TX: i32 = 3;
@@ -234,9 +234,7 @@ mod tests {
     /// The aggregator answers with XDP_TX; a worker's end must accept such frames.
     #[test]
     fn frames_that_xdp_sends_into_a_worker_arrive() {
-        if !can_build_racks("frames_that_xdp_sends_into_a_worker_arrive") {
-            return;
-        }
+        crate::needs_racks!();
         let rack =
             Rack::new(RackOptions { workers: 1, mode: Mode::Native, ..RackOptions::default() })
                 .expect("a rack");

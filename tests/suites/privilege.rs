@@ -21,16 +21,15 @@ fn a_test_without_the_privilege_is_listed_by_name() {
     } else {
         Command::new(test)
     };
-    let list = std::env::temp_dir().join(format!("switchml-skipped-{}", std::process::id()));
+    let list = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&list, "earlier: reason\n").unwrap();
     let output = command
         .args(["--exact", "a_test_without_the_privilege_is_listed_by_name", "--nocapture"])
         .env(DEPRIVED, "")
-        .env("SWITCHML_SKIPPED", &list)
+        .env("SWITCHML_SKIPPED", list.path())
         .output()
         .expect("setpriv (util-linux) and this test's own executable");
     let listed = std::fs::read_to_string(&list).unwrap();
-    std::fs::remove_file(&list).unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut lines = listed.lines();
     assert_eq!(lines.next(), Some("earlier: reason"));

@@ -1,7 +1,7 @@
 //! Processes in a rack: their output, how they end, and what a test is told when they misbehave.
 
 use std::{os::unix::process::ExitStatusExt, process::Command, time::Duration};
-use switchml_rack::{Error, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
+use switchml_rack::{Error, Namespace, Process, Rack, RackOptions, Signal, needs_racks};
 
 const SOON: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(50);
@@ -18,9 +18,7 @@ fn shell(rack: &Rack, script: &str) -> Process {
 
 #[test]
 fn output_is_kept_apart_and_searched() {
-    if !can_build_racks("output_is_kept_apart_and_searched") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let mut process = shell(&rack, "echo one; echo two >&2; sleep 0.1; echo three; printf four");
     assert_eq!(process.wait_for_line("hre", SOON).unwrap(), "three");
@@ -36,9 +34,7 @@ fn output_is_kept_apart_and_searched() {
 
 #[test]
 fn a_line_that_does_not_come_is_an_error_that_shows_what_came() {
-    if !can_build_racks("a_line_that_does_not_come_is_an_error_that_shows_what_came") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let mut ends = shell(&rack, "echo port in use; exit 3");
     assert_eq!(
@@ -57,9 +53,7 @@ fn a_line_that_does_not_come_is_an_error_that_shows_what_came() {
 
 #[test]
 fn a_failure_is_told_from_success() {
-    if !can_build_racks("a_failure_is_told_from_success") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     assert_eq!(shell(&rack, "exit 3").wait(SOON).unwrap().code(), Some(3));
     assert!(matches!(shell(&rack, "exit 3").wait_success(SOON), Err(Error::Ended { .. })));
@@ -67,9 +61,7 @@ fn a_failure_is_told_from_success() {
 
 #[test]
 fn a_program_that_does_not_exist_is_named() {
-    if !can_build_racks("a_program_that_does_not_exist_is_named") {
-        return;
-    }
+    needs_racks!();
     let error = rack()
         .worker(0)
         .spawn("typo", Command::new("swithcml-worker"))
@@ -84,9 +76,7 @@ fn a_program_that_does_not_exist_is_named() {
 
 #[test]
 fn terminate_asks_first_and_kills_after_the_grace() {
-    if !can_build_racks("terminate_asks_first_and_kills_after_the_grace") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let mut polite =
         shell(&rack, "trap 'echo bye; exit 0' TERM; echo on; while :; do sleep 0.01; done");
@@ -102,9 +92,7 @@ fn terminate_asks_first_and_kills_after_the_grace() {
 
 #[test]
 fn a_process_that_is_dropped_is_killed_and_reaped() {
-    if !can_build_racks("a_process_that_is_dropped_is_killed_and_reaped") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let mut process = shell(&rack, "echo on; exec sleep 1000");
     process.wait_for_line("on", SOON).unwrap();
@@ -116,9 +104,7 @@ fn a_process_that_is_dropped_is_killed_and_reaped() {
 
 #[test]
 fn a_process_can_be_stopped_and_continued() {
-    if !can_build_racks("a_process_can_be_stopped_and_continued") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let mut process = shell(&rack, "echo on; sleep 0.1; echo done");
     process.wait_for_line("on", SOON).unwrap();

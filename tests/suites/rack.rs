@@ -10,7 +10,7 @@ use std::{
 };
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Error, Fabric, MAX_MTU, MAX_WORKERS, Mode, Multicast, Namespace, Rack,
-    RackOptions, Router, Shaping, Signal, Topology, can_build_racks,
+    RackOptions, Router, Shaping, Signal, Topology, needs_racks, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -60,11 +60,7 @@ fn inode(namespace: &Namespace) -> u64 {
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < SOON, "not {what} after {SOON:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until!(SOON, condition(), "not {what} after {SOON:?}");
 }
 
 /// Whether the process runs; a zombie does not.
@@ -96,9 +92,7 @@ fn options_out_of_range_are_refused_before_anything_is_made() {
 
 #[test]
 fn workers_reach_the_switch_and_each_other() {
-    if !can_build_racks("workers_reach_the_switch_and_each_other") {
-        return;
-    }
+    needs_racks!();
     let rack = rack(3, 1500);
     let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 5000);
     let workers: Vec<_> =
@@ -113,9 +107,7 @@ fn workers_reach_the_switch_and_each_other() {
 
 #[test]
 fn multicast_reaches_the_workers_that_joined() {
-    if !can_build_racks("multicast_reaches_the_workers_that_joined") {
-        return;
-    }
+    needs_racks!();
     let rack = rack(3, 1500);
     let group = Ipv4Addr::new(239, 88, 0, 1);
     let members: Vec<_> =
@@ -184,9 +176,7 @@ fn who_hears(topology: Topology) -> [bool; 2] {
 
 #[test]
 fn a_network_brings_multicast_to_whom_it_should() {
-    if !can_build_racks("a_network_brings_multicast_to_whom_it_should") {
-        return;
-    }
+    needs_racks!();
     let fabric = |multicast| Topology::OneNic(Fabric { multicast, ..Fabric::default() });
     let router = |multicast| Topology::Routed(Router { multicast, ..Router::default() });
     assert_eq!(who_hears(fabric(Multicast::Flooded)), [true, true]);
@@ -199,9 +189,7 @@ fn a_network_brings_multicast_to_whom_it_should() {
 
 #[test]
 fn workers_behind_a_network_reach_the_switch_and_each_other() {
-    if !can_build_racks("workers_behind_a_network_reach_the_switch_and_each_other") {
-        return;
-    }
+    needs_racks!();
     let router = |nat| Topology::Routed(Router { nat, ..Router::default() });
     for (topology, seen) in [
         (Topology::OneNic(Fabric::default()), [[10, 88, 0, 1], [10, 88, 0, 2]]),
@@ -266,9 +254,7 @@ fn throughput(from: UdpSocket, to: &UdpSocket, payload: usize) -> f64 {
 
 #[test]
 fn a_shaped_link_carries_its_rate_each_way() {
-    if !can_build_racks("a_shaped_link_carries_its_rate_each_way") {
-        return;
-    }
+    needs_racks!();
     // Slow enough for a sender that has to wait for a processor, because the machine is busy.
     const RATE: f64 = 50e6;
     let rack = rack(1, 1500);
@@ -293,9 +279,7 @@ fn a_shaped_link_carries_its_rate_each_way() {
 
 #[test]
 fn the_mtu_is_what_was_asked_for() {
-    if !can_build_racks("the_mtu_is_what_was_asked_for") {
-        return;
-    }
+    needs_racks!();
     for mtu in [600, 1500, MAX_MTU] {
         let rack = rack(1, mtu);
         let worker = socket(rack.worker(0), Rack::worker_address(0), 7000);
@@ -319,9 +303,7 @@ fn the_mtu_is_what_was_asked_for() {
 
 #[test]
 fn addresses_and_programs_are_as_drawn() {
-    if !can_build_racks("addresses_and_programs_are_as_drawn") {
-        return;
-    }
+    needs_racks!();
     let options =
         RackOptions { workers: MAX_WORKERS, mode: Mode::Native, ..RackOptions::default() };
     let rack = Rack::new(options).expect("a rack");
@@ -354,9 +336,7 @@ fn addresses_and_programs_are_as_drawn() {
 /// Without native XDP, superpackets pass whole.
 #[test]
 fn by_default_workers_have_offloads_and_no_program() {
-    if !can_build_racks("by_default_workers_have_offloads_and_no_program") {
-        return;
-    }
+    needs_racks!();
     let rack = rack(1, 1500);
     assert!(!tool(rack.worker(0), "ip", &["-d", "link", "show", "eth0"]).contains("xdp"));
     let offloads = tool(rack.worker(0), "ethtool", &["-k", "eth0"]);
@@ -368,9 +348,7 @@ fn by_default_workers_have_offloads_and_no_program() {
 
 #[test]
 fn two_racks_live_side_by_side() {
-    if !can_build_racks("two_racks_live_side_by_side") {
-        return;
-    }
+    needs_racks!();
     let racks = [rack(2, 1500), rack(2, 1500)];
     // Both racks have the same addresses; packets stay in their rack.
     let switches = racks.each_ref().map(|rack| socket(rack.switch(), AGGREGATOR_ADDRESS, 5000));
@@ -386,9 +364,7 @@ fn two_racks_live_side_by_side() {
 
 #[test]
 fn dropping_a_rack_removes_it() {
-    if !can_build_racks("dropping_a_rack_removes_it") {
-        return;
-    }
+    needs_racks!();
     let before = outside_links();
     let rack = rack(2, 1500);
     let namespaces: Vec<_> = rack.workers().iter().chain([rack.switch()]).map(inode).collect();
@@ -417,9 +393,7 @@ const OWNER: &str = "SWITCHML_TEST_OWNS_A_RACK";
 /// However its owner ends, a rack and the processes in it go away.
 #[test]
 fn a_killed_or_interrupted_owner_leaves_nothing() {
-    if !can_build_racks("a_killed_or_interrupted_owner_leaves_nothing") {
-        return;
-    }
+    needs_racks!();
     if std::env::var_os(OWNER).is_some() {
         own_a_rack();
     }
@@ -476,9 +450,7 @@ fn own_a_rack() -> ! {
 
 #[test]
 fn a_panic_in_a_test_removes_its_rack() {
-    if !can_build_racks("a_panic_in_a_test_removes_its_rack") {
-        return;
-    }
+    needs_racks!();
     let (tell, told) = std::sync::mpsc::channel();
     let test = std::thread::spawn(move || {
         let rack = rack(1, 1500);

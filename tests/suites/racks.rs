@@ -4,9 +4,7 @@ use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
     time::Duration,
 };
-use switchml_rack::{
-    Carried, Error, Mode, Namespace, RackOptions, Racks, Shaping, can_build_racks,
-};
+use switchml_rack::{Carried, Error, Mode, Namespace, RackOptions, Racks, Shaping, needs_racks};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -47,9 +45,7 @@ fn racks_that_do_not_fit_are_refused() {
 
 #[test]
 fn workers_reach_the_root_their_host_and_each_other() {
-    if !can_build_racks("workers_reach_the_root_their_host_and_each_other") {
-        return;
-    }
+    needs_racks!();
     for mode in [Mode::Auto, Mode::Native] {
         let racks = racks(2, 5, mode);
         assert_eq!(racks.ranks_in(0).collect::<Vec<_>>(), [0, 1, 2]);
@@ -82,9 +78,7 @@ fn workers_reach_the_root_their_host_and_each_other() {
 
 #[test]
 fn uplinks_are_counted_each_way() {
-    if !can_build_racks("uplinks_are_counted_each_way") {
-        return;
-    }
+    needs_racks!();
     let racks = racks(2, 2, Mode::Auto);
     let sockets: Vec<_> =
         (0..2).map(|rank| socket(&racks.workers()[rank], racks.worker_address(rank))).collect();
@@ -110,9 +104,7 @@ fn uplinks_are_counted_each_way() {
 
 #[test]
 fn shaped_uplinks_bound_what_racks_exchange() {
-    if !can_build_racks("shaped_uplinks_bound_what_racks_exchange") {
-        return;
-    }
+    needs_racks!();
     const UPLINK: u64 = 20_000_000;
     let racks = racks(2, 2, Mode::Auto);
     let _shaping = Shaping::of_racks(&racks, 10 * UPLINK, UPLINK).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Binaries, Direction, FaultCounts, Faults, Impairment, Namespace, Rack,
-    RackOptions, can_build_racks,
+    RackOptions, needs_racks,
 };
 
 /// The data plane's UDP port: packets to it or from it are impaired.
@@ -107,9 +107,7 @@ const FRAMES: u32 = 1000;
 
 #[test]
 fn without_faults_all_pass_in_order() {
-    if !can_build_racks("without_faults_all_pass_in_order") {
-        return;
-    }
+    needs_racks!();
     let link = Link::new();
     for direction in [Direction::Up, Direction::Down] {
         let (arrived, counts) = link.send(1, direction, Faults::default(), FRAMES);
@@ -124,9 +122,7 @@ fn without_faults_all_pass_in_order() {
 
 #[test]
 fn the_same_seed_loses_the_same_frames() {
-    if !can_build_racks("the_same_seed_loses_the_same_frames") {
-        return;
-    }
+    needs_racks!();
     let link = Link::new();
     for direction in [Direction::Up, Direction::Down] {
         let lossy = Faults { loss: 0.2, ..Faults::default() };
@@ -145,9 +141,7 @@ fn the_same_seed_loses_the_same_frames() {
 
 #[test]
 fn duplicated_frames_come_twice() {
-    if !can_build_racks("duplicated_frames_come_twice") {
-        return;
-    }
+    needs_racks!();
     let faults = Faults { duplication: 0.3, ..Faults::default() };
     let (arrived, counts) = Link::new().send(3, Direction::Up, faults, FRAMES);
     let numbers = numbers(&arrived);
@@ -159,9 +153,7 @@ fn duplicated_frames_come_twice() {
 
 #[test]
 fn reordered_frames_come_later_and_whole() {
-    if !can_build_racks("reordered_frames_come_later_and_whole") {
-        return;
-    }
+    needs_racks!();
     const DISTANCE: u32 = 10;
     let faults = Faults { reordering: 0.1, distance: DISTANCE, ..Faults::default() };
     let (arrived, counts) = Link::new().send(4, Direction::Up, faults, FRAMES);
@@ -183,9 +175,7 @@ fn reordered_frames_come_later_and_whole() {
 
 #[test]
 fn flips_change_one_bit_of_the_payload() {
-    if !can_build_racks("flips_change_one_bit_of_the_payload") {
-        return;
-    }
+    needs_racks!();
     // In direction Down the UDP checksum is left to the receiving side, which accepts the frame.
     // The switch's sockets would drop a damaged packet from a worker.
     let faults = Faults { flips: 0.5, ..Faults::default() };
@@ -207,9 +197,7 @@ fn flips_change_one_bit_of_the_payload() {
 
 #[test]
 fn corruption_changes_one_bit_of_the_headers() {
-    if !can_build_racks("corruption_changes_one_bit_of_the_headers") {
-        return;
-    }
+    needs_racks!();
     let faults = Faults { corruption: 1.0, ..Faults::default() };
     let (arrived, counts) = Link::new().send(6, Direction::Down, faults, FRAMES);
     assert_eq!(counts.corrupted, u64::from(FRAMES));
@@ -225,9 +213,7 @@ fn corruption_changes_one_bit_of_the_headers() {
 
 #[test]
 fn what_is_not_the_protocols_passes() {
-    if !can_build_racks("what_is_not_the_protocols_passes") {
-        return;
-    }
+    needs_racks!();
     let link = Link::new();
     let lossy =
         Faults { loss: 1.0, duplication: 1.0, corruption: 1.0, flips: 1.0, ..Faults::default() };

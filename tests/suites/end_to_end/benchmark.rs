@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use switchml_rack::{
-    Mode, Namespace, RackOptions, Shaping, SimpleSwitch, can_build_racks, in_both_modes, leave_out,
+    Mode, Namespace, RackOptions, Shaping, SimpleSwitch, in_both_modes, leave_out, needs_racks,
 };
 
 use crate::{Cluster, report};
@@ -44,9 +44,7 @@ fn two_workers(mode: Mode) {
 
 #[test]
 fn four_workers_from_8_bytes_to_16_mib() {
-    if !can_build_racks("four_workers_from_8_bytes_to_16_mib") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::of(4);
     let arguments = [&QUICK[..], &["-b", "8", "-e", "16M", "-f", "8"]].concat();
     let report = report(cluster.bench(4, "sizes", &arguments));
@@ -55,9 +53,7 @@ fn four_workers_from_8_bytes_to_16_mib() {
 
 #[test]
 fn one_two_and_eight_workers() {
-    if !can_build_racks("one_two_and_eight_workers") {
-        return;
-    }
+    needs_racks!();
     for workers in [1, 2, 8] {
         let cluster = Cluster::of(workers);
         let arguments = [&QUICK[..], &["-b", "8", "-e", "1M", "-f", "362"]].concat();
@@ -72,9 +68,7 @@ fn one_two_and_eight_workers() {
 
 #[test]
 fn every_type_and_operator() {
-    if !can_build_racks("every_type_and_operator") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::of(3);
     for (dtype, op) in [
         ("bf16", "sum"),
@@ -93,9 +87,7 @@ fn every_type_and_operator() {
 /// 14 bytes of Ethernet come on top of the MTU; the packet's headers take 28 + 32 of it.
 #[test]
 fn the_largest_chunk_follows_from_the_mtu() {
-    if !can_build_racks("the_largest_chunk_follows_from_the_mtu") {
-        return;
-    }
+    needs_racks!();
     for (mtu, lanes) in [(3400, 768), (1500, 352), (1468, 352), (1467, 320), (576, 128)] {
         let cluster = Cluster::new(RackOptions { workers: 2, mtu, ..RackOptions::default() });
         let arguments = [&QUICK[..], &["-b", "1M", "-e", "1M"]].concat();
@@ -107,9 +99,7 @@ fn the_largest_chunk_follows_from_the_mtu() {
 /// XDP_TX in its queue.
 #[test]
 fn workers_without_an_xdp_program_are_answered() {
-    if !can_build_racks("workers_without_an_xdp_program_are_answered") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::new(RackOptions {
         workers: 2,
         mode: Mode::NativeWithGro,
@@ -122,12 +112,9 @@ fn workers_without_an_xdp_program_are_answered() {
 /// Two and four workers, through the P4 program.
 #[test]
 fn two_and_four_workers_on_bmv2() {
-    const NAME: &str = "two_and_four_workers_on_bmv2";
-    if !can_build_racks(NAME) {
-        return;
-    }
+    needs_racks!();
     if let Some(obstacle) = SimpleSwitch::obstacle() {
-        return leave_out(NAME, &obstacle);
+        return leave_out("two_and_four_workers_on_bmv2", &obstacle);
     }
     for workers in [2, 4] {
         let cluster = Cluster::in_mode(workers, Mode::Bmv2);
@@ -164,9 +151,7 @@ fn shaped_bytes(worker: &Namespace) -> u64 {
 /// there.
 #[test]
 fn shaped_links_bound_native_xdp_each_way() {
-    if !can_build_racks("shaped_links_bound_native_xdp_each_way") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::in_mode(2, Mode::Native);
     let arguments = [&QUICK[..], &["-b", "4M", "-e", "4M"]].concat();
     let _shaping = Shaping::new(&cluster.rack, 200_000_000).unwrap();

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use switchml_rack::{Mode, RackOptions, can_build_racks};
+use switchml_rack::{Mode, RackOptions, needs_racks, wait_until};
 
 use crate::{Cluster, PATIENCE, report};
 
@@ -38,25 +38,21 @@ fn every_element_is_right(mode: Mode) {
 
 #[test]
 fn sums_of_several_threads_in_superpackets() {
-    if can_build_racks("sums_of_several_threads_in_superpackets") {
-        every_element_is_right(Mode::Auto);
-    }
+    needs_racks!();
+    every_element_is_right(Mode::Auto);
 }
 
 #[test]
 fn sums_of_several_threads_frame_by_frame() {
-    if can_build_racks("sums_of_several_threads_frame_by_frame") {
-        every_element_is_right(Mode::Native);
-    }
+    needs_racks!();
+    every_element_is_right(Mode::Native);
 }
 
 /// The next daemon takes over all shards (otherwise the job would stop), and knows the ranks of
 /// each.
 #[test]
 fn threads_outlive_the_daemon_and_name_a_rank_that_is_killed() {
-    if !can_build_racks("threads_outlive_the_daemon_and_name_a_rank_that_is_killed") {
-        return;
-    }
+    needs_racks!();
     let mut cluster = cluster(RANKS, Mode::Auto);
     let mut ranks = cluster.bench(
         RANKS,
@@ -88,10 +84,11 @@ fn threads_outlive_the_daemon_and_name_a_rank_that_is_killed() {
         );
         assert!(stderr.contains(&format!("rank {LOST}")), "rank {rank}: {stderr}");
     }
-    let begin = Instant::now();
-    while !cluster.has_all_slots_free() {
-        assert!(begin.elapsed() < PATIENCE, "slots are lent still:\n{}", cluster.list_jobs());
-        sleep(Duration::from_millis(20));
-    }
+    wait_until!(
+        PATIENCE,
+        cluster.has_all_slots_free(),
+        "slots are lent still:\n{}",
+        cluster.list_jobs()
+    );
     cluster.stop();
 }

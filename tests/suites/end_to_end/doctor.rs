@@ -7,8 +7,8 @@ use std::process::Command;
 use libbpf_rs::{Xdp, XdpFlags};
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Aggregator, Binaries, Fabric, Mode, Multicast, Namespace, Rack,
-    RackOptions, Router, Topology, can_build_racks, filter_udp_at_ingress, in_both_modes,
-    load_udp_filter, skip,
+    RackOptions, Router, Topology, filter_udp_at_ingress, in_both_modes, load_udp_filter,
+    needs_racks, skip,
 };
 
 use crate::{Cluster, PATIENCE};
@@ -386,9 +386,7 @@ fn attach_udp_filter(namespace: &Namespace, interface: &'static str) {
 
 #[test]
 fn a_foreign_program_at_the_aggregators_port() {
-    if !can_build_racks("a_foreign_program_at_the_aggregators_port") {
-        return;
-    }
+    needs_racks!();
     // In native XDP the aggregator's own program would be there.
     let cluster = Cluster::in_mode(2, Mode::Auto);
     let switch = cluster.rack.switch();
@@ -409,9 +407,7 @@ fn a_foreign_program_at_the_aggregators_port() {
 
 #[test]
 fn a_foreign_program_before_the_aggregators_at_tc_ingress() {
-    if !can_build_racks("a_foreign_program_before_the_aggregators_at_tc_ingress") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::in_mode(2, Mode::Auto);
     let switch = cluster.rack.switch();
     let Ok(filter) = switch.run(|| filter_udp_at_ingress("p1")) else {
@@ -544,9 +540,7 @@ fn an_asymmetric_route(mode: Mode) {
 
 #[test]
 fn gro_that_is_off() {
-    if !can_build_racks("gro_that_is_off") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::in_mode(2, Mode::NativeWithGro);
     let worker = cluster.rack.worker(1);
     doctor(&cluster, 1).is_content();

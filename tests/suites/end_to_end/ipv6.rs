@@ -4,7 +4,7 @@ use std::process::Command;
 
 use switchml_rack::{
     Aggregator, Binaries, Fabric, Ip, Mode, Multicast, Namespace, Rack, RackOptions, Router,
-    Topology, can_build_racks, in_both_modes,
+    Topology, in_both_modes, needs_racks,
 };
 use switchml_worker::control::ClientTls;
 use switchml_worker::{Communicator, ReduceOp};
@@ -73,9 +73,7 @@ fn a_rank_that_is_killed_over_ipv6_is_named(mode: Mode) {
 
 #[test]
 fn the_software_data_plane_serves_ipv6() {
-    if !can_build_racks("the_software_data_plane_serves_ipv6") {
-        return;
-    }
+    needs_racks!();
     let binaries = Binaries::for_test().unwrap();
     for topology in [Topology::Star, Topology::Routed(Router::default())] {
         let options =

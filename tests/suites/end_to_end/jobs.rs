@@ -3,16 +3,14 @@
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 use switchml_worker::{Communicator, ReduceOp};
 
 use crate::{Cluster, report};
 
 #[test]
 fn two_jobs_at_once_do_not_see_each_other() {
-    if !can_build_racks("two_jobs_at_once_do_not_see_each_other") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::of(2);
     let beside = cluster.bench(2, "beside", &["-b", "256K", "-e", "256K", "-n", "20", "-w", "1"]);
     cluster.run_ranks(2, "library", |rank, builder| {
@@ -38,9 +36,7 @@ fn two_jobs_at_once_do_not_see_each_other() {
 #[test]
 fn two_hundred_jobs_at_once_finish() {
     const JOBS: usize = 200;
-    if !can_build_racks("two_hundred_jobs_at_once_finish") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::of(2);
     let all_there = Arc::new(Barrier::new(2 * JOBS + 1));
     thread::scope(|scope| {
@@ -86,9 +82,7 @@ fn add_up(communicator: &Communicator, job: usize, rank: usize) {
 
 #[test]
 fn a_job_of_the_same_name_starts_anew() {
-    if !can_build_racks("a_job_of_the_same_name_starts_anew") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::of(2);
     for session in 0..3 {
         let sums = cluster.run_ranks(2, "again", move |rank, builder| {

@@ -4,7 +4,9 @@ use std::sync::{Arc, Barrier};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{Faults, Impairment, Mode, Process, RackOptions, Signal, in_both_modes};
+use switchml_rack::{
+    Faults, Impairment, Mode, Process, RackOptions, Signal, in_both_modes, wait_until,
+};
 use switchml_worker::{Error, ReduceOp};
 
 use crate::loops::Loops;
@@ -87,11 +89,7 @@ fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = start(&cluster, &LONG);
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
-    let begin = Instant::now();
-    while cluster.list_jobs().contains(" long ") {
-        assert!(begin.elapsed() < PATIENCE, "the job goes on");
-        sleep(Duration::from_millis(20));
-    }
+    wait_until!(PATIENCE, !cluster.list_jobs().contains(" long "), "the job goes on");
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::CONT).unwrap());
     for rank in &mut ranks {
         let status = rank.wait(SOON).unwrap();

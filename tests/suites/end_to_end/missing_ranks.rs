@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use switchml_rack::can_build_racks;
+use switchml_rack::{needs_racks, wait_until};
 use switchml_worker::control::{self, AggregatorStatus};
 use switchml_worker::{Error, ReduceOp};
 
@@ -25,9 +25,7 @@ fn status(cluster: &Cluster) -> AggregatorStatus {
 
 #[test]
 fn a_job_that_never_fills_names_the_missing_and_gives_everything_back() {
-    if !can_build_racks("a_job_that_never_fills_names_the_missing_and_gives_everything_back") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::of(2);
     let before = status(&cluster);
     assert_eq!(before.slots_free, before.slots_total);
@@ -51,10 +49,7 @@ fn a_job_that_never_fills_names_the_missing_and_gives_everything_back() {
         assert!(elapsed >= JOIN_TIMEOUT && elapsed < JOIN_TIMEOUT + SOON, "{elapsed:?}");
     }
     // The daemon notices at once that they are gone.
-    let begin = Instant::now();
-    while cluster.list_jobs().contains("lonely") {
-        assert!(begin.elapsed() < SOON, "{}", cluster.list_jobs());
-    }
+    wait_until!(SOON, !cluster.list_jobs().contains("lonely"), "{}", cluster.list_jobs());
     assert_eq!(status(&cluster), before);
     // The name is free, for a job of another size.
     let sums = cluster.run_ranks(2, "lonely", |rank, builder| {

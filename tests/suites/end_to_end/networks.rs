@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use switchml_rack::{
     Aggregator, Binaries, Fabric, Mode, Multicast, Namespace, Rack, RackOptions, Router, Topology,
-    can_build_racks, in_both_modes,
+    in_both_modes, needs_racks,
 };
 use switchml_worker::ReduceOp;
 
@@ -320,9 +320,7 @@ fn shell(namespace: &Namespace, line: &str) {
 
 #[test]
 fn the_switch_host_is_a_worker_too() {
-    if !can_build_racks("the_switch_host_is_a_worker_too") {
-        return;
-    }
+    needs_racks!();
     for topology in [Topology::Star, fabric(Multicast::Flooded)] {
         let options =
             RackOptions { workers: 2, topology, own_host: true, ..RackOptions::default() };

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Aggregator, Binaries, Mode, Namespace, RackOptions, in_both_modes,
+    wait_until,
 };
 use switchml_worker::control::ClientTls;
 use switchml_worker::engine::Ignored;
@@ -154,9 +154,9 @@ fn make_calls(communicator: &Communicator, ranks: u32) {
 fn tags_outlive_the_daemon(mode: Mode) {
     let rack = RackOptions { workers: MEMBERS, mode, ..RackOptions::default() };
     // The next daemon has the same certificate, so ranks trust it.
-    let files = std::env::temp_dir().join(format!("switchml-tags-{mode:?}-{}", std::process::id()));
-    std::fs::create_dir_all(&files).unwrap();
-    let [cert, key] = ["cert.pem", "key.pem"].map(|name| files.join(name).display().to_string());
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name| folder.path().join(name).display().to_string();
+    let [cert, key] = ["cert.pem", "key.pem"].map(file);
     let options = [&OPTIONS[..], &["--tls-cert", &cert, "--tls-key", &key]].concat();
     let mut cluster = Cluster::with_options(rack, &options);
     let control = cluster.aggregator.control().to_owned();
@@ -182,18 +182,18 @@ fn tags_outlive_the_daemon(mode: Mode) {
         drop(_stop);
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
     });
-    std::fs::remove_dir_all(&files).unwrap();
     assert!(lives.iter().all(|(_, stats)| stats.engine.ignored(Ignored::Tag) == 0));
     assert_eq!(counters(&cluster).get("bad_tag"), None);
 }
 
 /// Waits until `count` packets are counted under this name.
 fn wait_for(cluster: &Cluster, name: &str, count: u64) {
-    let begin = Instant::now();
-    while counters(cluster).get(name) < Some(&count) {
-        assert!(begin.elapsed() < PATIENCE, "fewer than {count} {name}: {:?}", counters(cluster));
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_until!(
+        PATIENCE,
+        counters(cluster).get(name) >= Some(&count),
+        "fewer than {count} {name}: {:?}",
+        counters(cluster)
+    );
 }
 
 /// Sums with several data threads over the software data plane.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
-use switchml_rack::{Mode, Namespace, in_both_modes};
+use switchml_rack::{Mode, Namespace, in_both_modes, wait_until};
 use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
@@ -239,11 +239,7 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
         .unwrap();
     ip(cluster.rack.switch(), "link set far up");
     ip(cluster.rack.switch(), "link set p1 up");
-    let begin = Instant::now();
-    while program_at(&cluster, "p1").is_none() {
-        assert!(begin.elapsed() < SOON);
-        sleep(Duration::from_millis(50));
-    }
+    wait_until!(SOON, program_at(&cluster, "p1").is_some(), "it is not so");
     ip(cluster.rack.switch(), "link delete p1");
     cluster.stop();
 }

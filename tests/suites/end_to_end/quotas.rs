@@ -2,13 +2,13 @@
 //! takes them back from the journal.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use switchml_rack::{Aggregator, Binaries, RackOptions, can_build_racks};
+use switchml_rack::{Aggregator, Binaries, RackOptions, needs_racks};
 use switchml_worker::control::{Access, Error, Membership, Token};
 use switchml_worker::{Communicator, ReduceOp};
 
@@ -26,30 +26,13 @@ const TENANTS: [Tenant; 3] = [
 /// The worker for second jobs, where no rank runs.
 const OUTSIDE: usize = TENANTS.len();
 
-/// The file of a key for tokens, removed when dropped.
-struct Key(PathBuf);
-
-impl Key {
-    fn new() -> Self {
-        let file = std::env::temp_dir().join(format!("switchml-quotas-{}", std::process::id()));
-        fs::write(&file, "k".repeat(32)).unwrap();
-        Self(file)
-    }
-
-    /// A tenant's token for all jobs.
-    fn token(&self, cluster: &Cluster, tenant: &str) -> Token {
-        let mut command = Command::new(Binaries::for_test().unwrap().aggregator);
-        command.args(["token", "--token-key"]).arg(&self.0);
-        command.args(["--tenant", tenant, "--jobs", "*", "--expires", "1h"]);
-        let output = cluster.rack.switch().output(command).unwrap();
-        Token::Text(String::from_utf8(output.stdout).unwrap())
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
+/// A tenant's token for all jobs, by the key in a file.
+fn token(key: &Path, cluster: &Cluster, tenant: &str) -> Token {
+    let mut command = Command::new(Binaries::for_test().unwrap().aggregator);
+    command.args(["token", "--token-key"]).arg(key);
+    command.args(["--tenant", tenant, "--jobs", "*", "--expires", "1h"]);
+    let output = cluster.rack.switch().output(command).unwrap();
+    Token::Text(String::from_utf8(output.stdout).unwrap())
 }
 
 /// Why a second job of a tenant does not begin.
@@ -77,16 +60,15 @@ fn live(control: &str, tenant: &str, token: Token, stop: &AtomicBool) {
 
 #[test]
 fn jobs_of_tenants_count_on_after_a_restart() {
-    if !can_build_racks("jobs_of_tenants_count_on_after_a_restart") {
-        return;
-    }
-    let key = Key::new();
-    let mut options = vec!["--token-key", key.0.to_str().unwrap()];
+    needs_racks!();
+    let key = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&key, "k".repeat(32)).unwrap();
+    let mut options = vec!["--token-key", key.path().to_str().unwrap()];
     options.extend(TENANTS.iter().flat_map(|(_, quota, _)| ["--tenant-quota", quota]));
     let rack = RackOptions { workers: TENANTS.len() + 1, ..RackOptions::default() };
     let mut cluster = Cluster::with_options(rack, &options);
     let control = cluster.aggregator.control().to_owned();
-    let tokens = TENANTS.map(|(tenant, ..)| key.token(&cluster, tenant));
+    let tokens = TENANTS.map(|(tenant, ..)| token(key.path(), &cluster, tenant));
     let all_refused = |cluster: &Cluster| {
         for ((tenant, _, what), token) in TENANTS.iter().zip(&tokens) {
             let start = format!("tenant {tenant:?} may have {what}");

@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{Mode, Process, in_both_modes};
+use switchml_rack::{Mode, Process, in_both_modes, wait_until};
 use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
@@ -79,11 +79,7 @@ fn a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back(mode: Mode)
     kill(&mut cluster);
     all_went_well(loops.stop(), 5);
     cluster.restart();
-    let begin = Instant::now();
-    while cluster.list_jobs().contains("train") {
-        assert!(begin.elapsed() < SOON, "its slots are lent still");
-        sleep(Duration::from_millis(50));
-    }
+    wait_until!(SOON, !cluster.list_jobs().contains("train"), "its slots are lent still");
     assert!(cluster.has_all_slots_free());
     cluster.stop();
 }

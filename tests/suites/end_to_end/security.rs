@@ -2,13 +2,13 @@
 //! reach.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-use switchml_rack::{Binaries, Namespace, Process, RackOptions, Racks, can_build_racks};
+use switchml_rack::{Binaries, Namespace, Process, RackOptions, Racks, needs_racks};
 use switchml_worker::control::{self, Access, ClientTls, TlsError, Token};
 use switchml_worker::{Communicator, ReduceOp};
+use tempfile::TempDir;
 
 use crate::{Cluster, PATIENCE};
 
@@ -20,30 +20,23 @@ const PUBLIC: &str = "8.8.8.8";
 
 /// Files of a certificate that signs itself and of its key, removed when dropped.
 struct Identity {
-    folder: PathBuf,
+    _folder: TempDir,
     cert: String,
     key: String,
 }
 
 impl Identity {
     fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("switchml-tree-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["combiner".to_owned()]).unwrap();
         let write = |name: &str, text: String| {
-            let file = folder.join(name);
+            let file = folder.path().join(name);
             fs::write(&file, text).unwrap();
             file.to_str().unwrap().to_owned()
         };
         let cert = write("cert", made.cert.pem());
         let key = write("key", made.signing_key.serialize_pem());
-        Self { folder, cert, key }
-    }
-}
-
-impl Drop for Identity {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        Self { _folder: folder, cert, key }
     }
 }
 
@@ -77,9 +70,7 @@ fn pinned(fingerprint: &str) -> ClientTls {
 /// know them.
 #[test]
 fn a_tree_by_mutual_tls() {
-    if !can_build_racks("a_tree_by_mutual_tls") {
-        return;
-    }
+    needs_racks!();
     let racks = Racks::new(2, RackOptions { workers: RANKS, ..RackOptions::default() }).unwrap();
     let Identity { cert, key, .. } = &Identity::new();
     // The key can be any file that is long enough.
@@ -174,13 +165,6 @@ fn refused(host: &Namespace, options: &[&str], what: &str) -> u64 {
     times.unwrap().parse().unwrap()
 }
 
-/// A file with a key of job tokens.
-fn token_key() -> PathBuf {
-    let file = std::env::temp_dir().join(format!("switchml-token-key-{}", std::process::id()));
-    fs::write(&file, "k".repeat(32)).unwrap();
-    file
-}
-
 /// The status of a daemon at a public address of the namespace.
 fn ask(host: &Namespace, port: &str, tls: ClientTls) -> Result<(), control::Error> {
     let access = Access { address: format!("{PUBLIC}:{port}"), tls, token: None };
@@ -232,11 +216,11 @@ fn the_internet_is_not_believed() {
         ask(host, port, ClientTls::default()).expect_err("not let in");
         late.wait_for_line("the public address 8.8.8.8 accepts no connections", PATIENCE).unwrap();
     }
-    let key = token_key();
-    let mut guarded = start("8.8.8.8:0", &["--token-key", key.to_str().unwrap()]);
+    let key = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&key, "k".repeat(32)).unwrap();
+    let mut guarded = start("8.8.8.8:0", &["--token-key", key.path().to_str().unwrap()]);
     guarded.wait_for_line("ready: control", PATIENCE).unwrap();
     assert!(guarded.stderr().contains("job tokens travel in the clear"), "{}", guarded.stderr());
-    fs::remove_file(key).unwrap();
     // A daemon that listens only at the private address is served, like the rack's own daemon.
     let mut private = start("10.88.0.254:0", &[]);
     private.wait_for_line("ready: control", PATIENCE).unwrap();

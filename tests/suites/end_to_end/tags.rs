@@ -2,11 +2,9 @@
 //! XDP cannot see them.
 
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks, in_both_modes,
+    AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, in_both_modes, needs_racks, wait_until,
 };
 use switchml_worker::ReduceOp;
 
@@ -84,11 +82,11 @@ fn behind_a_bridge(worker: &Namespace) -> RawSocket {
     }
     tool(worker, "ip link set source up");
     // A bridge drops frames until the kernel has told it of the ports' carrier.
-    let begin = Instant::now();
-    while tool(worker, "ip -d link show master tagger").matches("state forwarding").count() < 2 {
-        assert!(begin.elapsed() < PATIENCE, "the bridge does not forward");
-        sleep(Duration::from_millis(5));
-    }
+    wait_until!(
+        PATIENCE,
+        tool(worker, "ip -d link show master tagger").matches("state forwarding").count() >= 2,
+        "the bridge does not forward"
+    );
     RawSocket::open_on(worker, "source", 0)
 }
 
@@ -108,11 +106,7 @@ fn a_tag_that_a_device_inserts_is_seen(mode: Mode) {
     tagged.splice(ETHERTYPE..ETHERTYPE, TAG);
     socket.send(&tagged);
     socket.send(&untagged);
-    let begin = Instant::now();
-    while cluster.counter("unknown_job") == 0 {
-        assert!(begin.elapsed() < PATIENCE, "the untagged one does not arrive");
-        sleep(Duration::from_millis(20));
-    }
+    wait_until!(PATIENCE, cluster.counter("unknown_job") != 0, "the untagged one does not arrive");
     assert_eq!((cluster.counter("vlan"), cluster.counter("unknown_job")), (1, 1));
     cluster.stop();
 }
@@ -131,9 +125,7 @@ fn strips(cluster: &Cluster) -> [bool; 2] {
 
 #[test]
 fn ports_take_off_no_tags_while_xdp_runs() {
-    if !can_build_racks("ports_take_off_no_tags_while_xdp_runs") {
-        return;
-    }
+    needs_racks!();
     let mut cluster = Cluster::in_mode(1, Mode::Native);
     assert_eq!(strips(&cluster), [false; 2]);
     let log = cluster.aggregator.process().stderr();
@@ -160,9 +152,7 @@ fn ports_take_off_no_tags_while_xdp_runs() {
 /// helps.
 #[test]
 fn a_veth_whose_other_end_may_hide_tags_is_named() {
-    if !can_build_racks("a_veth_whose_other_end_may_hide_tags_is_named") {
-        return;
-    }
+    needs_racks!();
     let line = "interface p0 is a veth, whose other end hides VLAN tags from XDP: answers to \
                 tagged frames go out without a tag until `ethtool -K <other end> txvlan off \
                 tx-vlan-stag-hw-insert off`; or use --mode bundle";
@@ -176,9 +166,7 @@ fn a_veth_whose_other_end_may_hide_tags_is_named() {
 
 #[test]
 fn at_tc_ingress_tags_may_be_taken_off() {
-    if !can_build_racks("at_tc_ingress_tags_may_be_taken_off") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::in_mode(1, Mode::Auto);
     assert_eq!(strips(&cluster), [true; 2]);
     cluster.stop();

@@ -4,9 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{
-    Faults, Impairment, Mode, RackOptions, Shaping, can_build_racks, in_both_modes,
-};
+use switchml_rack::{Faults, Impairment, Mode, RackOptions, Shaping, in_both_modes, needs_racks};
 use switchml_worker::engine::EngineStats;
 use switchml_worker::{CallStats, Communicator};
 
@@ -82,9 +80,7 @@ fn resent(ranks: &[(u64, CallStats, Duration)]) -> u64 {
 /// chunks then, for which the root's lanes are still in flight.
 #[test]
 fn late_zeros_on_slow_links_cost_few_resends() {
-    if !can_build_racks("late_zeros_on_slow_links_cost_few_resends") {
-        return;
-    }
+    needs_racks!();
     let cluster = Cluster::of(RANKS);
     let shaping = Shaping::new(&cluster.rack, 500_000_000).unwrap();
     let ranks: Vec<(u64, CallStats, Duration)> =

@@ -4,7 +4,7 @@
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
 use switchml_protocol::slot::Slot;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, POOL, SLOTS, binding, job, member};
 use crate::packet::{
@@ -38,9 +38,7 @@ type Changed = (Outcome, fn(&mut Packet));
 
 #[test]
 fn malformed_packets_are_dropped_by_reason() {
-    if !can_build_racks("malformed_packets_are_dropped_by_reason") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(3);
     let table: &[Changed] = &[
         (BadVersion, |p| p.version = 0),
@@ -79,9 +77,7 @@ fn malformed_packets_are_dropped_by_reason() {
 /// word.
 #[test]
 fn the_check_word_guards_every_field_and_lane() {
-    if !can_build_racks("the_check_word_guards_every_field_and_lane") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     kernel.set_job(JOB + 1, &job(3));
     kernel.set_member(JOB + 1, 1, &member(1));
@@ -108,9 +104,7 @@ fn the_check_word_guards_every_field_and_lane() {
 
 #[test]
 fn what_is_not_of_the_session_is_dropped() {
-    if !can_build_racks("what_is_not_of_the_session_is_dropped") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     kernel.set_member(JOB, 2, &MemberEntry { epoch: EPOCH - 1, ..member(2) });
     // A job whose slots lie beyond the end of the pool.
@@ -143,9 +137,7 @@ fn what_is_not_of_the_session_is_dropped() {
 
 #[test]
 fn a_member_speaks_from_its_place_alone() {
-    if !can_build_racks("a_member_speaks_from_its_place_alone") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(3);
     let right = contribution().request();
     let table = [
@@ -170,9 +162,7 @@ fn a_member_speaks_from_its_place_alone() {
 
 #[test]
 fn what_is_not_ours_is_passed_on_untouched() {
-    if !can_build_racks("what_is_not_ours_is_passed_on_untouched") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(3);
     let pass = |outcome, change: fn(&mut Vec<u8>)| {
         let mut frame = contribution().frame();
@@ -217,9 +207,7 @@ fn what_is_not_ours_is_passed_on_untouched() {
 /// the answer would come from that MAC.
 #[test]
 fn another_macs_frames_are_passed_on() {
-    if !can_build_racks("another_macs_frames_are_passed_on") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     let hello = Packet::hello(1, 32);
     let others = [
@@ -256,9 +244,7 @@ fn another_macs_frames_are_passed_on() {
 /// A worker would take a frame from the aggregator's address for the aggregator's answer.
 #[test]
 fn nobody_else_sends_from_the_aggregators_address() {
-    if !can_build_racks("nobody_else_sends_from_the_aggregators_address") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(3);
     let result = contribution().result(4, 3, &[15; 64]);
     let frames = [result.reply(1), result.to_group(), contribution().pending(2).reply(1)];
@@ -301,9 +287,7 @@ fn nobody_else_sends_from_the_aggregators_address() {
 
 #[test]
 fn lengths_that_disagree_are_dropped() {
-    if !can_build_racks("lengths_that_disagree_are_dropped") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(3);
     let drop = |outcome, change: fn(&mut Vec<u8>)| {
         let mut frame = contribution().frame();
@@ -345,9 +329,7 @@ fn lengths_that_disagree_are_dropped() {
 /// A sender to the aggregator's port that is not a member gets no answer, not even from the host.
 #[test]
 fn strangers_are_not_answered() {
-    if !can_build_racks("strangers_are_not_answered") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::new();
     kernel.add_local(AGGREGATOR_MAC, [192, 0, 2, 1], 1234);
     kernel.expect(&contribution(), &Drop(UnknownJob));
@@ -367,9 +349,7 @@ fn strangers_are_not_answered() {
 
 #[test]
 fn hello_binds_a_rank_to_its_place_once_an_epoch() {
-    if !can_build_racks("hello_binds_a_rank_to_its_place_once_an_epoch") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     let unknown = MemberEntry { epoch: 0, binding: Binding::default(), ..member(1) };
     kernel.set_member(JOB, 1, &unknown);
@@ -410,9 +390,7 @@ fn hello_binds_a_rank_to_its_place_once_an_epoch() {
 
 #[test]
 fn a_locked_slot_is_left_alone() {
-    if !can_build_racks("a_locked_slot_is_left_alone") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     let mut element = kernel.slot(FIRST_SLOT + 2);
     element.lock = 1;
@@ -429,9 +407,7 @@ fn a_locked_slot_is_left_alone() {
 
 #[test]
 fn notable_packets_are_reported() {
-    if !can_build_racks("notable_packets_are_reported") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     let elsewhere = Envelope { source_port: 9, ..contribution().request() };
     kernel.run(&Packet::hello(1, 32).frame());
@@ -462,9 +438,7 @@ fn notable_packets_are_reported() {
 /// A full ring buffer loses events, not packets.
 #[test]
 fn a_full_buffer_of_events_holds_nothing_up() {
-    if !can_build_racks("a_full_buffer_of_events_holds_nothing_up") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     let hello = Packet::hello(1, 32);
     for _ in 0..3000 {

@@ -17,7 +17,7 @@ use switchml_protocol::ranks::Words;
 use switchml_protocol::relay::{self, Cells, Uplink};
 use switchml_protocol::share::Share;
 use switchml_protocol::{U16, U32};
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 use zerocopy::FromBytes;
 
 use crate::kernel::{Kernel, SLOTS, binding, job, member};
@@ -153,9 +153,7 @@ fn expect(kernel: &Kernel, frame: &[u8], verdict: u32, outcome: Outcome) -> Vec<
 
 #[test]
 fn contributions_leave_as_one_partial_sum() {
-    if !can_build_racks("contributions_leave_as_one_partial_sum") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(64);
     let held = |rank| expect(&kernel, &own(rank, 3).frame(), XDP_DROP, Outcome::Held);
     held(2);
@@ -167,9 +165,7 @@ fn contributions_leave_as_one_partial_sum() {
 
 #[test]
 fn resends_pass() {
-    if !can_build_racks("resends_pass") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(64);
     let resent = Packet { flags: CHECKED | RETRANSMIT, ..own(1, 2) };
     let sent = expect(&kernel, &resent.frame(), XDP_REDIRECT, Outcome::Passed);
@@ -183,9 +179,7 @@ fn resends_pass() {
 
 #[test]
 fn hellos_bind_and_go_on() {
-    if !can_build_racks("hellos_bind_and_go_on") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = combiner(64);
     let stranger = MemberEntry { epoch: 0, ..member(1) };
     kernel.set_member(JOB, 1, &stranger);
@@ -199,9 +193,7 @@ fn hellos_bind_and_go_on() {
 
 #[test]
 fn the_parents_answers_go_down() {
-    if !can_build_racks("the_parents_answers_go_down") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(64);
     let asked = own(1, 5);
     for answer in [asked.result(CHECKED, 4, &[7; LANES]), asked.pending(0b10)] {
@@ -217,9 +209,7 @@ fn the_parents_answers_go_down() {
 
 #[test]
 fn what_is_not_the_parents_is_the_hosts() {
-    if !can_build_racks("what_is_not_the_parents_is_the_hosts") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(64);
     let result = own(1, 5).result_for_all(CHECKED, 4, &[7; LANES]);
     let bytes = result.bytes();
@@ -247,9 +237,7 @@ fn what_is_not_the_parents_is_the_hosts() {
 
 #[test]
 fn who_is_not_below_changes_nothing() {
-    if !can_build_racks("who_is_not_below_changes_nothing") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(1);
     let before = kernel.cell(0);
     let spoofed = Envelope { source: AGGREGATOR_IP, ..own(1, 0).request() };
@@ -266,9 +254,7 @@ fn who_is_not_below_changes_nothing() {
 /// Rule 27.1: the root refuses packets of an aborted job.
 #[test]
 fn what_is_of_an_aborted_job_passes() {
-    if !can_build_racks("what_is_of_an_aborted_job_passes") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = combiner(64);
     for rank in [0, 2] {
         expect(&kernel, &own(rank, 3).frame(), XDP_DROP, Outcome::Held);
@@ -287,9 +273,7 @@ fn what_is_of_an_aborted_job_passes() {
 
 #[test]
 fn what_is_of_a_closed_job_is_dropped() {
-    if !can_build_racks("what_is_of_a_closed_job_is_dropped") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = combiner(64);
     kernel.set_job(JOB, &JobEntry { state: VACANT, ..job(RANKS.into()) });
     expect(&kernel, &own(1, 3).frame(), XDP_DROP, Outcome::UnknownJob);
@@ -325,9 +309,7 @@ fn run_bundle(kernel: &Kernel, frame: &[u8]) -> Option<(Vec<u8>, Vec<Vec<u8>>)> 
 /// Superpackets stay whole, however ranks cut them.
 #[test]
 fn superpackets_go_up_with_what_is_complete() {
-    if !can_build_racks("superpackets_go_up_with_what_is_complete") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(64);
     let of = |rank, slots: std::ops::Range<u16>| -> Vec<Packet> {
         slots.map(|slot| own(rank, slot)).collect()
@@ -357,9 +339,7 @@ fn addresses(frame: &[u8]) -> [&[u8]; 2] {
 
 #[test]
 fn superpackets_of_the_parent_go_down_whole() {
-    if !can_build_racks("superpackets_of_the_parent_go_down_whole") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(64);
     let result = |slot| own(1, slot).result_for_all(CHECKED, 4, &[7; LANES]);
     let filler = Packet { kind: FILLER, ..Packet::contribution(0, 0, 0, &[0; LANES]) };
@@ -383,9 +363,7 @@ fn superpackets_of_the_parent_go_down_whole() {
 /// next to another packet.
 #[test]
 fn kernel_and_host_agree() {
-    if !can_build_racks("kernel_and_host_agree") {
-        return;
-    }
+    needs_racks!();
     const CELLS: u32 = 4096;
     let kernel = combiner(CELLS);
     let host = Host::new(CELLS);
@@ -525,9 +503,7 @@ impl Cells for Host {
 /// The combiner with the same addresses over IPv6, where hosts require a right UDP checksum.
 #[test]
 fn the_same_over_ipv6() {
-    if !can_build_racks("the_same_over_ipv6") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = combiner(64);
     let of_v6 = |place: Binding| Binding { ip: v6(place.ip.low()).into(), ..place };
     for port in [AGGREGATOR_PORT, 0] {

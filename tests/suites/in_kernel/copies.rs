@@ -9,7 +9,7 @@ use std::time::Duration;
 use switchml_protocol::fanout::{Receivers, direct};
 use switchml_protocol::job::{JobEntry, MemberEntry};
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks, in_both_modes,
+    AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, in_both_modes, needs_racks,
 };
 
 use crate::delivery::send_superpacket;
@@ -50,9 +50,7 @@ fn every_byte_of_a_frame(mode: Mode) {
 /// Here the port splits superpackets, and completes the checksums that the program has begun.
 #[test]
 fn every_byte_of_a_frame_that_a_port_completes() {
-    if !can_build_racks("every_byte_of_a_frame_that_a_port_completes") {
-        return;
-    }
+    needs_racks!();
     for (over, by_group) in [(Over::Ipv4, 0b11_1010), (Over::Ipv6, 0)] {
         Site::new(rack_whose_ports_compute(), over, Mode::Auto, by_group).play_bytewise(true);
     }

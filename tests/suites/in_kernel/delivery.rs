@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::Duration;
 use switchml_protocol::job::{JobEntry, MemberEntry};
-use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks};
+use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, needs_racks};
 
 use crate::kernel::{Kernel, job};
 use crate::packet::{
@@ -154,35 +154,30 @@ fn play(lanes: usize, mtu: u32, mode: Mode, hooks: [Hook; WORKERS as usize]) {
 
 #[test]
 fn a_result_reaches_every_port() {
-    if can_build_racks("a_result_reaches_every_port") {
-        play(352, 1500, Mode::Native, [Xdp; 3]);
-    }
+    needs_racks!();
+    play(352, 1500, Mode::Native, [Xdp; 3]);
 }
 
 /// 768 lanes are the largest chunk; a page holds its frame.
 #[test]
 fn the_largest_chunk_reaches_every_port() {
-    if can_build_racks("the_largest_chunk_reaches_every_port") {
-        play(768, 3400, Mode::Native, [Xdp; 3]);
-    }
+    needs_racks!();
+    play(768, 3400, Mode::Native, [Xdp; 3]);
 }
 
 /// If a sender leaves the UDP checksum of a packet to the link, the answer's checksum is left to
 /// the link, too; otherwise it is 0.
 #[test]
 fn at_tc_ingress_too_whoever_fills_in_checksums() {
-    if can_build_racks("at_tc_ingress_too_whoever_fills_in_checksums") {
-        play(352, 1500, Mode::Auto, [Tc; 3]);
-        play(768, 3400, Mode::NativeWithGro, [Tc; 3]);
-    }
+    needs_racks!();
+    play(352, 1500, Mode::Auto, [Tc; 3]);
+    play(768, 3400, Mode::NativeWithGro, [Tc; 3]);
 }
 
 /// The link completes a checksum from what the program left there, and the receiver verifies it.
 #[test]
 fn a_checksum_that_the_port_fills_in_is_right() {
-    if !can_build_racks("a_checksum_that_the_port_fills_in_is_right") {
-        return;
-    }
+    needs_racks!();
     let rack = rack(1500, Mode::Auto);
     for port in rack.ports() {
         let mut command = Command::new("ethtool");
@@ -197,9 +192,7 @@ fn a_checksum_that_the_port_fills_in_is_right() {
 #[test]
 fn a_superpacket_of_two_fates_reaches_every_port() {
     const LANES: usize = 32;
-    if !can_build_racks("a_superpacket_of_two_fates_reaches_every_port") {
-        return;
-    }
+    needs_racks!();
     let site = Site::new(rack(1500, Mode::Auto), LANES, [Tc; 3]);
     site.play_round(3, 0, LANES);
     for (rank, (own, _)) in (1..).zip(&site.sockets[1..]) {
@@ -244,8 +237,7 @@ pub fn send_superpacket(socket: &UdpSocket, packets: &[Vec<u8>]) {
 
 #[test]
 fn ranks_may_come_in_by_either_hook() {
-    if can_build_racks("ranks_may_come_in_by_either_hook") {
-        play(352, 1500, Mode::Native, [Xdp, Tc, Xdp]);
-        play(352, 1500, Mode::Native, [Tc, Xdp, Tc]);
-    }
+    needs_racks!();
+    play(352, 1500, Mode::Native, [Xdp, Tc, Xdp]);
+    play(352, 1500, Mode::Native, [Tc, Xdp, Tc]);
 }

@@ -4,7 +4,7 @@
 use switchml_protocol::header::{HEADER_LEN, flags};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use crate::kernel::{FIRST_SLOT, Kernel, SLOTS};
 use crate::packet::{CHECKED, EMPTY, EVERYONE, Envelope, GROUP_IP, HELLO, Packet, key, tagged};
@@ -72,9 +72,7 @@ fn slots(kernel: &Kernel) -> Vec<[Slot; 2]> {
 
 #[test]
 fn a_packet_without_the_right_tag_changes_no_slot() {
-    if !can_build_racks("a_packet_without_the_right_tag_changes_no_slot") {
-        return;
-    }
+    needs_racks!();
     let kernel = used(true);
     let before = slots(&kernel);
     // Contributions to a round that it would start, to one that it would join, to one that would
@@ -116,9 +114,7 @@ fn is_ce(bit: usize) -> bool {
 /// Lanes that somebody on the path has changed, together with the check word.
 #[test]
 fn other_values_are_nothing_without_the_key() {
-    if !can_build_racks("other_values_are_nothing_without_the_key") {
-        return;
-    }
+    needs_racks!();
     for (has_keys, expected) in [(false, Outcome::Added), (true, Outcome::BadTag)] {
         let kernel = used(has_keys);
         let before = slots(&kernel);
@@ -134,9 +130,7 @@ fn other_values_are_nothing_without_the_key() {
 
 #[test]
 fn packets_that_are_played_again_change_no_slot() {
-    if !can_build_racks("packets_that_are_played_again_change_no_slot") {
-        return;
-    }
+    needs_racks!();
     for has_keys in [false, true] {
         let kernel = used(has_keys);
         let (slots_before, members) = (slots(&kernel), member_places(&kernel));
@@ -180,9 +174,7 @@ fn member_places(kernel: &Kernel) -> Vec<switchml_protocol::job::Binding> {
 /// An answer that comes back to the aggregator is not a packet for it.
 #[test]
 fn results_that_are_played_again_are_dropped() {
-    if !can_build_racks("results_that_are_played_again_are_dropped") {
-        return;
-    }
+    needs_racks!();
     for has_keys in [false, true] {
         let kernel = used(has_keys);
         let before = slots(&kernel);

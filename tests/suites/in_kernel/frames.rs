@@ -3,7 +3,7 @@
 use switchml_protocol::fanout::{Receivers, direct};
 use switchml_protocol::outcome::Outcome::*;
 use switchml_protocol::ranks::Ranks;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use crate::kernel::{Kernel, binding, job};
 use crate::packet::{CE, CHECKED, Envelope, JOB, Packet};
@@ -16,9 +16,7 @@ fn contribution(rank: u16) -> Packet {
 /// A RESULT for all, written out.
 #[test]
 fn the_groups_frame_is_this() {
-    if !can_build_racks("the_groups_frame_is_this") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(2);
     kernel.run(&contribution(0).frame());
     let frame = kernel.run(&contribution(1).frame()).frame;
@@ -50,9 +48,7 @@ fn the_groups_frame_is_this() {
 /// Answers are as long as they need to be, however long the packet is that they are made from.
 #[test]
 fn answers_are_cut_to_their_length() {
-    if !can_build_racks("answers_are_cut_to_their_length") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(2);
     let packet = |rank: u16| Packet { values: vec![1; 768], ..contribution(rank) };
     let padded = |packet: &Packet| {
@@ -77,9 +73,7 @@ fn answers_are_cut_to_their_length() {
 /// A router's mark becomes the flag, in this packet's answer or in its round's, and is not sent on.
 #[test]
 fn congestion_marks_become_the_flag() {
-    if !can_build_racks("congestion_marks_become_the_flag") {
-        return;
-    }
+    needs_racks!();
     const ECN_CE: u8 = 0b11;
     const ECN_ECT0: u8 = 0b10;
     const DSCP: u8 = 0b1010_0000;
@@ -101,9 +95,7 @@ fn congestion_marks_become_the_flag() {
 /// The job says where its RESULTs come from and go to.
 #[test]
 fn the_group_is_the_jobs() {
-    if !can_build_racks("the_group_is_the_jobs") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(1);
     // Only 23 bits of the group's address are in the Ethernet address.
     let other = switchml_protocol::job::JobEntry {
@@ -126,9 +118,7 @@ fn the_group_is_the_jobs() {
 /// nevertheless.
 #[test]
 fn without_a_group_ranks_are_served_one_by_one() {
-    if !can_build_racks("without_a_group_ranks_are_served_one_by_one") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(1);
     kernel.set_job(JOB + 1, &job(1));
     kernel.set_member(JOB + 1, 0, &crate::kernel::member(0));

@@ -1,7 +1,7 @@
 //! libbpf, and so bpftool and other tools based on it, loads the object as aya does. The verifier
 //! also accepts the object that logs each packet.
 
-use switchml_rack::{Mode, can_build_racks, in_both_modes};
+use switchml_rack::{Mode, in_both_modes, needs_racks};
 
 use crate::kernel::{Kernel, job, member};
 use crate::libbpf::Libbpf;
@@ -46,9 +46,7 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
 /// Loads it with aya alone: aya-log declares its map in a way that libbpf no longer supports.
 #[test]
 fn the_verifier_takes_what_tells_of_each_packet() {
-    if !can_build_racks("the_verifier_takes_what_tells_of_each_packet") {
-        return;
-    }
+    needs_racks!();
     let object = switchml_userspace::xdp_trace_object();
     let mut root = Kernel::load(object);
     root.open_job(2);

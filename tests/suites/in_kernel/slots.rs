@@ -4,7 +4,7 @@
 use switchml_protocol::job::{ABORTED, JobEntry};
 use switchml_protocol::outcome::Outcome::*;
 use switchml_protocol::slot::Slot;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use crate::kernel::{FIRST_SLOT, Kernel, job, member};
 use crate::packet::{CHECKED, JOB, MAX, Packet};
@@ -51,9 +51,7 @@ fn play_round(kernel: &Kernel, round: u32) {
 
 #[test]
 fn contributions_are_summed() {
-    if !can_build_racks("contributions_are_summed") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(3);
     for round in 0..5 {
         play_round(&kernel, round);
@@ -63,9 +61,7 @@ fn contributions_are_summed() {
 /// Every size, with lanes that tell their index, and corrupted contributions in between.
 #[test]
 fn every_size_is_served_whole() {
-    if !can_build_racks("every_size_is_served_whole") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(3);
     for (round, size) in (32..=768).step_by(32).enumerate() {
         let lanes = |rank: u32| -> Vec<u32> {
@@ -109,9 +105,7 @@ fn check_maxima(lanes: &[Lane]) {
 
 #[test]
 fn max_takes_the_largest_signed_number() {
-    if !can_build_racks("max_takes_the_largest_signed_number") {
-        return;
-    }
+    needs_racks!();
     check_maxima(&[
         ([1, 2, 3], 3),
         ([3, 2, 1], 3),
@@ -124,9 +118,7 @@ fn max_takes_the_largest_signed_number() {
 
 #[test]
 fn an_aborted_job_rejects_its_members() {
-    if !can_build_racks("an_aborted_job_rejects_its_members") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(3);
     kernel.set_job(JOB, &JobEntry { state: ABORTED, ..job(3) });
     for packet in [contribution(0, 0), contribution(1, 0), contribution(2, 17)] {
@@ -144,9 +136,7 @@ fn an_aborted_job_rejects_its_members() {
 /// Jobs share no slots: a round of one job changes no slot of the other.
 #[test]
 fn jobs_do_not_share_slots() {
-    if !can_build_racks("jobs_do_not_share_slots") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(2);
     kernel.set_job(255, &JobEntry { first_slot: FIRST_SLOT + 8, ..job(2) });
     for rank in 0..2 {

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::relay::Uplink;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use crate::combiner::{below, uplink};
 use crate::cpu::{cpus, go_first, pin_to, two_cpus};
@@ -242,9 +242,7 @@ fn print(what: &str, [first, middle, last]: [f64; 3]) {
 /// Times of the first, a middle and the last contribution of a round.
 #[test]
 fn speed() {
-    if !can_build_racks("speed") {
-        return;
-    }
+    needs_racks!();
     let cpu = &cpus()[..1];
     for (op, name) in [(SUM, "sum"), (MAX, "max")] {
         for lanes in [64, 352, 768] {
@@ -262,9 +260,7 @@ fn speed() {
 /// The cost of tags: measured without and with them in turn, so that both see the same machine.
 #[test]
 fn speed_of_tags() {
-    if !can_build_racks("speed_of_tags") {
-        return;
-    }
+    needs_racks!();
     let cpu = &cpus()[..1];
     type Timed = fn(Role, &[usize]) -> [f64; 3];
     let hooks: [(&str, Timed); 3] = [
@@ -293,9 +289,7 @@ fn speed_of_tags() {
 /// becomes a partial sum; or all are passed on.
 #[test]
 fn speed_of_a_combiner() {
-    if !can_build_racks("speed_of_a_combiner") {
-        return;
-    }
+    needs_racks!();
     let cpu = &cpus()[..1];
     for (role, name) in [(Role::Combiner, "combined"), (Role::Passing, "passed")] {
         let what = |hook| format!("{hook}, {name}, 352 lanes");
@@ -308,11 +302,8 @@ fn speed_of_a_combiner() {
 /// Times of a round whose ranks come in on two CPUs, so that the other CPU wrote to the slot last.
 #[test]
 fn speed_of_two_cpus_on_one_slot() {
-    const NAME: &str = "speed_of_two_cpus_on_one_slot";
-    if !can_build_racks(NAME) {
-        return;
-    }
-    let Some(cpus) = two_cpus(NAME) else { return };
+    needs_racks!();
+    let Some(cpus) = two_cpus("speed_of_two_cpus_on_one_slot") else { return };
     for (cpus, name) in [(&cpus[..1], "one CPU"), (&cpus[..], "two CPUs in turn")] {
         print(&format!("XDP, {name}"), of_a_round((Hook::Xdp, Role::Root), cpus, 1, SUM, 352));
         print(
@@ -389,11 +380,8 @@ fn one_and_two(cpus: [usize; 2], lanes: u32) -> (f64, f64) {
 /// machine: something else may take a CPU away.
 #[test]
 fn speed_of_two_cpus_on_different_slots() {
-    const NAME: &str = "speed_of_two_cpus_on_different_slots";
-    if !can_build_racks(NAME) {
-        return;
-    }
-    let Some(cpus) = two_cpus(NAME) else { return };
+    needs_racks!();
+    let Some(cpus) = two_cpus("speed_of_two_cpus_on_different_slots") else { return };
     for lanes in [352, 768] {
         let enough = (0..5).any(|_| {
             let (one, two) = one_and_two(cpus, lanes);

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use switchml_protocol::maps::LockedSlot;
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, SLOTS, job, member};
 use crate::packet::{CHECKED, Envelope, FILLER, JOB, Packet, RESULT};
@@ -75,9 +75,7 @@ fn packet(rank: u16, next: &mut [Vec<u32>], random: &mut StdRng) -> Packet {
 /// and answers.
 #[test]
 fn any_cut_into_superpackets_is_legal() {
-    if !can_build_racks("any_cut_into_superpackets_is_legal") {
-        return;
-    }
+    needs_racks!();
     // Loading the programs takes longer than all else.
     let (mut singly, mut together) =
         (Kernel::with_job(RANKS.into()), Kernel::with_job(RANKS.into()));
@@ -159,9 +157,7 @@ fn compare(singles: &[Option<Vec<Vec<u8>>>], bundle: Option<Vec<Vec<u8>>>, conte
 /// One superpacket with a segment of every fate, and a short one at its end.
 #[test]
 fn segments_of_every_fate_in_one_superpacket() {
-    if !can_build_racks("segments_of_every_fate_in_one_superpacket") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(2);
     let tc = kernel.tc();
     let of = |rank, slot, round| Packet::contribution(rank, slot, round, &[rank.into(); LANES]);
@@ -211,9 +207,7 @@ fn segments_of_every_fate_in_one_superpacket() {
 /// pseudo-header alone, to be completed when the superpacket is split.
 #[test]
 fn a_superpackets_answer_is_as_long_and_leaves_the_checksum_open() {
-    if !can_build_racks("a_superpackets_answer_is_as_long_and_leaves_the_checksum_open") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(1);
     let packets = [0, 1].map(|slot| Packet::contribution(0, slot, 0, &[3; LANES]));
     let answer = kernel.tc().run_superpacket(&superpacket(&packets), SEGMENT).frame;
@@ -254,9 +248,7 @@ fn group_envelope(packet: &Packet) -> Envelope {
 /// The RESULTs of one superpacket go to one group.
 #[test]
 fn another_jobs_segments_behind_a_result_are_dropped() {
-    if !can_build_racks("another_jobs_segments_behind_a_result_are_dropped") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = Kernel::with_job(1);
     kernel.set_job(JOB + 1, &job(1));
     kernel.set_member(JOB + 1, 0, &member(0));
@@ -278,9 +270,7 @@ fn another_jobs_segments_behind_a_result_are_dropped() {
 /// The program looks up another job only before a RESULT.
 #[test]
 fn another_jobs_segments_are_told_by_their_number_alone() {
-    if !can_build_racks("another_jobs_segments_are_told_by_their_number_alone") {
-        return;
-    }
+    needs_racks!();
     let kernel = Kernel::with_job(1);
     let of = |job, slot| Packet { job, ..Packet::contribution(0, slot, 0, &[5; LANES]) };
     let unknown = JOB + 1;

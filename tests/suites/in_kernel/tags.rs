@@ -3,7 +3,7 @@
 
 use switchml_protocol::job::{Binding, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use crate::kernel::{Kernel, binding, member};
 use crate::packet::{CHECKED, JOB, Packet};
@@ -31,9 +31,7 @@ fn contribution(rank: u16) -> Packet {
 
 #[test]
 fn answers_have_the_tag_of_the_question() {
-    if !can_build_racks("answers_have_the_tag_of_the_question") {
-        return;
-    }
+    needs_racks!();
     let kernel = job_in_vlan(2, 5);
     let pending = contribution(0).pending(1);
     kernel.expect_tagged(&contribution(0), &TAG, &Drop(Started));
@@ -51,9 +49,7 @@ fn answers_have_the_tag_of_the_question() {
 
 #[test]
 fn a_rank_lives_in_one_vlan() {
-    if !can_build_racks("a_rank_lives_in_one_vlan") {
-        return;
-    }
+    needs_racks!();
     let mut kernel = job_in_vlan(2, 5);
     let unknown = MemberEntry { epoch: 0, binding: Binding::default(), ..member(1) };
     kernel.set_member(JOB, 1, &unknown);
@@ -70,9 +66,7 @@ fn a_rank_lives_in_one_vlan() {
 
 #[test]
 fn a_priority_alone_is_no_vlan() {
-    if !can_build_racks("a_priority_alone_is_no_vlan") {
-        return;
-    }
+    needs_racks!();
     let kernel = job_in_vlan(2, 0);
     kernel.expect_tagged(&contribution(0), &PRIORITY, &Drop(Started));
     kernel.expect_tagged(&contribution(0), &[], &Reply(Pending, &contribution(0).pending(1)));
@@ -83,9 +77,7 @@ fn a_priority_alone_is_no_vlan() {
 /// A frame that is passed on stays as it was, and a forged one is dropped, whatever its tag.
 #[test]
 fn tagged_frames_of_others_are_left_alone() {
-    if !can_build_racks("tagged_frames_of_others_are_left_alone") {
-        return;
-    }
+    needs_racks!();
     let kernel = job_in_vlan(2, 5);
     let tagged = |mut frame: Vec<u8>| {
         frame.splice(12..12, TAG);

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use switchml_rack::{Process, Rack, skip};
+use tempfile::TempDir;
 
 use crate::script::Script;
 
@@ -33,21 +34,15 @@ pub struct Rank {
 }
 
 /// The files with a rank's calls and results. They are removed when this is dropped.
-struct Files(PathBuf);
+struct Files(TempDir);
 
 impl Files {
     fn calls(&self) -> PathBuf {
-        self.0.join("calls")
+        self.0.path().join("calls")
     }
 
     fn results(&self) -> PathBuf {
-        self.0.join("results")
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join("results")
     }
 }
 
@@ -60,9 +55,7 @@ impl Rank {
         rank: usize,
         script: &Script,
     ) -> Self {
-        let folder = format!("switchml-independent-{}-{job}-{rank}", std::process::id());
-        let files = Files(std::env::temp_dir().join(folder));
-        fs::create_dir_all(&files.0).unwrap();
+        let files = Files(tempfile::tempdir().unwrap());
         let calls: Vec<_> = script.steps.iter().map(|step| step.line(rank)).collect();
         fs::write(files.calls(), calls.join("\n")).unwrap();
         let mut command = Command::new(python);

@@ -43,7 +43,7 @@ use in_kernel::{Hook, InKernel};
 use software::OverSockets;
 use std::path::Path;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
-use switchml_rack::{Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out};
+use switchml_rack::{Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out, needs_racks};
 
 /// The folder of the vectors.
 fn folder() -> &'static Path {
@@ -77,34 +77,30 @@ fn in_rack(play: impl FnOnce(&[Vector]) -> Played + Send + 'static) -> Played {
 
 #[test]
 fn xdp() {
-    if can_build_racks("xdp") {
-        let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Xdp)));
-        played.conclude("XDP");
-        assert_eq!(played.left_out, [], "the XDP program offers everything");
-    }
+    needs_racks!();
+    let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Xdp)));
+    played.conclude("XDP");
+    assert_eq!(played.left_out, [], "the XDP program offers everything");
 }
 
 #[test]
 fn tc() {
-    if can_build_racks("tc") {
-        let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Tc)));
-        played.conclude("tc ingress");
-        let names: Vec<_> = played.left_out.iter().map(|(vector, _)| vector.as_str()).collect();
-        assert_eq!(
-            names,
-            ["packets_too_long", "runts", "tagged", "tagged_with_a_priority"],
-            "all else is offered"
-        );
-    }
+    needs_racks!();
+    let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Tc)));
+    played.conclude("tc ingress");
+    let names: Vec<_> = played.left_out.iter().map(|(vector, _)| vector.as_str()).collect();
+    assert_eq!(
+        names,
+        ["packets_too_long", "runts", "tagged", "tagged_with_a_priority"],
+        "all else is offered"
+    );
 }
 
 /// Plays runs of packets as superpackets: each vector that consists of packets only must come out
 /// the same.
 #[test]
 fn tc_superpackets() {
-    if !can_build_racks("tc_superpackets") {
-        return;
-    }
+    needs_racks!();
     let results = rack().switch().run(|| {
         let mut subject = InKernel::new(Hook::Tc);
         let vectors = of_roots();
@@ -124,15 +120,14 @@ fn tc_superpackets() {
 
 #[test]
 fn software() {
-    if can_build_racks("software") {
-        let played = in_rack(|vectors| {
-            software::make_addresses_local();
-            play_all(vectors, &mut OverSockets::new())
-        });
-        played.conclude("software");
-        let is_offered = |lacks: &str| !["frames", "group", "ipv6"].contains(&lacks);
-        assert!(played.left_out.iter().all(|(_, lacks)| !is_offered(lacks)), "all else is");
-    }
+    needs_racks!();
+    let played = in_rack(|vectors| {
+        software::make_addresses_local();
+        play_all(vectors, &mut OverSockets::new())
+    });
+    played.conclude("software");
+    let is_offered = |lacks: &str| !["frames", "group", "ipv6"].contains(&lacks);
+    assert!(played.left_out.iter().all(|(_, lacks)| !is_offered(lacks)), "all else is");
 }
 
 /// Whether there is a `simple_switch` to test.
@@ -207,9 +202,7 @@ fn tofino_model_in_bursts() {
 /// Any wrong byte of any expected frame is detected, and reported with vector, step and field.
 #[test]
 fn a_byte_that_differs_is_named() {
-    if !can_build_racks("a_byte_that_differs_is_named") {
-        return;
-    }
+    needs_racks!();
     rack().switch().run(|| {
         let mut subject = InKernel::new(Hook::Xdp);
         let mut vector =

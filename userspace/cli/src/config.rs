@@ -152,17 +152,16 @@ mod tests {
 
     /// The options of a file with this text and of this command line, or the line that says why
     /// not.
-    fn parse(test: &str, text: &str, further: &[&str]) -> Result<Options, String> {
-        let path = std::env::temp_dir().join(format!("config-{test}-{}", std::process::id()));
-        fs::write(&path, text).expect("written");
-        let arguments = [&["program", "--config", path.to_str().expect("text")], further].concat();
-        let parsed = parse_with_file::<Options>(arguments);
-        fs::remove_file(&path).expect("removed");
+    fn parse(text: &str, further: &[&str]) -> Result<Options, String> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(&file, text).expect("written");
+        let path = file.path().to_str().expect("text");
+        let parsed = parse_with_file::<Options>([&["program", "--config", path], further].concat());
         parsed.map(|(options, _)| Options { config: None, ..options }).map_err(|error| {
             assert_eq!(error.exit_code(), 2);
             let line = one_line(&error);
             assert!(!line.contains('\n') && line.ends_with(" (see --help)"), "{line:?}");
-            line.replace(path.to_str().expect("text"), "FILE")
+            line.replace(path, "FILE")
         })
     }
 
@@ -174,13 +173,11 @@ mod tests {
     #[test]
     fn the_file_has_options_and_the_command_line_goes_before_it() {
         let file = "iface = ['p0', 'p1']\nname = 'a'\nslots = 7\nquiet = true\n";
-        assert_eq!(parse("all", file, &[]), Ok(options(&["p0", "p1"], "a", 7, true)));
+        assert_eq!(parse(file, &[]), Ok(options(&["p0", "p1"], "a", 7, true)));
         let given = ["--iface", "p2", "--slots=8", "--name", "b"];
-        assert_eq!(parse("some", file, &given), Ok(options(&["p2"], "b", 8, true)));
-        assert_eq!(
-            parse("few", "name = 'a'\nquiet = false\n", &[]),
-            Ok(options(&[], "a", 5, false))
-        );
+        assert_eq!(parse(file, &given), Ok(options(&["p2"], "b", 8, true)));
+        let few = parse("name = 'a'\nquiet = false\n", &[]);
+        assert_eq!(few, Ok(options(&[], "a", 5, false)));
     }
 
     #[test]
@@ -195,7 +192,7 @@ mod tests {
             ("name = 'a'\nquiet = 1", "unexpected value '1' for '--quiet' found"),
             ("slots = 1", "the following required arguments were not provided: --name <NAME>"),
         ] {
-            let line = parse("wrong", file, &[]).expect_err("refused");
+            let line = parse(file, &[]).expect_err("refused");
             assert!(line.starts_with(told), "{line}");
             assert!(line.contains("FILE"), "{line}");
         }
@@ -206,8 +203,9 @@ mod tests {
 
     #[test]
     fn a_command_has_a_file_of_its_own_options() {
-        let path = std::env::temp_dir().join(format!("config-command-{}", std::process::id()));
-        fs::write(&path, "iface = ['p0']\nname = 'a'\nslots = 7\n").expect("written");
+        let temporary = tempfile::NamedTempFile::new().expect("a file");
+        let path = temporary.path();
+        fs::write(path, "iface = ['p0']\nname = 'a'\nslots = 7\n").expect("written");
         let file = path.to_str().expect("text");
         let parse = |arguments: &[&str]| {
             let parsed = parse_with_file::<Commands>([&["program"], arguments].concat());
@@ -215,15 +213,14 @@ mod tests {
         };
         // A value with the same name as the command is not taken for the command.
         let given = ["count", "--slots", "8", "--config", file, "--iface", "count"];
-        let all = Options { config: Some(path.clone()), ..options(&["count"], "a", 8, false) };
+        let all = Options { config: Some(path.to_owned()), ..options(&["count"], "a", 8, false) };
         assert_eq!(parse(&given), Ok(Commands::Count(all)));
         let place = "count".to_owned();
         assert_eq!(parse(&["look", "count"]), Ok(Commands::Look { place }));
         let line = parse(&["look", "here", "--config", file]).expect_err("it has no such option");
         assert!(line.starts_with("unexpected argument '--config' found"), "{line}");
-        fs::write(&path, "place = 'here'\n").expect("written");
+        fs::write(path, "place = 'here'\n").expect("written");
         let line = parse(&["count", "--config", file]).expect_err("another command's option");
-        fs::remove_file(&path).expect("removed");
         let told = ": unknown option \"place\"; options are iface, name, slots, quiet";
         assert!(line.contains(told), "{line}");
     }

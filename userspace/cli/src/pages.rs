@@ -173,11 +173,9 @@ mod tests {
 
     /// A page without roff's own lines, as `man` has its text.
     fn page(name: &str) -> String {
-        let folder = std::env::temp_dir().join(format!("{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        write::<Server>(&folder, &MANUAL).expect("written");
-        let text = fs::read_to_string(folder.join(name)).expect(name);
-        fs::remove_dir_all(folder).expect("removed");
+        let folder = tempfile::tempdir().expect("a folder");
+        write::<Server>(folder.path(), &MANUAL).expect("written");
+        let text = fs::read_to_string(folder.path().join(name)).expect(name);
         text.replace("\\-", "-").replace("\\fB", "").replace("\\fI", "").replace("\\fR", "")
     }
 

@@ -2,58 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use crate::common::NOBODY;
-
-fn aggregator(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
-    command.args(arguments);
-    command
-}
+use crate::common::program::{IN_SOFTWARE, Program, aggregator};
 
 fn run(arguments: &[&str]) -> Output {
     aggregator(arguments).output().expect("it starts")
-}
-
-/// A daemon on loopback, killed when dropped.
-struct Daemon {
-    child: Child,
-    control: String,
-    log: BufReader<std::process::ChildStderr>,
-}
-
-impl Daemon {
-    fn start() -> Self {
-        let mut command = aggregator(&[
-            "--data-plane",
-            "software",
-            "--control",
-            "127.0.0.1:0",
-            "--data-port",
-            "0",
-        ]);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut log = BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        while !line.contains("ready: control ") {
-            line.clear();
-            assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ended before it was ready");
-        }
-        let address = line
-            .split("ready: control ")
-            .nth(1)
-            .and_then(|rest| rest.split(',').next())
-            .expect("an address");
-        Self { control: address.to_owned(), child, log }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]
@@ -116,8 +71,9 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
 
 #[test]
 fn a_running_daemon_reports_and_stops_on_sigterm() {
-    let mut daemon = Daemon::start();
-    let status = run(&["status", "--connect", &daemon.control]);
+    let (mut daemon, log) = Program::start(&mut aggregator(&IN_SOFTWARE));
+    let control = daemon.control.to_string();
+    let status = run(&["status", "--connect", &control]);
     let text = String::from_utf8(status.stdout).unwrap();
     assert!(
         status.status.success()
@@ -125,23 +81,24 @@ fn a_running_daemon_reports_and_stops_on_sigterm() {
             && text.contains("524288 of 524288 free"),
         "{text}"
     );
-    let jobs = run(&["jobs", "--connect", &daemon.control]);
+    let jobs = run(&["jobs", "--connect", &control]);
     assert!(jobs.status.success());
     assert_eq!(String::from_utf8(jobs.stdout).unwrap().lines().count(), 1, "a heading and no job");
 
-    let pid = rustix::process::Pid::from_child(&daemon.child);
+    let pid = rustix::process::Pid::from_child(&daemon.process);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(daemon.child.wait().unwrap().success());
-    let rest: Vec<_> = daemon.log.by_ref().lines().map(Result::unwrap).collect();
+    assert!(daemon.process.wait().unwrap().success());
+    let rest: Vec<_> = log.collect();
     assert!(rest.iter().any(|line| line.contains("stopping")), "{rest:?}");
 }
 
 /// The daemon goes on when its output is closed, as by `status | head`.
 #[test]
 fn nobody_needs_to_read_what_is_printed() {
-    let daemon = Daemon::start();
+    let (daemon, _log) = Program::start(&mut aggregator(&IN_SOFTWARE));
+    let control = daemon.control.to_string();
     for report in ["status", "jobs"] {
-        let mut command = aggregator(&[report, "--connect", &daemon.control]);
+        let mut command = aggregator(&[report, "--connect", &control]);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         drop(child.stdout.take());
@@ -189,8 +146,8 @@ fn status_of_who_does_not_answer_says_so() {
 /// Each is one line, with exit code 2, before anything is attached or served.
 #[test]
 fn tls_files_that_are_of_no_use() {
-    let folder = std::env::temp_dir().join(format!("switchml-cli-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
     let made = || rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
     let (one, other) = (made(), made());
     let file = |name: &str, text: &str| {
@@ -229,18 +186,15 @@ fn tls_files_that_are_of_no_use() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.starts_with("error: --tls-client-ca has no effect without TLS; "), "{error}");
     assert_eq!(output.status.code(), Some(2));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn token_keys_and_tokens_that_are_of_no_use() {
-    let folder = std::env::temp_dir().join(format!("switchml-keys-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let short = folder.join("short");
+    let folder = tempfile::tempdir().unwrap();
+    let [short, missing] = ["short", "missing"].map(|name| folder.path().join(name));
     // 31 bytes: the space at the end does not count.
     std::fs::write(&short, format!("{} \n", "k".repeat(31))).unwrap();
-    let (short, missing) = (short.to_str().unwrap(), folder.join("missing"));
-    let missing = missing.to_str().unwrap();
+    let (short, missing) = (short.to_str().unwrap(), missing.to_str().unwrap());
     let token = ["token", "--tenant", "a", "--jobs", "*", "--expires", "1h", "--token-key"];
     let serve = ["--data-plane", "software", "--control", "127.0.0.1:0", "--token-key"];
     for (key, expected) in [
@@ -259,7 +213,6 @@ fn token_keys_and_tokens_that_are_of_no_use() {
     assert!(error.contains("\"soon\" is not a time; use 30m, 24h or 7d"), "{error}");
     let output = run(&["--parent", "10.0.0.1", "--token-key", short]);
     assert_eq!(output.status.code(), Some(2));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// The commit is the repository's, if the tests run in one.
@@ -277,8 +230,8 @@ fn the_version_names_commit_and_protocol() {
 /// 198.51.100.0/24 is for documentation, too.
 #[test]
 fn options_may_be_in_a_file() {
-    let path = std::env::temp_dir().join(format!("switchml-options-{}", std::process::id()));
-    let file = path.to_str().unwrap();
+    let path = tempfile::NamedTempFile::new().unwrap();
+    let file = path.path().to_str().unwrap();
     std::fs::write(&path, "data-plane = 'software'\ncontrol = '198.51.100.1:0'\n").unwrap();
     let output = run(&["--config", file]);
     let error = String::from_utf8(output.stderr).unwrap();
@@ -288,7 +241,6 @@ fn options_may_be_in_a_file() {
     assert!(error.contains("198.51.100.2"), "{error}");
     std::fs::write(&path, "iface = ['p0']\nslot = 512\n").unwrap();
     let output = run(&["--config", file]);
-    std::fs::remove_file(&path).unwrap();
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).unwrap();
     let start = format!("error: --config {file:?}: unknown option \"slot\"; options are ");
@@ -326,15 +278,13 @@ fn a_log_for_programs_is_an_object_in_each_line() {
 
 #[test]
 fn options_are_looked_through_without_a_daemon() {
-    let daemon = Daemon::start();
-    let folder = std::env::temp_dir().join(format!("switchml-check-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let file = folder.join("config");
-    let path = file.to_str().unwrap();
-    let certificate = folder.join("certificate");
-    let certificate = certificate.to_str().unwrap();
+    let (daemon, _log) = Program::start(&mut aggregator(&IN_SOFTWARE));
+    let control = daemon.control.to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let [file, certificate] = ["config", "certificate"].map(|name| folder.path().join(name));
+    let (path, certificate) = (file.to_str().unwrap(), certificate.to_str().unwrap());
     // The address that is in use is the running daemon's.
-    let right = format!("data-plane = 'software'\ncontrol = '{}'\n", daemon.control);
+    let right = format!("data-plane = 'software'\ncontrol = '{control}'\n");
     let made = format!(
         "{right}tls-self-signed = true\ntls-cert = '{certificate}'\ntls-key = '{certificate}.key'\n"
     );
@@ -356,5 +306,4 @@ fn options_are_looked_through_without_a_daemon() {
         assert!(said.contains(expected), "{text}: {said}");
     }
     assert!(!std::fs::exists(certificate).unwrap(), "nothing is made");
-    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -1,9 +1,8 @@
 //! Many strangers at once: their cost for the daemon, while ranks join and finish.
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use switchml_control::join_event::Event;
 use switchml_control::{JoinRequest, LeaveRequest, ListJobsRequest};
 use tonic::transport::Channel;
 
+use crate::common::program::{IN_SOFTWARE, Program, aggregator};
 use crate::common::{PATIENCE, Path, Rank, join_request};
 
 /// Connections that say nothing.
@@ -35,43 +35,26 @@ const MOST_RESETS: usize = 2000;
 const MOST_LINES: usize = 2500;
 
 struct Daemon {
-    process: Child,
-    control: SocketAddr,
+    program: Program,
     /// Counts the lines of the daemon's log.
-    lines: Option<JoinHandle<usize>>,
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+    lines: JoinHandle<usize>,
 }
 
 impl Daemon {
     fn start() -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
-        command.args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
-        let mut process = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let log = BufReader::new(process.stderr.take().expect("piped"));
-        let mut lines = log.lines().map(|line| line.expect("text"));
-        let ready = lines.find(|line| line.contains("ready: control ")).expect("ready");
-        // The remaining lines must be read, or the daemon would block.
-        let lines = Some(std::thread::spawn(move || lines.count()));
-        let address = ready.split("ready: control ").nth(1).and_then(|rest| rest.split(',').next());
-        let control = address.expect("an address").parse().expect("an address");
-        Self { process, control, lines }
+        let (program, log) = Program::start(&mut aggregator(&IN_SOFTWARE));
+        Self { program, lines: std::thread::spawn(move || log.count()) }
     }
 
     /// Ends the daemon, and returns the number of lines that it has logged since it was ready.
     fn end(mut self) -> usize {
-        self.process.kill().expect("it runs");
-        self.lines.take().expect("they are counted").join().expect("text")
+        self.program.process.kill().expect("it runs");
+        self.lines.join().expect("text")
     }
 
     /// The daemon's memory, in KiB.
     fn rss(&self) -> u64 {
-        let path = format!("/proc/{}/status", self.process.id());
+        let path = format!("/proc/{}/status", self.program.process.id());
         let status = fs::read_to_string(path).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its RSS");
         line.trim().trim_end_matches(" kB").parse().expect("KiB")
@@ -79,7 +62,7 @@ impl Daemon {
 
     /// The daemon's open files.
     fn files(&self) -> usize {
-        let path = format!("/proc/{}/fd", self.process.id());
+        let path = format!("/proc/{}/fd", self.program.process.id());
         fs::read_dir(path).expect("it runs").count()
     }
 
@@ -87,7 +70,7 @@ impl Daemon {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
         socket.bind(&from.into()).expect("an address of this host");
-        socket.connect(&self.control.into()).expect("connected");
+        socket.connect(&self.program.control.into()).expect("connected");
         socket.into()
     }
 
@@ -107,21 +90,23 @@ impl Daemon {
     /// Waits until this many closed connections are counted: closed for their clients' silence, or
     /// for too many requests.
     fn wait_for_closed(&self, connections: usize) {
-        let end = Instant::now() + PATIENCE;
         let closed = || self.refused("silent") + self.refused("too_many_requests");
-        while closed() != connections {
-            assert!(Instant::now() < end, "{} of {connections}", closed());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        switchml_rack::wait_until!(
+            PATIENCE,
+            closed() == connections,
+            "{} of {connections}",
+            closed()
+        );
     }
 
     /// Waits until the daemon has closed all unused connections.
     fn wait_until_alone(&self, before: usize) {
-        let end = Instant::now() + PATIENCE;
-        while self.files() > before {
-            assert!(Instant::now() < end, "{} files, {before} before", self.files());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        switchml_rack::wait_until!(
+            PATIENCE,
+            self.files() <= before,
+            "{} files, {before} before",
+            self.files()
+        );
     }
 
     /// Two ranks join, add up and leave. Returns how long the joins took.
@@ -129,7 +114,7 @@ impl Daemon {
         let begin = Instant::now();
         let mut ranks = Vec::new();
         for rank in 0..2 {
-            ranks.push(Rank::join(self.control, name, rank, 2).await);
+            ranks.push(Rank::join(self.program.control, name, rank, 2).await);
         }
         let took = begin.elapsed() / 2;
         let mut paths = Vec::new();
@@ -365,7 +350,7 @@ async fn until_all_gave_up(client: &mut AggregatorClient<Channel>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn joins_in_a_loop_do_not_flood_the_log() {
     let daemon = Daemon::start();
-    let address = format!("http://{}", daemon.control);
+    let address = format!("http://{}", daemon.program.control);
     let mut client = AggregatorClient::connect(address).await.expect("connected");
     // Each join causes one line, and giving up another. Few joins at once may begin jobs.
     let joins = MOST_RESETS - 100;

@@ -13,6 +13,7 @@ use switchml_control::join_event::Event;
 use switchml_control::{JoinEvent, JoinRequest};
 use switchml_rack::{Mode, in_both_modes};
 use switchml_userspace::tokens::TokenKey;
+use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
@@ -23,27 +24,10 @@ in_both_modes! {
     interfaces_are_taken_in_and_let_go,
 }
 
-/// A folder of a test's own, removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("switchml-{test}-{}", std::process::id()));
-        fs::create_dir(&folder).expect("made");
-        Self(folder)
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let file = self.0.join(name);
-        fs::write(&file, text).expect("written");
-        file
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn write(folder: &TempDir, name: &str, text: &str) -> PathBuf {
+    let file = folder.path().join(name);
+    fs::write(&file, text).expect("written");
+    file
 }
 
 /// A daemon with options from a file, started as by systemd.
@@ -62,8 +46,8 @@ impl Drop for Service {
 }
 
 impl Service {
-    fn start(folder: &Folder, config: &Path) -> Self {
-        let socket = folder.0.join("notify");
+    fn start(folder: &TempDir, config: &Path) -> Self {
+        let socket = folder.path().join("notify");
         let told = UnixDatagram::bind(&socket).expect("a socket");
         told.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
@@ -135,16 +119,16 @@ async fn waits(events: &mut Streaming<JoinEvent>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn options_are_read_again_and_no_job_ends() {
-    let folder = Folder::new("reload");
+    let folder = tempfile::tempdir().expect("a folder");
     let (one, other) =
-        (folder.write("one", &"1".repeat(32)), folder.write("other", &"2".repeat(32)));
+        (write(&folder, "one", &"1".repeat(32)), write(&folder, "other", &"2".repeat(32)));
     let config = |key: &Path, further: &str| {
         let text = format!(
             "data-plane = 'software'\ncontrol = '127.0.0.1:0'\ndata-port = 0\n\
              token-key = '{}'\n{further}",
             key.display()
         );
-        folder.write("config", &text)
+        write(&folder, "config", &text)
     };
     let file = config(&one, "tenant-quota = 'jobs=1'\n");
     let mut service = Service::start(&folder, &file);
@@ -162,7 +146,7 @@ async fn options_are_read_again_and_no_job_ends() {
 
     config(&one, "tenant-quota = 'jobs=many'\n");
     service.reload("not reloaded, all options stay as they were: ");
-    folder.write("config", "slots = ");
+    write(&folder, "config", "slots = ");
     service.reload("not reloaded, all options stay as they were: ");
     config(Path::new("/no/such/key"), "");
     service.reload("not reloaded, all options stay as they were: token key /no/such/key: ");
@@ -188,11 +172,11 @@ async fn options_are_read_again_and_no_job_ends() {
 }
 
 fn interfaces_are_taken_in_and_let_go(mode: Mode) {
-    let folder = Folder::new(&format!("interfaces-{}", mode.argument()));
+    let folder = tempfile::tempdir().expect("a folder");
     let rack = rack(2, mode);
     let config = |interfaces: &str| {
         let text = format!("mode = '{}'\niface = {interfaces}\n", mode.argument());
-        folder.write("config", &text)
+        write(&folder, "config", &text)
     };
     let file = config("'p0'");
     let file = file.to_str().expect("text");

@@ -1,15 +1,17 @@
 //! The daemon on XDP before it is ready: it may be told to stop, and interfaces may not exist yet.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Process, Signal, in_both_modes};
+use switchml_rack::{
+    AGGREGATOR_ADDRESS, Mode, Namespace, Process, Signal, in_both_modes, wait_until,
+};
 
 use crate::common::PATIENCE;
+use crate::common::program::busy;
 use crate::xdp::{
     Member, attached, on_all_ports, pins, rack, ready, run_ranks, serve, spawn, tool,
 };
@@ -25,17 +27,6 @@ const MOMENTS: u32 = 20;
 /// verifier's log takes ten seconds and more.
 const LITTLE: Duration = Duration::from_secs(2);
 
-/// The processor time that a process has used; it may have ended, and not been waited for.
-fn busy(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is not reaped");
-    // utime and stime are fields 14 and 15 (proc(5)), in ticks of 10 ms; the name before them ends
-    // with a parenthesis.
-    let fields: Vec<_> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
-    let ticks: u64 =
-        fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
-    Duration::from_millis(10 * ticks)
-}
-
 /// The processor time that it takes to end once it is told to.
 fn time_to_end(daemon: &Process) -> Duration {
     let pid = daemon.id();
@@ -43,11 +34,11 @@ fn time_to_end(daemon: &Process) -> Duration {
     daemon.signal(Signal::TERM).expect("signalled");
     let id = Pid::from_raw(pid as i32).expect("a process");
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let begin = Instant::now();
-    while waitid(WaitId::Pid(id), options).expect("it is a child").is_none() {
-        assert!(begin.elapsed() < PATIENCE, "it does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until!(
+        PATIENCE,
+        waitid(WaitId::Pid(id), options).expect("it is a child").is_some(),
+        "it does not end"
+    );
     busy(pid) - before
 }
 
@@ -115,11 +106,12 @@ fn what_is_not_there_yet_is_served_when_it_comes(mode: Mode) {
 
     rename("later", "p1");
     tool(switch, &format!("ip address add {AGGREGATOR_ADDRESS}/24 dev br0"));
-    let begin = Instant::now();
-    while !ask(switch, "/readyz").starts_with("HTTP/1.1 200 ") {
-        assert!(begin.elapsed() < PATIENCE, "{}", daemon.stderr());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until!(
+        PATIENCE,
+        ask(switch, "/readyz").starts_with("HTTP/1.1 200 "),
+        "{}",
+        daemon.stderr()
+    );
     run_ranks(&rack, |rank| async move {
         let mut member = Member::start(rank, 2).await;
         assert_eq!(member.sum(0, 0, &[rank + 1; 32]), vec![3; 32]);
@@ -133,9 +125,7 @@ fn what_is_not_there_yet_is_served_when_it_comes(mode: Mode) {
 /// An address of the control plane that the host gets later is heard then.
 #[test]
 fn an_address_that_comes_later_is_heard() {
-    if !switchml_rack::can_build_racks("an_address_that_comes_later_is_heard") {
-        return;
-    }
+    switchml_rack::needs_racks!();
     let rack = rack(1, Mode::Native);
     let switch = rack.switch();
     let given = ["--data-plane", "software", "--control", "10.99.0.1:48865"];

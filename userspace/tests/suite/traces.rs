@@ -1,8 +1,6 @@
 //! Traces, as a collector gets them.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +21,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
+use crate::common::program::{IN_SOFTWARE, Program, aggregator};
 use crate::common::{PATIENCE, Path, Rank};
 
 /// The spans that have come.
@@ -42,35 +41,13 @@ impl TraceService for Collector {
     }
 }
 
-/// A daemon, which does not outlive a test that fails.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(collector: SocketAddr) -> (Daemon, SocketAddr) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"))
-        .args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"])
-        .args(["--otlp-endpoint", &format!("http://{collector}")])
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let control = loop {
-        let line = log.next().expect("it is ready before it ends").expect("text");
-        if let Some((_, rest)) = line.split_once("ready: control ") {
-            break rest.split(',').next().expect("an address").parse().expect("an address");
-        }
-    };
-    std::thread::spawn(move || {
-        // Spans are not logged.
-        log.for_each(|line| assert!(!line.expect("text").contains("INFO assigned")));
-    });
-    (Daemon(child), control)
+fn start(collector: SocketAddr) -> Program {
+    let mut command = aggregator(&IN_SOFTWARE);
+    command.args(["--otlp-endpoint", &format!("http://{collector}")]);
+    let (daemon, mut log) = Program::start(&mut command);
+    // Spans are not logged.
+    std::thread::spawn(move || assert!(log.all(|line| !line.contains("INFO assigned"))));
+    daemon
 }
 
 fn attribute(span: &Span, key: &str) -> String {
@@ -98,7 +75,8 @@ async fn a_collector_gets_spans_of_jobs_and_ranks() {
     let service = TraceServiceServer::new(collector.clone());
     let incoming = TcpListenerStream::new(listener);
     tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
-    let (mut daemon, control) = start(address);
+    let mut daemon = start(address);
+    let control = daemon.control;
 
     let mut ranks = Vec::new();
     for rank in 0..2 {
@@ -124,8 +102,8 @@ async fn a_collector_gets_spans_of_jobs_and_ranks() {
     until_there_is_no_job(control).await;
 
     tokio::task::block_in_place(|| {
-        kill_process(Pid::from_child(&daemon.0), Signal::TERM).expect("signalled");
-        assert!(daemon.0.wait().expect("ended").success());
+        kill_process(Pid::from_child(&daemon.process), Signal::TERM).expect("signalled");
+        assert!(daemon.process.wait().expect("ended").success());
     });
     let mut spans = collector.0.lock().expect("no panic").clone();
     spans.sort_by_key(|span| span.start_time_unix_nano);

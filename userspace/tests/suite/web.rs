@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use switchml_control::{LeaveRequest, ReportRoundTripsRequest, Times};
 use switchml_userspace::data_plane::software::Software;
+use tempfile::TempDir;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -487,25 +488,24 @@ fn alerts_fire_when_they_should() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A Prometheus that scrapes one target; killed, and its folder removed, when dropped.
+/// A Prometheus that scrapes one target; killed when dropped.
 struct Prometheus {
     child: Child,
-    folder: PathBuf,
+    _folder: TempDir,
     address: SocketAddr,
 }
 
 impl Prometheus {
     fn start(programs: &Path, target: SocketAddr) -> Self {
-        let folder = std::env::temp_dir().join(format!("switchml-web-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
+        let folder = tempfile::tempdir().expect("a folder");
         let config = format!(
             "{{global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}, scrape_configs: \
              [{{job_name: switchml, static_configs: [{{targets: [\"{target}\"]}}]}}]}}"
         );
-        std::fs::write(folder.join("config.yml"), config).expect("written");
+        std::fs::write(folder.path().join("config.yml"), config).expect("written");
         let mut child = Command::new(programs.join("prometheus"))
-            .arg(format!("--config.file={}", folder.join("config.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+            .arg(format!("--config.file={}", folder.path().join("config.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
             .arg("--web.listen-address=127.0.0.1:0")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -518,7 +518,7 @@ impl Prometheus {
         std::thread::spawn(move || lines.count());
         let address = listens.split("address=").nth(1).and_then(|text| text.split(' ').next());
         let address = address.and_then(|text| text.parse().ok()).expect(&listens);
-        Self { child, folder, address }
+        Self { child, _folder: folder, address }
     }
 
     /// The value of a metric, once it has one.
@@ -540,7 +540,6 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

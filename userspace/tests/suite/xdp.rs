@@ -16,7 +16,7 @@ use switchml_protocol::header::Kind;
 use switchml_protocol::outcome::RejectReason;
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Fabric, Mode, Namespace, Process, Rack, RackOptions, Signal, Topology,
-    can_build_racks, in_both_modes, leave_out,
+    in_both_modes, leave_out, needs_racks,
 };
 
 use crate::common::{PATIENCE, Path, Rank, SILENCE, receive_on};
@@ -184,9 +184,7 @@ fn what_it_leaves_when_it_is_killed_can_be_removed(mode: Mode) {
 /// An interface can be given by any of its names, as for `ip link`.
 #[test]
 fn an_interface_may_be_given_by_another_of_its_names() {
-    if !can_build_racks("an_interface_may_be_given_by_another_of_its_names") {
-        return;
-    }
+    needs_racks!();
     let rack = rack(1, Mode::Native);
     let other = "a-name-that-is-too-long-for-an-interface";
     tool(rack.switch(), &format!("ip link property add dev p0 altname {other}"));
@@ -204,9 +202,7 @@ fn an_interface_may_be_given_by_another_of_its_names() {
 
 #[test]
 fn what_stands_in_its_way_it_says_in_one_line() {
-    if !can_build_racks("what_stands_in_its_way_it_says_in_one_line") {
-        return;
-    }
+    needs_racks!();
     let rack = rack(1, Mode::Native);
     let switch = rack.switch();
     refuses(
@@ -325,9 +321,7 @@ fn interfaces_over_a_port(mode: Mode) {
 
 #[test]
 fn without_the_privilege_it_says_which_is_needed() {
-    if !can_build_racks("without_the_privilege_it_says_which_is_needed") {
-        return;
-    }
+    needs_racks!();
     let rack = rack(1, Mode::Native);
     // Root without any capabilities.
     let mut command = Command::new("setpriv");

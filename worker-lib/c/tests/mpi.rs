@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use switchml_rack::{Aggregator, Binaries, Mpi, Process, Rack, RackOptions, can_build_racks};
+use switchml_rack::{Aggregator, Binaries, Mpi, Process, Rack, RackOptions, needs_racks};
 
 /// How the library tells that it is at work.
 const JOINED: &str = "switchml-mpi: 3 ranks sum up at ";
@@ -70,9 +70,7 @@ fn expect_right(process: &mut Process) {
 /// The program's results are right, with the library and without, and the library's sums have the
 /// same bits in every run.
 fn programs_that_know_nothing_of_it(mpi: Mpi) {
-    if !can_build_racks("programs_that_know_nothing_of_it") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
     let folder = folder(mpi, "calls");
@@ -103,9 +101,7 @@ fn mpichs_programs() {
 
 #[test]
 fn mpi4py() {
-    if !can_build_racks("mpi4py") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
     let folder = folder(Mpi::OpenMpi, "mpi4py");
@@ -120,9 +116,7 @@ fn mpi4py() {
 /// MPI works without the library, and one line says why.
 #[test]
 fn without_an_aggregator() {
-    if !can_build_racks("without_an_aggregator") {
-        return;
-    }
+    needs_racks!();
     let rack = rack();
     let folder = folder(Mpi::OpenMpi, "alone");
     let calls = Mpi::OpenMpi.program(&source("calls.c"), &folder).unwrap();

@@ -314,11 +314,7 @@ fn several_collectives_in_flight() {
             }
         }
         let mut handle = start(10);
-        let begin = Instant::now();
-        while !handle.is_done() {
-            assert!(begin.elapsed() < PATIENCE);
-            thread::yield_now();
-        }
+        switchml_rack::wait_until!(PATIENCE, handle.is_done(), "it is not so");
         assert_eq!(handle.wait().unwrap().len(), 10);
         // A handle that is dropped does no harm.
         drop(start(1000));
@@ -480,11 +476,12 @@ fn told(daemon: &Daemon) -> u64 {
 }
 
 fn wait_until_told(daemon: &Daemon, expected: u64) {
-    let begin = Instant::now();
-    while told(daemon) != expected {
-        assert!(begin.elapsed() < PATIENCE, "{} of {expected}", told(daemon));
-        thread::sleep(Duration::from_millis(50));
-    }
+    switchml_rack::wait_until!(
+        PATIENCE,
+        told(daemon) == expected,
+        "{} of {expected}",
+        told(daemon)
+    );
 }
 
 /// The daemon's count is the ranks' own: of some calls while they are in their job, and of all once

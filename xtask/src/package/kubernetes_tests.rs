@@ -1,7 +1,9 @@
 //! The manifests in `userspace/deploy/kubernetes`, checked against the API's schema and the
 //! service's unit.
 
-use std::{env, fs, path::PathBuf, process::Command};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 
 use serde_json::Value;
 
@@ -46,7 +48,7 @@ fn pod_and_container(python: Command, name: &str, kind: &str) -> (Value, Value) 
 #[test]
 fn manifests_are_valid() {
     let Some(tools) = tools("manifests_are_valid") else { return };
-    let validate = |file: &PathBuf| {
+    let validate = |file: &Path| {
         let mut validator = Command::new(tools.join("kubernetes-validate"));
         let output = validator.arg("--strict").arg(file).output().expect("it starts");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -56,11 +58,9 @@ fn manifests_are_valid() {
         assert!(is_valid, "{told}");
         // A wrong name is found.
         let text = fs::read_to_string(manifest(name)).expect("the manifest");
-        let file = name.replace('/', "-");
-        let wrong = env::temp_dir().join(format!("{}-{file}", std::process::id()));
+        let wrong = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
         fs::write(&wrong, text.replace("hostNetwork", "hostNetwrok")).expect("written");
-        let (is_valid, told) = validate(&wrong);
-        fs::remove_file(&wrong).expect("removed");
+        let (is_valid, told) = validate(wrong.path());
         assert!(!is_valid, "{told}");
     }
 }
@@ -99,8 +99,9 @@ fn example(test: &str) -> Option<Vec<Value>> {
         switchml_rack::skip(test, "there is no kubectl, which has kustomize in it");
         return None;
     }
-    let folder = env::temp_dir().join(format!("switchml-kustomize-{}", std::process::id()));
-    let copied = Command::new("cp").arg("-r").arg(manifest("")).arg(&folder).status();
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let copied = Command::new("cp").arg("-r").arg(manifest(".")).arg(folder).status();
     assert!(copied.expect("cp starts").success());
     for name in ["tls.crt", "tls.key", "token.key"] {
         fs::write(folder.join("example").join(name), name).expect("written");
@@ -112,7 +113,6 @@ fn example(test: &str) -> Option<Vec<Value>> {
     fs::write(&whole, built.stdout).expect("written");
     let mut python = Command::new(tools.join("python"));
     let output = python.args(["-c", AS_JSON]).arg(&whole).output().expect("Python starts");
-    fs::remove_dir_all(folder).expect("removed");
     Some(serde_json::from_slice(&output.stdout).expect("documents"))
 }
 

@@ -1,30 +1,38 @@
 //! The scripts in `userspace/deploy/slurm`, with a folder of this test instead of the system's.
 
-use std::{env, fs, path::PathBuf, process::Command};
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs};
+
+use tempfile::TempDir;
 
 use crate::cargo;
 
 /// A folder for the files that the scripts read and write: `etc` and `run`.
-struct Node(PathBuf);
+struct Node(TempDir);
 
 impl Node {
-    fn new(test: &str) -> Self {
-        let folder = env::temp_dir().join(format!("switchml-{test}-{}", std::process::id()));
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
         for inner in ["etc", "run", "bin"] {
-            fs::create_dir_all(folder.join(inner)).expect("a folder");
+            fs::create_dir(folder.path().join(inner)).expect("a folder");
         }
         Self(folder)
     }
 
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
     fn write(&self, file: &str, text: &str) {
-        fs::write(self.0.join(file), text).expect("written");
+        fs::write(self.file(file), text).expect("written");
     }
 
     /// The output of a script for job 7 with additional variables.
     fn run(&self, script: &str, variables: &[(&str, &str)]) -> String {
         let text =
             fs::read_to_string(cargo::workspace().join("userspace/deploy/slurm").join(script));
-        let here = |folder: &str| self.0.join(folder).display().to_string();
+        let here = |folder: &str| self.file(folder).display().to_string();
         let text = text.expect("the script").replace("/etc/switchml", &here("etc"));
         let text = text.replace("/run/switchml", &here("run"));
         let text = text.replace("PATH=", &format!("PATH={}:", here("bin")));
@@ -37,19 +45,13 @@ impl Node {
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn tasks_know_the_aggregator_and_their_token() {
-    let node = Node::new("task_prolog");
+    let node = Node::new();
     assert_eq!(node.run("task_prolog", &[]), "", "nothing is set up");
     node.write("etc/worker.env", "# Ours.\nSWITCHML_AGGREGATOR=10.0.0.254\nOTHER=1\n");
     node.write("run/7.token", "token");
-    let token = format!("export SWITCHML_TOKEN_FILE={}/run/7.token\n", node.0.display());
+    let token = format!("export SWITCHML_TOKEN_FILE={}/run/7.token\n", node.0.path().display());
     let printed = node.run("task_prolog", &[]);
     assert_eq!(printed, format!("export SWITCHML_AGGREGATOR=10.0.0.254\n{token}"));
     // Variables that the user has set stay.
@@ -59,23 +61,23 @@ fn tasks_know_the_aggregator_and_their_token() {
 
 #[test]
 fn a_job_has_a_token_of_its_users_while_it_lasts() {
-    let node = Node::new("prolog");
+    let node = Node::new();
     let user = [("SLURM_JOB_USER", "ada"), ("SLURM_JOB_UID", "0")];
     node.run("prolog", &user);
-    assert!(!node.0.join("run/7.token").exists(), "there is no key");
+    assert!(!node.file("run/7.token").exists(), "there is no key");
     node.write("etc/token.key", "key");
     node.write("bin/switchml-aggregator", "#!/bin/sh\necho \"$@\"\n");
-    let program = node.0.join("bin/switchml-aggregator");
+    let program = node.file("bin/switchml-aggregator");
     assert!(Command::new("chmod").arg("+x").arg(program).status().expect("chmod").success());
     let is_root = rustix::process::geteuid().is_root();
     node.run("prolog", &user);
     // Only root can give a file away; other users make no file.
-    assert_eq!(node.0.join("run/7.token").exists(), is_root);
+    assert_eq!(node.file("run/7.token").exists(), is_root);
     if is_root {
-        let asked = fs::read_to_string(node.0.join("run/7.token")).expect("a token");
+        let asked = fs::read_to_string(node.file("run/7.token")).expect("a token");
         assert!(asked.ends_with(" --tenant ada --jobs * --expires 7d\n"), "{asked}");
         assert!(asked.starts_with("token --token-key "), "{asked}");
     }
     node.run("epilog", &[]);
-    assert!(!node.0.join("run/7.token").exists());
+    assert!(!node.file("run/7.token").exists());
 }

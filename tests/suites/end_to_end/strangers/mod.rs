@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Rack, in_both_modes};
+use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Rack, in_both_modes, wait_until};
 use switchml_worker::control::Membership;
 use switchml_worker::engine::Ignored;
 use switchml_worker::{Builder, ReduceOp, Stats};
@@ -118,15 +118,12 @@ impl Stranger<'_> {
 
     /// Waits until the port has taken in all that was sent.
     fn wait_for_arrival(&self) {
-        let begin = Instant::now();
-        while arrived(self.cluster) < self.before + self.sent {
-            assert!(
-                begin.elapsed() < PATIENCE,
-                "of {} frames, some got lost on the way to the port",
-                self.sent
-            );
-            thread::yield_now();
-        }
+        wait_until!(
+            PATIENCE,
+            arrived(self.cluster) >= self.before + self.sent,
+            "of {} frames, some got lost on the way to the port",
+            self.sent
+        );
     }
 
     /// The newest contribution of member 0, which is most likely waiting for its result.
@@ -573,9 +570,5 @@ fn assert_nothing_was_answered(cluster: &Cluster, capture: &Capture) {
         .run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, AGGREGATOR_PORT)))
         .unwrap();
     socket.send_to(b"hello", (address, 9)).unwrap();
-    let begin = Instant::now();
-    while capture.packets() == 0 {
-        assert!(begin.elapsed() < PATIENCE, "the capture hears nothing");
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_until!(PATIENCE, capture.packets() != 0, "the capture hears nothing");
 }

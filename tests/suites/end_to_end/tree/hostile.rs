@@ -113,10 +113,7 @@ fn partial(contribution: &Packet, ranks: u32) -> Vec<u8> {
 
 /// Waits until a daemon has counted `count` packets, and no more.
 fn wait_for(site: &Site, rack: Option<usize>, name: &str, count: u64) {
-    let begin = Instant::now();
-    while site.counter(rack, name) < count {
-        assert!(begin.elapsed() < GRACE, "{name}: {} of {count}", site.counter(rack, name));
-        sleep(Duration::from_millis(10));
-    }
+    let counted = || site.counter(rack, name);
+    switchml_rack::wait_until!(GRACE, counted() >= count, "{name}: {} of {count}", counted());
     assert_eq!(site.counter(rack, name), count, "{name}");
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use switchml_rack::{
-    Binaries, Direction, Faults, Impairment, Mode, Plane, Process, RackOptions, Racks,
-    can_build_racks,
+    Binaries, Direction, Faults, Impairment, Mode, Plane, Process, RackOptions, Racks, needs_racks,
+    wait_until,
 };
 use switchml_worker::{Communicator, Error, ReduceOp};
 
@@ -36,10 +36,9 @@ macro_rules! on_all_planes {
             $(
                 #[test]
                 fn $test() {
-                    if can_build_racks(concat!(module_path!(), "::", stringify!($test))) {
-                        let options = RackOptions { mode: $mode, ..RackOptions::default() };
-                        super::$test($plane, options);
-                    }
+                    needs_racks!();
+                    let options = RackOptions { mode: $mode, ..RackOptions::default() };
+                    super::$test($plane, options);
                 }
             )+
         }
@@ -172,11 +171,7 @@ impl Site {
     /// Starts a long benchmark, and waits until it makes progress.
     fn long_bench(&self) -> Vec<Process> {
         let ranks = self.bench(&["-b", "1M", "-e", "1M", "-n", "1000000"]);
-        let begin = Instant::now();
-        while self.counter(None, "completed") < 5_000 {
-            assert!(begin.elapsed() < PATIENCE, "no progress");
-            sleep(Duration::from_millis(20));
-        }
+        wait_until!(PATIENCE, self.counter(None, "completed") >= 5_000, "no progress");
         ranks
     }
 }
@@ -432,9 +427,7 @@ fn a_combiner_that_stays_away_is_named(plane: Plane, options: RackOptions) {
 /// A root whose data plane does not outlive it.
 #[test]
 fn a_root_that_is_gone_is_named_below_its_combiners() {
-    if !can_build_racks("a_root_that_is_gone_is_named_below_its_combiners") {
-        return;
-    }
+    needs_racks!();
     let mut site = Site::new(Plane::Software, RackOptions::default());
     let mut ranks = site.long_bench();
     site.root.kill().unwrap();

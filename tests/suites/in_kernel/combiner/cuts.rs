@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use switchml_protocol::combiner::cell_of;
 use switchml_protocol::header::Header;
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 use zerocopy::FromBytes;
 
 use super::{
@@ -26,9 +26,7 @@ type Sent = Option<(Vec<u8>, Vec<Vec<u8>>)>;
 
 #[test]
 fn any_cut_goes_up_as_its_packets_would() {
-    if !can_build_racks("any_cut_goes_up_as_its_packets_would") {
-        return;
-    }
+    needs_racks!();
     let (singly, together) = (combiner(CELLS), combiner(CELLS));
     let mut random = StdRng::seed_from_u64(0xC07);
     let mut rounds = [[0; SLOTS as usize]; 3];
@@ -96,9 +94,7 @@ fn the_same_is_held(singly: &Kernel, together: &Kernel) {
 
 #[test]
 fn any_cut_goes_down_as_its_packets_would() {
-    if !can_build_racks("any_cut_goes_down_as_its_packets_would") {
-        return;
-    }
+    needs_racks!();
     let kernel = combiner(1);
     let mut random = StdRng::seed_from_u64(0xD0);
     for turn in 0..500 {

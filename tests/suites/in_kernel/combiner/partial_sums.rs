@@ -4,7 +4,7 @@
 use switchml_protocol::job::{Binding, MemberEntry};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::relay::Uplink;
-use switchml_rack::can_build_racks;
+use switchml_rack::needs_racks;
 
 use super::{
     BELOW, XDP_DROP, XDP_REDIRECT, below, expect, own, partial, sender, to_parent, uplink,
@@ -37,9 +37,7 @@ fn tree(cells: u32) -> Kernel {
 
 #[test]
 fn partial_sums_and_contributions_become_one() {
-    if !can_build_racks("partial_sums_and_contributions_become_one") {
-        return;
-    }
+    needs_racks!();
     let kernel = tree(64);
     let held = |frame: &[u8]| expect(&kernel, frame, XDP_DROP, Outcome::Held);
     held(&partial(&[33, 35], SLOT).frame());
@@ -61,9 +59,7 @@ fn partial_sums_and_contributions_become_one() {
 /// Rules 27.9, 27.11 and 27.12.
 #[test]
 fn overlaps_are_never_added() {
-    if !can_build_racks("overlaps_are_never_added") {
-        return;
-    }
+    needs_racks!();
     let kernel = tree(64);
     let held = |frame: &[u8]| expect(&kernel, frame, XDP_DROP, Outcome::Held);
     held(&partial(&[32, 33], SLOT).frame());
@@ -85,9 +81,7 @@ fn overlaps_are_never_added() {
 
 #[test]
 fn forged_partial_sums_touch_no_cell() {
-    if !can_build_racks("forged_partial_sums_touch_no_cell") {
-        return;
-    }
+    needs_racks!();
     let kernel = tree(1);
     expect(&kernel, &partial(&[35], SLOT).frame(), XDP_DROP, Outcome::Held);
     let before = [kernel.cell(0), kernel.tc().cell(0)];

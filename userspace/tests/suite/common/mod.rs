@@ -1,9 +1,10 @@
 //! A control plane over the software data plane, on loopback, and ranks made by hand.
 
+pub mod program;
 pub mod slow;
 pub mod status_only;
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,13 +59,25 @@ impl Daemon {
         data_plane: Arc<dyn DataPlane>,
         limits: impl FnOnce(Limits) -> Limits,
     ) -> Self {
+        let limits = limits(data_plane.limits());
+        Self::serve(data_plane, limits, None).await
+    }
+
+    /// A daemon over this data plane, whose packets come to another address than the control
+    /// plane's, if one is given.
+    pub async fn serve(
+        data_plane: Arc<dyn DataPlane>,
+        limits: Limits,
+        address: Option<IpAddr>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let control = listener.local_addr().expect("bound");
-        let table = JobTable::new(limits(data_plane.limits()), None, StdRng::seed_from_u64(7));
-        let service = Service::new(table, data_plane, Guard::default());
+        let table = JobTable::new(limits, address, StdRng::seed_from_u64(7));
+        let service = Service::new(table, Arc::clone(&data_plane), Guard::default());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
             service.serve(listener, async { drop(stopped.await) }).await.expect("served");
+            data_plane.stop();
         });
         Self { control, stop: Some(stop), serving }
     }

@@ -34,7 +34,7 @@ fn arguments<'a>(switch: &'a str, folder: &'a str, ports: &'a str) -> Vec<&'a st
 
 #[test]
 fn it_serves_until_it_is_told_to_stop_and_leaves_a_clean_switch() {
-    let (site, switch) = (Site::new("command"), switch());
+    let (site, switch) = (Site::new(), switch());
     let (address, folder) = (switch.address.to_string(), site.path().display().to_string());
     let ports = format!("{folder}/ports.toml");
     let mut command = aggregator(&arguments(&address, &folder, &ports));
@@ -58,7 +58,7 @@ fn what_is_missing_is_named() {
     for flag in ["--data-address", "--tofino-server", "--tofino-program", "--tofino-ports"] {
         assert!(lacking.contains(flag), "{flag} in {lacking}");
     }
-    let (site, switch) = (Site::new("port"), switch());
+    let (site, switch) = (Site::new(), switch());
     let (address, folder) = (switch.address.to_string(), site.path().display().to_string());
     let ports = format!("{folder}/none.toml");
     let mut with_port = arguments(&address, &folder, &ports);
@@ -74,7 +74,7 @@ fn what_is_missing_is_named() {
 
 #[test]
 fn a_program_that_cannot_be_deployed_is_one_line() {
-    let site = Site::new("undeployed");
+    let site = Site::new();
     for file in ["context.json", "tofino.bin"] {
         std::fs::write(site.path().join("pipe").join(file), file).expect("written");
     }

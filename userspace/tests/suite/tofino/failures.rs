@@ -14,7 +14,7 @@ use switchml_p4::tofino::{PROGRAM, deploy};
 use super::schema::{self, TABLES, full, schema};
 use crate::common::NOBODY;
 
-use super::{Daemon, PORTS, Site, join_request, switch, switch_with};
+use super::{PORTS, Site, join_request, switch, switch_with};
 
 /// The error line of a data plane that does not start.
 async fn refusal(site: &Site, switch: &Switch) -> String {
@@ -72,7 +72,7 @@ async fn a_file_of_another_program_is_refused_with_the_name_that_is_missing() {
         ("/learn_filters", schema::LEARN, "digest learn"),
         ("/learn_filters/0/fields", "mac", "field mac in the digest pipe.IngressDeparser.learn"),
     ] {
-        let site = Site::with("missing", &without(list, name), PORTS);
+        let site = Site::with(&without(list, name), PORTS);
         let error = refusal(&site, &switch).await;
         assert!(error.contains(&format!("bf-rt.json has no {missing}")), "{error}");
         assert!(error.ends_with("build this version's with `cargo xtask p4 build`"), "{error}");
@@ -82,7 +82,7 @@ async fn a_file_of_another_program_is_refused_with_the_name_that_is_missing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_switch_with_another_program_is_refused() {
-    let site = Site::new("other");
+    let site = Site::new();
     let switch = switch_with(&without("/tables", &full("newcomers")));
     let error = refusal(&site, &switch).await;
     assert!(
@@ -101,7 +101,7 @@ async fn a_switch_with_another_program_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_switch_has_one_daemon() {
-    let (site, switch) = (Site::new("two"), switch());
+    let (site, switch) = (Site::new(), switch());
     let _first = site.start(switch.address).await.expect("the first");
     let error = refusal(&site, &switch).await;
     assert!(error.contains("already owns this P4"), "{error}");
@@ -109,7 +109,7 @@ async fn a_switch_has_one_daemon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_switch_that_is_not_there_is_said_to_be() {
-    let (site, address) = (Site::new("gone"), SocketAddr::from(NOBODY));
+    let (site, address) = (Site::new(), SocketAddr::from(NOBODY));
     let error = site.start(address).await.err().expect("a refusal").to_string();
     assert_eq!(
         error,
@@ -123,8 +123,8 @@ async fn a_switch_that_is_not_there_is_said_to_be() {
 /// A job that begins when the switch has gone is told so; the daemon serves on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_switch_that_goes_fails_the_next_job_in_one_line() {
-    let (site, switch) = (Site::new("goes"), switch());
-    let daemon = Daemon::start(&site, &switch).await;
+    let (site, switch) = (Site::new(), switch());
+    let daemon = super::daemon(&site, &switch).await;
     drop(switch);
     for _ in 0..2 {
         let mut rank = daemon.join("train", 0, 1).await;
@@ -145,7 +145,7 @@ async fn a_switch_that_goes_fails_the_next_job_in_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_are_brought_up_as_the_file_says() {
-    let (site, switch) = (Site::new("ports"), switch());
+    let (site, switch) = (Site::new(), switch());
     let settings = |switch: &Switch| -> Vec<(u64, String, String, String, u64)> {
         let text =
             |values: &[u64]| values.iter().map(|byte| char::from(*byte as u8)).collect::<String>();
@@ -178,10 +178,10 @@ async fn ports_are_brought_up_as_the_file_says() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     // Ports with the right settings are left alone, others are made again.
-    let faster = Site::with("faster", &schema(), &PORTS.replace("25G", "50G"));
+    let faster = Site::with(&schema(), &PORTS.replace("25G", "50G"));
     drop(faster.start(switch.address).await.expect("the second"));
     assert_eq!(settings(&switch), [expected[0].clone(), port(5, "50G", "NONE", "DEFAULT")]);
-    let none = Site::with("none", &schema(), &PORTS.replace("2/1", "33/0"));
+    let none = Site::with(&schema(), &PORTS.replace("2/1", "33/0"));
     while !switch.program().1.is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
@@ -196,8 +196,8 @@ async fn a_full_table_fails_a_job_in_one_line() {
     let mut small = schema();
     // Two refusals are for all jobs; a job of two ranks has 8 more, a job of three 13.
     small["tables"][6]["size"] = 12.into();
-    let (site, switch) = (Site::new("full"), switch_with(&small));
-    let daemon = Daemon::start(&site, &switch).await;
+    let (site, switch) = (Site::new(), switch_with(&small));
+    let daemon = super::daemon(&site, &switch).await;
     let before = switch.occupied();
     let mut ranks = Vec::new();
     for rank in 0..3 {
@@ -232,8 +232,8 @@ async fn a_full_table_fails_a_job_in_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_that_are_too_large_or_too_many_are_refused() {
-    let (site, switch) = (Site::new("limits"), switch());
-    let daemon = Daemon::start(&site, &switch).await;
+    let (site, switch) = (Site::new(), switch());
+    let daemon = super::daemon(&site, &switch).await;
     let mut client =
         AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
     let request = |name: &str, world_size| JoinRequest {
@@ -256,7 +256,7 @@ async fn jobs_that_are_too_large_or_too_many_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_deployed_to_an_empty_switch() {
-    let (site, switch) = (Site::new("deploy"), Switch::start(None));
+    let (site, switch) = (Site::new(), Switch::start(None));
     let deploy = |folder: std::path::PathBuf| {
         let server = switch.address;
         tokio::task::spawn_blocking(move || deploy::deploy(server, &folder))

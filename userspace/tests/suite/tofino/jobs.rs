@@ -191,8 +191,8 @@ async fn until_gone(daemon: &Daemon, jobs: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_from_join_to_leave() {
-    let (site, switch) = (Site::new("job"), switch());
-    let daemon = Daemon::start(&site, &switch).await;
+    let (site, switch) = (Site::new(), switch());
+    let daemon = super::daemon(&site, &switch).await;
     assert_eq!(
         (held(&switch), groups(&switch)),
         (wanted(&[]), [FLOODING].map(|(group, ports)| (group, ports.to_vec())).into())
@@ -254,7 +254,7 @@ async fn a_job_from_join_to_leave() {
 /// gives the frame.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_port_is_kept_from_what_came_in_by_it() {
-    let (site, switch) = (Site::new("prune"), switch());
+    let (site, switch) = (Site::new(), switch());
     let data_plane = site.start(switch.address).await.expect("a data plane");
     let pruned: BTreeMap<u64, Vec<u64>> = switch
         .entries("$pre.prune")
@@ -286,8 +286,8 @@ async fn each_port_is_kept_from_what_came_in_by_it() {
 /// All ranks are told why, in one line: they would wait forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_across_pipelines_is_refused() {
-    let (site, switch) = (Site::new("pipelines"), switch());
-    let daemon = Daemon::start(&site, &switch).await;
+    let (site, switch) = (Site::new(), switch());
+    let daemon = super::daemon(&site, &switch).await;
     let (mut ranks, assigned) = join_all(&daemon, "train", 2).await;
     for (rank, port) in [(0, 0), (1, 130)] {
         let there = Binding { ifindex: port, ..binding(rank) };
@@ -364,8 +364,8 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_job_is_refused_and_another_goes_on() {
-    let (site, switch) = (Site::new("abort"), switch());
-    let daemon = Daemon::start(&site, &switch).await;
+    let (site, switch) = (Site::new(), switch());
+    let daemon = super::daemon(&site, &switch).await;
     let mut jobs = Vec::new();
     for name in ["one", "two"] {
         let (mut ranks, assigned) = join_all(&daemon, name, 2).await;
@@ -393,8 +393,8 @@ async fn an_aborted_job_is_refused_and_another_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_those_of_the_pipeline() {
-    let (site, switch) = (Site::new("counters"), switch());
-    let daemon = Daemon::start(&site, &switch).await;
+    let (site, switch) = (Site::new(), switch());
+    let daemon = super::daemon(&site, &switch).await;
     let mut client =
         AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
     for (outcome, packets) in
@@ -423,7 +423,7 @@ async fn counters_are_those_of_the_pipeline() {
 /// The next daemon clears the switch after a daemon that was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_daemon_finds_a_clean_switch() {
-    let (site, switch) = (Site::new("next"), switch());
+    let (site, switch) = (Site::new(), switch());
     let first = site.start(switch.address).await.expect("a data plane");
     let spec = JobSpec {
         number: 0,
@@ -446,6 +446,6 @@ async fn the_next_daemon_finds_a_clean_switch() {
     };
     tokio::time::timeout(PATIENCE, unbound).await.expect("unbound in time");
     assert_ne!(held(&switch), wanted(&[]));
-    let _second = Daemon::start(&site, &switch).await;
+    let _second = super::daemon(&site, &switch).await;
     assert_eq!((held(&switch), groups(&switch).len()), (wanted(&[]), 1));
 }

@@ -8,24 +8,17 @@ mod schema;
 mod vectors;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use serde_json::Value;
 use switchml_bfrt_switch::Switch;
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::tofino::{self, PROGRAM, StartError};
-use switchml_userspace::guard::Guard;
-use switchml_userspace::service::Service;
 use switchml_userspace_core::data_plane::DataPlane;
-use switchml_userspace_core::jobs::JobTable;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tempfile::TempDir;
 
-use crate::common::{PATIENCE, Rank, join_request};
+use crate::common::{Daemon, join_request};
 
 /// The data plane's address; not the control plane's, whose frames the switch would take for
 /// forgeries.
@@ -42,29 +35,25 @@ const TABLES_OF_PORTS: [&str; 3] = ["$PORT", "$pre.prune", "pipe.Ingress.exclusi
 /// The files of the compiler and the operator for a daemon, in a folder that is deleted when this
 /// is dropped.
 struct Site {
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 impl Site {
-    fn new(name: &str) -> Self {
-        Self::with(name, &schema::of_program(), PORTS)
+    fn new() -> Self {
+        Self::with(&schema::of_program(), PORTS)
     }
 
-    fn with(name: &str, schema: &Value, ports: &str) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("switchml-tofino-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(folder.join("pipe")).expect("a folder");
-        std::fs::write(folder.join("bf-rt.json"), schema.to_string()).expect("written");
-        std::fs::write(folder.join("ports.toml"), ports).expect("written");
-        Self { folder }
+    fn with(schema: &Value, ports: &str) -> Self {
+        let site = Self { folder: tempfile::tempdir().expect("a folder") };
+        std::fs::create_dir(site.path().join("pipe")).expect("a folder");
+        std::fs::write(site.path().join("bf-rt.json"), schema.to_string()).expect("written");
+        std::fs::write(site.path().join("ports.toml"), ports).expect("written");
+        site
     }
 
     fn config(&self, server: SocketAddr) -> tofino::Config {
-        tofino::Config {
-            server,
-            program: self.folder.clone(),
-            ports: self.folder.join("ports.toml"),
-        }
+        let program = self.path().to_owned();
+        tofino::Config { server, ports: program.join("ports.toml"), program }
     }
 
     /// Starts the data plane where it may take its time.
@@ -76,13 +65,7 @@ impl Site {
     }
 
     fn path(&self) -> &Path {
-        &self.folder
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        self.folder.path()
     }
 }
 
@@ -96,39 +79,8 @@ fn switch_with(schema: &Value) -> Switch {
 }
 
 /// A control plane over the switch.
-struct Daemon {
-    control: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    serving: JoinHandle<()>,
-}
-
-impl Daemon {
-    async fn start(site: &Site, switch: &Switch) -> Self {
-        let data_plane: Arc<dyn DataPlane> =
-            Arc::new(site.start(switch.address).await.expect("a data plane"));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let control = listener.local_addr().expect("bound");
-        let table =
-            JobTable::new(data_plane.limits(), Some(AGGREGATOR.into()), StdRng::seed_from_u64(7));
-        let service = Service::new(table, Arc::clone(&data_plane), Guard::default());
-        let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(async move {
-            service.serve(listener, async { drop(stopped.await) }).await.expect("served");
-            data_plane.stop();
-        });
-        Self { control, stop: Some(stop), serving }
-    }
-
-    /// Stops as SIGTERM does, and waits until that is done.
-    async fn stop(mut self) {
-        self.stop.take().expect("not stopped yet").send(()).expect("serving");
-        tokio::time::timeout(PATIENCE, self.serving)
-            .await
-            .expect("stops in time")
-            .expect("no panic");
-    }
-
-    async fn join(&self, name: &str, rank: u32, world_size: u32) -> Rank {
-        Rank::join(self.control, name, rank, world_size).await
-    }
+async fn daemon(site: &Site, switch: &Switch) -> Daemon {
+    let data_plane = Arc::new(site.start(switch.address).await.expect("a data plane"));
+    let limits = data_plane.limits();
+    Daemon::serve(data_plane, limits, Some(AGGREGATOR.into())).await
 }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use switchml_bfrt_switch::{Entry, Switch};
 use switchml_p4::data_plane::P4DataPlane;
@@ -195,19 +194,16 @@ fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
 }
 
 fn until_known(data_plane: &P4DataPlane, job: u16, rank: u16) {
-    let begin = Instant::now();
-    while data_plane.binding(job, rank).expect("an answer").is_none() {
-        assert!(
-            begin.elapsed() < crate::common::PATIENCE,
-            "rank {rank} of job {job} is never known"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    switchml_rack::wait_until!(
+        crate::common::PATIENCE,
+        data_plane.binding(job, rank).expect("an answer").is_some(),
+        "rank {rank} of job {job} is never known"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_admit_and_refuse_as_the_vectors_say() {
-    let site = Site::new("vectors");
+    let site = Site::new();
     let offer = Offer {
         lanes: 64,
         ranks: MAX_RANKS,

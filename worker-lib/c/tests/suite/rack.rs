@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Signal, can_build_racks};
+use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Signal, needs_racks};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -57,9 +57,7 @@ fn rack_of(workers: usize) -> (Rack, Aggregator) {
 
 #[test]
 fn the_example_sums_in_a_rack() {
-    if !can_build_racks("the_example_sums_in_a_rack") {
-        return;
-    }
+    needs_racks!();
     let program = build("examples/all_reduce.c");
     let (rack, aggregator) = rack_of(3);
     let ranks: Vec<_> = (0..3).map(|rank| start(&program, &rack, &aggregator, rank, 2)).collect();
@@ -74,9 +72,7 @@ fn the_example_sums_in_a_rack() {
 
 #[test]
 fn a_killed_rank_is_named_to_the_others() {
-    if !can_build_racks("a_killed_rank_is_named_to_the_others") {
-        return;
-    }
+    needs_racks!();
     let program = build("examples/all_reduce.c");
     let (rack, aggregator) = rack_of(3);
     let mut ranks: Vec<_> =
@@ -96,9 +92,7 @@ fn a_killed_rank_is_named_to_the_others() {
 
 #[test]
 fn arguments_that_make_no_sense_are_refused_in_one_line() {
-    if !can_build_racks("arguments_that_make_no_sense_are_refused_in_one_line") {
-        return;
-    }
+    needs_racks!();
     let program = build("tests/arguments.c");
     let (rack, aggregator) = rack_of(1);
     let mut process = start(&program, &rack, &aggregator, 0, 0);

@@ -147,9 +147,9 @@ fn nothing_is_checked_when_told_so() {
 #[test]
 fn the_table_and_the_file() {
     let daemon = Daemon::start();
-    let file = std::env::temp_dir().join(format!("switchml-bench-{}.json", std::process::id()));
-    let arguments =
-        ["-b", "1K", "-e", "4K", "-n", "2", "-w", "0", "--json", file.to_str().unwrap()];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let arguments = ["-b", "1K", "-e", "4K", "-n", "2", "-w", "0", "--json", path];
     let mut ranks = [daemon.bench("a", 0, 2, &arguments), daemon.bench("a", 1, 2, &arguments)];
     for rank in &mut ranks {
         rank.wait_success(PATIENCE).unwrap();
@@ -175,7 +175,6 @@ fn the_table_and_the_file() {
     }
     assert!(table.contains("# Out of bounds values : 0 OK"), "{table}");
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    std::fs::remove_file(&file).unwrap();
     assert_eq!(report["rows"].as_array().unwrap().len(), 3);
 }
 
@@ -202,11 +201,11 @@ fn the_doctor_is_content_with(daemon: &Daemon) {
 #[test]
 fn options_from_a_file() {
     let daemon = Daemon::start();
-    let path = std::env::temp_dir().join(format!("worker-config-{}.toml", std::process::id()));
+    let path = tempfile::NamedTempFile::new().unwrap();
     let options = "job = 'of-file'\nworld-size = 2\nminbytes = '4K'\nmaxbytes = '4K'\n\
                    iters = 3\nsparsity = '0.5'\njson = '-'\n";
     std::fs::write(&path, options).unwrap();
-    let file = path.to_str().unwrap();
+    let file = path.path().to_str().unwrap();
     let start = |rank| daemon.worker(&["bench", "--config", file, "--rank", rank, "-n", "2"]);
     let mut ranks = ["0", "1"].map(start);
     for rank in &mut ranks {
@@ -218,7 +217,6 @@ fn options_from_a_file() {
 
     let mut doctor = daemon.worker(&["doctor", "--config", file]);
     let (code, line) = failure(&mut doctor);
-    std::fs::remove_file(&path).unwrap();
     assert_eq!(code, 2);
     let told = "unknown option \"iters\"; options are aggregator, tls-fingerprint, ";
     assert!(line.contains(told), "{line}");

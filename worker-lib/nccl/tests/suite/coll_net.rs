@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, can_build_racks};
+use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, needs_racks};
 
 const RANKS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -64,9 +64,7 @@ fn run(what: &str) -> Vec<String> {
 /// program checks the sums with its own arithmetic.
 #[test]
 fn sums_of_many_steps() {
-    if !can_build_racks("sums_of_many_steps") {
-        return;
-    }
+    needs_racks!();
     for (rank, said) in run("sums").into_iter().enumerate() {
         let begin = format!("INFO NET/switchml: rank {rank} of 4 sums up at ");
         assert_eq!(said.matches(&begin).count(), 2, "{said}");
@@ -85,25 +83,19 @@ fn expect_named<'a>(said: impl IntoIterator<Item = &'a String>, rank: usize) {
 /// NCCL frees a call's memory when it is aborted, so the library must not use it any more.
 #[test]
 fn a_rank_that_is_aborted_gives_memory_back_and_is_named() {
-    if !can_build_racks("a_rank_that_is_aborted_gives_memory_back_and_is_named") {
-        return;
-    }
+    needs_racks!();
     expect_named(&run("abandoned")[1..], 0);
 }
 
 #[test]
 fn a_rank_that_dies_is_named() {
-    if !can_build_racks("a_rank_that_dies_is_named") {
-        return;
-    }
+    needs_racks!();
     let said = run("gone");
     expect_named([&said[0], &said[2], &said[3]], 1);
 }
 
 #[test]
 fn a_rank_that_never_comes_is_named() {
-    if !can_build_racks("a_rank_that_never_comes_is_named") {
-        return;
-    }
+    needs_racks!();
     expect_named(&run("missing")[..RANKS - 1], 3);
 }
