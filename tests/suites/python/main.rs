@@ -15,11 +15,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use switchml_rack::{
-    Ip, Process, Rack, RackOptions, Torchrun, Training, can_build_racks, leave_out,
-};
+use switchml_rack::{Ip, Process, Rack, RackOptions, Torchrun, Training, leave_out, needs_racks};
 
-use crate::site::{PATIENCE, Site, Torch, fresh_folder, run_module, scripts};
+use crate::site::{Case, PATIENCE, Site, Torch, fresh_folder, run_module, scripts};
 
 /// The limit for things that should happen soon, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
@@ -30,14 +28,14 @@ const SUITE_PATIENCE: Duration = Duration::from_secs(900);
 /// Makes tests of functions, for each version of torch.
 macro_rules! with_each_torch {
     ($($name:ident,)*) => {
-        mod oldest {
-            $(#[test] fn $name() { super::$name(crate::Torch::Oldest); })*
-        }
-        mod middle {
-            $(#[test] fn $name() { super::$name(crate::Torch::Middle); })*
-        }
-        mod newest {
-            $(#[test] fn $name() { super::$name(crate::Torch::Newest); })*
+        with_each_torch!(@ oldest, Oldest, $($name)*);
+        with_each_torch!(@ middle, Middle, $($name)*);
+        with_each_torch!(@ newest, Newest, $($name)*);
+    };
+    (@ $module:ident, $torch:ident, $($name:ident)*) => {
+        mod $module {
+            use crate::{Case, Torch};
+            $(#[test] fn $name() { super::$name(Case::new(Torch::$torch, stringify!($name))); })*
         }
     };
 }
@@ -46,15 +44,10 @@ with_each_torch! {
     collectives_of_torch,
     collectives_over_ipv6,
     reduce_scatters_and_all_gathers_in_the_network,
-    every_public_function,
     collectives_while_torch_debugs_in_detail,
     the_host_name_may_be_an_address_of_the_loopback_interface,
-    collectives_by_way_of_copies,
-    tensors_in_any_memory_and_in_inference_mode,
-    calls_are_in_the_profilers_traces,
     a_fork_says_what_it_lacks_and_ends_as_usual,
     a_program_that_fails_ends_at_once_whatever_is_in_flight,
-    gradients_may_be_accumulated,
     pipelines_over_ranks,
     sharded_parameters_and_their_checkpoints,
     digits_by_torchrun,
@@ -65,11 +58,7 @@ with_each_torch! {
     replicas_of_torchft_come_and_go,
     groups_join_the_aggregator_when_they_are_first_used,
     replicas_of_sharded_parameters_sum_up_in_the_network,
-    gradients_may_be_compressed_by_hooks,
-    error_feedback_loses_nothing_over_steps_and_in_checkpoints,
-    callbacks_may_wait_for_calls,
     power_sgd_trains_as_with_gloo,
-    all_reduces_overlap_the_backward_pass,
     a_killed_rank_is_named_on_all_others,
     ddps_backward_pass_raises_the_error_itself,
     a_late_rank_is_waited_for_and_said_to_be,
@@ -79,62 +68,77 @@ with_each_torch! {
     a_rank_that_never_uses_a_group_is_named,
     a_rank_that_calls_gloo_instead_is_named_at_once,
     another_call_is_told_and_the_processes_go_on_in_another_job,
-    calls_that_travel_alike_are_told_apart_by_their_types,
     without_an_aggregator_it_says_so_or_falls_back,
+    every_public_function,
+    collectives_by_way_of_copies,
+    tensors_in_any_memory_and_in_inference_mode,
+    calls_are_in_the_profilers_traces,
+    gradients_may_be_accumulated,
+    callbacks_may_wait_for_calls,
+    all_reduces_overlap_the_backward_pass,
+    gradients_may_be_compressed_by_hooks,
+    error_feedback_loses_nothing_over_steps_and_in_checkpoints,
+    calls_that_travel_alike_are_told_apart_by_their_types,
 }
 
-fn collectives_of_torch(torch: Torch) {
-    let Some(site) = Site::new(torch, "collectives_of_torch", 3) else { return };
-    let right = format!("all collectives are right with torch {}", torch.version());
-    for printed in site.run(&["collectives.py"], &[]) {
-        assert!(printed.contains(&right), "{printed}");
-    }
+/// Makes functions that run a script, which checks itself, on so many ranks. At its end each says
+/// this.
+macro_rules! scripts {
+    ($($name:ident: $ranks:literal, $arguments:expr, $says:literal;)*) => {
+        $(fn $name(case: Case) {
+            let Some(site) = case.site($ranks) else { return };
+            site.run_and_hear(&$arguments, &[], $says);
+        })*
+    };
+}
+
+scripts! {
+    every_public_function: 3, ["public_functions.py"], "all of them work";
+    collectives_by_way_of_copies: 3, ["collectives.py", "staged"], "all collectives are right";
+    tensors_in_any_memory_and_in_inference_mode: 3, ["memory.py"], "all memory is right";
+    calls_are_in_the_profilers_traces: 2, ["profiles.py"], "all calls are in the traces";
+    gradients_may_be_accumulated: 2, ["accumulated_gradients.py"], "all of it works";
+    callbacks_may_wait_for_calls: 3, ["callbacks.py"], "all callbacks were called";
+    all_reduces_overlap_the_backward_pass: 2, ["overlap.py"], "all-reduces overlap";
+    gradients_may_be_compressed_by_hooks: 2, ["hooks.py"], "";
+    error_feedback_loses_nothing_over_steps_and_in_checkpoints: 3, ["feedback.py"], "";
+    calls_that_travel_alike_are_told_apart_by_their_types: 2, ["mismatched_types.py"], "";
+}
+
+fn collectives_of_torch(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    let right = format!("all collectives are right with torch {}", case.torch.version());
+    site.run_and_hear(&["collectives.py"], &[], &right);
     assert!(site.counter("completed") > 1000, "the sums were made in the switch");
 }
 
-fn collectives_over_ipv6(torch: Torch) {
-    let Some(site) = Site::of(torch, "collectives_over_ipv6", 3, Ip::V6) else { return };
-    for printed in site.run(&["collectives.py"], &[]) {
-        assert!(printed.contains("all collectives are right"), "{printed}");
-    }
+fn collectives_over_ipv6(case: Case) {
+    let Some(site) = case.site_of(3, Ip::V6) else { return };
+    site.run_and_hear(&["collectives.py"], &[], "all collectives are right");
     assert!(site.counter("completed") > 1000, "the sums were made in the switch");
 }
 
-fn reduce_scatters_and_all_gathers_in_the_network(torch: Torch) {
-    let name = "reduce_scatters_and_all_gathers_in_the_network";
-    let Some(site) = Site::new(torch, name, 3) else { return };
-    for printed in site.run(&["parts.py"], &[]) {
-        assert!(printed.contains("all parts are right"), "{printed}");
-    }
+fn reduce_scatters_and_all_gathers_in_the_network(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    site.run_and_hear(&["parts.py"], &[], "all parts are right");
     let completed = site.counter("completed");
     assert!(completed > 3000, "{completed} rounds in the switch");
 }
 
-fn every_public_function(torch: Torch) {
-    let Some(site) = Site::new(torch, "every_public_function", 3) else { return };
-    for printed in site.run(&["public_functions.py"], &[]) {
-        assert!(printed.contains("all of them work"), "{printed}");
-    }
-}
-
 /// In this mode torch wraps the backend, and compares the calls of the ranks.
-fn collectives_while_torch_debugs_in_detail(torch: Torch) {
-    let Some(site) = Site::new(torch, "collectives_while_torch_debugs_in_detail", 2) else {
-        return;
-    };
-    for printed in site.run(&["collectives.py"], &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]) {
-        assert!(printed.contains("all collectives are right"), "{printed}");
-    }
+fn collectives_while_torch_debugs_in_detail(case: Case) {
+    let Some(site) = case.site(2) else { return };
+    site.run_and_hear(
+        &["collectives.py"],
+        &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")],
+        "all collectives are right",
+    );
 }
 
 /// A hosts file like Debian's, without a setting that names Gloo's interface.
-fn the_host_name_may_be_an_address_of_the_loopback_interface(torch: Torch) {
-    let Some(site) =
-        Site::new(torch, "the_host_name_may_be_an_address_of_the_loopback_interface", 2)
-    else {
-        return;
-    };
-    let hosts = fresh_folder(&format!("hosts-{}", torch.version())).join("hosts");
+fn the_host_name_may_be_an_address_of_the_loopback_interface(case: Case) {
+    let Some(site) = case.site(2) else { return };
+    let hosts = fresh_folder(&format!("hosts-{}", case.torch.version())).join("hosts");
     std::fs::write(&hosts, "127.0.0.1 localhost\n127.0.1.1 debian\n").unwrap();
     let start = |rank: usize| {
         let script = site.command(rank, &["loopback_name.py"]);
@@ -156,33 +160,8 @@ fn the_host_name_may_be_an_address_of_the_loopback_interface(torch: Torch) {
     }
 }
 
-fn collectives_by_way_of_copies(torch: Torch) {
-    let Some(site) = Site::new(torch, "collectives_by_way_of_copies", 3) else { return };
-    for printed in site.run(&["collectives.py", "staged"], &[]) {
-        assert!(printed.contains("all collectives are right"), "{printed}");
-    }
-}
-
-fn tensors_in_any_memory_and_in_inference_mode(torch: Torch) {
-    let Some(site) = Site::new(torch, "tensors_in_any_memory_and_in_inference_mode", 3) else {
-        return;
-    };
-    for printed in site.run(&["memory.py"], &[]) {
-        assert!(printed.contains("all memory is right"), "{printed}");
-    }
-}
-
-fn calls_are_in_the_profilers_traces(torch: Torch) {
-    let Some(site) = Site::new(torch, "calls_are_in_the_profilers_traces", 2) else { return };
-    for printed in site.run(&["profiles.py"], &[]) {
-        assert!(printed.contains("all calls are in the traces"), "{printed}");
-    }
-}
-
-fn a_fork_says_what_it_lacks_and_ends_as_usual(torch: Torch) {
-    let Some(site) = Site::new(torch, "a_fork_says_what_it_lacks_and_ends_as_usual", 2) else {
-        return;
-    };
+fn a_fork_says_what_it_lacks_and_ends_as_usual(case: Case) {
+    let Some(site) = case.site(2) else { return };
     for mut rank in site.ranks(&["forks.py"], &[]) {
         rank.wait_success(PATIENCE).unwrap();
         assert!(rank.stdout().contains("all forks have ended"), "{}", rank.stdout());
@@ -191,9 +170,8 @@ fn a_fork_says_what_it_lacks_and_ends_as_usual(torch: Torch) {
 }
 
 /// Rank 1's. Its own timeout, which it would wait for, is 30 minutes.
-fn a_program_that_fails_ends_at_once_whatever_is_in_flight(torch: Torch) {
-    let name = "a_program_that_fails_ends_at_once_whatever_is_in_flight";
-    let Some(site) = Site::new(torch, name, 3) else { return };
+fn a_program_that_fails_ends_at_once_whatever_is_in_flight(case: Case) {
+    let Some(site) = case.site(3) else { return };
     for how in [
         "raises",
         "raises while it joins",
@@ -204,7 +182,7 @@ fn a_program_that_fails_ends_at_once_whatever_is_in_flight(torch: Torch) {
         "without torch, is interrupted in a barrier",
         "without torch, is interrupted while it joins",
     ] {
-        let folder = fresh_folder(&format!("ends-{}", torch.version()));
+        let folder = fresh_folder(&format!("ends-{}", case.torch.version()));
         let mut ranks = site.ranks(&["ends.py", how, folder.to_str().unwrap()], &[]);
         ranks[1].wait_for_line("in flight", PATIENCE).unwrap();
         let status = ranks[1].wait(SOON).unwrap();
@@ -283,42 +261,31 @@ fn types_are_right_and_stubs_are_those_of_the_native_module() {
     run_module(&python, &std::env::temp_dir(), &["mypy.stubtest", "switchml._native"]);
 }
 
-fn gradients_may_be_accumulated(torch: Torch) {
-    let Some(site) = Site::new(torch, "gradients_may_be_accumulated", 2) else { return };
-    for printed in site.run(&["accumulated_gradients.py"], &[]) {
-        assert!(printed.contains("all of it works"), "{printed}");
+fn pipelines_over_ranks(case: Case) {
+    if case.torch == Torch::Oldest {
+        return case.leave_out("its pipelines hang on CPUs with Gloo, too");
     }
+    let Some(site) = case.site(2) else { return };
+    site.run_and_hear(&["pipelines.py"], &[], "all of it works");
 }
 
-fn pipelines_over_ranks(torch: Torch) {
-    let name = "pipelines_over_ranks";
-    if torch == Torch::Oldest {
-        return torch.leave_out(name, "its pipelines hang on CPUs with Gloo, too");
+fn sharded_parameters_and_their_checkpoints(case: Case) {
+    if case.torch == Torch::Oldest {
+        return case.leave_out("its fully_shard needs a GPU");
     }
-    let Some(site) = Site::new(torch, name, 2) else { return };
-    for printed in site.run(&["pipelines.py"], &[]) {
-        assert!(printed.contains("all of it works"), "{printed}");
-    }
-}
-
-fn sharded_parameters_and_their_checkpoints(torch: Torch) {
-    let name = "sharded_parameters_and_their_checkpoints";
-    if torch == Torch::Oldest {
-        return torch.leave_out(name, "its fully_shard needs a GPU");
-    }
-    let Some(site) = Site::new(torch, name, 2) else { return };
-    let folder = fresh_folder(&format!("checkpoint-{}", torch.version()));
-    for printed in site.run(&["sharded_parameters.py"], &[("FOLDER", folder.to_str().unwrap())]) {
-        assert!(printed.contains("all of it works"), "{printed}");
-    }
+    let Some(site) = case.site(2) else { return };
+    let folder = fresh_folder(&format!("checkpoint-{}", case.torch.version()));
+    site.run_and_hear(
+        &["sharded_parameters.py"],
+        &[("FOLDER", folder.to_str().unwrap())],
+        "all of it works",
+    );
 }
 
 #[test]
 fn arrays_of_numpy() {
     let Some(site) = Site::new(Torch::Newest, "arrays_of_numpy", 2) else { return };
-    for printed in site.run(&["numpy_arrays.py"], &[]) {
-        assert!(printed.contains("all arrays are right"), "{printed}");
-    }
+    site.run_and_hear(&["numpy_arrays.py"], &[], "all arrays are right");
 }
 
 /// A job by torchrun, of a script that users are shown.
@@ -358,20 +325,18 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
     );
 }
 
-fn digits_by_torchrun(torch: Torch) {
-    let Some(site) = Site::new(torch, "digits_by_torchrun", 2) else { return };
+fn digits_by_torchrun(case: Case) {
+    let Some(site) = case.site(2) else { return };
     trains_as_with_gloo_and_twice_the_same(&site, "digits.py", "1");
 }
 
-fn text_by_torchrun(torch: Torch) {
-    let Some(site) = Site::new(torch, "text_by_torchrun", 2) else { return };
+fn text_by_torchrun(case: Case) {
+    let Some(site) = case.site(2) else { return };
     trains_as_with_gloo_and_twice_the_same(&site, "text.py", "1");
 }
 
-fn a_script_that_fails_is_told_of_each_rank(torch: Torch) {
-    let Some(site) = Site::new(torch, "a_script_that_fails_is_told_of_each_rank", 2) else {
-        return;
-    };
+fn a_script_that_fails_is_told_of_each_rank(case: Case) {
+    let Some(site) = case.site(2) else { return };
     let job = training(&site, &["digits.py", "--epochs", "nonsense"]);
     let told = job.finish(PATIENCE).unwrap_err().to_string();
     for rank in 0..2 {
@@ -386,9 +351,7 @@ fn a_script_that_fails_is_told_of_each_rank(torch: Torch) {
 
 #[test]
 fn where_torchrun_should_be_is_told() {
-    if !can_build_racks("where_torchrun_should_be_is_told") {
-        return;
-    }
+    needs_racks!();
     let rack = Rack::new(RackOptions { workers: 1, ..RackOptions::default() }).unwrap();
     let told =
         Torchrun::start(&rack, Path::new("/nowhere/python"), None, Path::new("digits.py"), &[])
@@ -399,12 +362,10 @@ fn where_torchrun_should_be_is_told() {
     assert_eq!(told.to_string(), expected);
 }
 
-fn a_job_that_is_given_up_leaves_no_process(torch: Torch) {
-    let Some(site) = Site::new(torch, "a_job_that_is_given_up_leaves_no_process", 2) else {
-        return;
-    };
+fn a_job_that_is_given_up_leaves_no_process(case: Case) {
+    let Some(site) = case.site(2) else { return };
     // The number of epochs is unique to this test, to find its processes.
-    let epochs = format!("{}{}", 1_000_000_000 + u64::from(std::process::id()), torch as u8);
+    let epochs = format!("{}{}", 1_000_000_000 + u64::from(std::process::id()), case.torch as u8);
     let there = || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
         let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
@@ -434,12 +395,11 @@ fn a_job_that_is_given_up_leaves_no_process(torch: Torch) {
 }
 
 /// A job that was cut off in a step, and one that was not, come to the same parameters.
-fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it(torch: Torch) {
-    let name = "a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it";
-    let Some(site) = Site::new(torch, name, 2) else { return };
+fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it(case: Case) {
+    let Some(site) = case.site(2) else { return };
     let train = |killed_in: &str| -> Vec<Value> {
-        let folder = fresh_folder(&format!("elastic-{}{killed_in}", torch.version()));
-        let arguments = torch.script(&["elastic.py", folder.to_str().unwrap(), killed_in]);
+        let folder = fresh_folder(&format!("elastic-{}{killed_in}", case.torch.version()));
+        let arguments = case.torch.script(&["elastic.py", folder.to_str().unwrap(), killed_in]);
         let job = Torchrun::start_elastic(
             &site.rack,
             &site.python,
@@ -461,14 +421,13 @@ fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it(torch: Torch) 
 }
 
 /// Runs under torchft's own lighthouse and managers. The script says what a replica contributes.
-fn replicas_of_torchft_come_and_go(torch: Torch) {
-    let name = "replicas_of_torchft_come_and_go";
-    if torch == Torch::Oldest {
-        return torch.leave_out(name, "torchft needs a newer one");
+fn replicas_of_torchft_come_and_go(case: Case) {
+    if case.torch == Torch::Oldest {
+        return case.leave_out("torchft needs a newer one");
     }
-    let Some(site) = Site::new(torch, name, 3) else { return };
+    let Some(site) = case.site(3) else { return };
     let lighthouse = format!("{}:29510", Rack::worker_address(0));
-    let begin = fresh_folder(&format!("replicas-{}", torch.version())).join("begin");
+    let begin = fresh_folder(&format!("replicas-{}", case.torch.version())).join("begin");
     let begin = begin.to_str().unwrap();
     let start = |replica: usize, killed_after: &str| {
         let script = site.command(replica, &["replicas.py", &lighthouse, begin, killed_after]);
@@ -503,10 +462,9 @@ fn replicas_of_torchft_come_and_go(torch: Torch) {
 }
 
 /// Four groups of two ranks in a mesh, and the group of all ranks.
-fn groups_join_the_aggregator_when_they_are_first_used(torch: Torch) {
-    let name = "groups_join_the_aggregator_when_they_are_first_used";
-    let Some(site) = Site::new(torch, name, 4) else { return };
-    let folder = fresh_folder(&format!("meshes-{}", torch.version()));
+fn groups_join_the_aggregator_when_they_are_first_used(case: Case) {
+    let Some(site) = case.site(4) else { return };
+    let folder = fresh_folder(&format!("meshes-{}", case.torch.version()));
     let mut ranks = site.ranks(&["meshes.py", folder.to_str().unwrap()], &[]);
     for (line, next, jobs) in [("made", "go", 1), ("summed", "end", 1 + 4)] {
         for rank in &mut ranks {
@@ -521,12 +479,11 @@ fn groups_join_the_aggregator_when_they_are_first_used(torch: Torch) {
 }
 
 /// Two hosts of two ranks each. Shards go through Gloo, which replaces NCCL on CPUs.
-fn replicas_of_sharded_parameters_sum_up_in_the_network(torch: Torch) {
-    let name = "replicas_of_sharded_parameters_sum_up_in_the_network";
-    if torch == Torch::Oldest {
-        return torch.leave_out(name, "its meshes have one backend for all dimensions");
+fn replicas_of_sharded_parameters_sum_up_in_the_network(case: Case) {
+    if case.torch == Torch::Oldest {
+        return case.leave_out("its meshes have one backend for all dimensions");
     }
-    let Some(site) = Site::new(torch, name, 4) else { return };
+    let Some(site) = case.site(4) else { return };
     let losses = |backend: &str| -> Vec<Vec<f64>> {
         let arguments = ["../examples/hsdp.py", "--backend", backend];
         let printed = site.run(&arguments, &[("LOCAL_WORLD_SIZE", "2")]);
@@ -544,27 +501,9 @@ fn replicas_of_sharded_parameters_sum_up_in_the_network(torch: Torch) {
     }
 }
 
-fn gradients_may_be_compressed_by_hooks(torch: Torch) {
-    let Some(site) = Site::new(torch, "gradients_may_be_compressed_by_hooks", 2) else { return };
-    site.run(&["hooks.py"], &[]);
-}
-
-fn error_feedback_loses_nothing_over_steps_and_in_checkpoints(torch: Torch) {
-    let name = "error_feedback_loses_nothing_over_steps_and_in_checkpoints";
-    let Some(site) = Site::new(torch, name, 3) else { return };
-    site.run(&["feedback.py"], &[]);
-}
-
-fn callbacks_may_wait_for_calls(torch: Torch) {
-    let Some(site) = Site::new(torch, "callbacks_may_wait_for_calls", 3) else { return };
-    for printed in site.run(&["callbacks.py"], &[]) {
-        assert!(printed.contains("all callbacks were called"), "{printed}");
-    }
-}
-
 /// The callbacks of PowerSGD's hook wait for two calls each.
-fn power_sgd_trains_as_with_gloo(torch: Torch) {
-    let Some(site) = Site::new(torch, "power_sgd_trains_as_with_gloo", 2) else { return };
+fn power_sgd_trains_as_with_gloo(case: Case) {
+    let Some(site) = case.site(2) else { return };
     let losses = |backend: &str| -> Vec<Vec<f64>> {
         let printed = site.run(&["powersgd.py", backend, "25"], &[]);
         printed.iter().map(|text| serde_json::from_str(text).unwrap()).collect()
@@ -579,32 +518,24 @@ fn power_sgd_trains_as_with_gloo(torch: Torch) {
     }
 }
 
-fn all_reduces_overlap_the_backward_pass(torch: Torch) {
-    let Some(site) = Site::new(torch, "all_reduces_overlap_the_backward_pass", 2) else { return };
-    for printed in site.run(&["overlap.py"], &[]) {
-        assert!(printed.contains("all-reduces overlap"), "{printed}");
-    }
-}
-
 /// The error that a rank of `failing_rank.py` saw.
 fn seen(rank: &mut Process) -> Value {
     serde_json::from_str(&rank.wait_for_line("\"seconds\"", PATIENCE).unwrap()).unwrap()
 }
 
-fn a_killed_rank_is_named_on_all_others(torch: Torch) {
-    a_killed_rank_is_named(torch, "a_killed_rank_is_named_on_all_others", &[]);
+fn a_killed_rank_is_named_on_all_others(case: Case) {
+    a_killed_rank_is_named(case, &[]);
 }
 
 /// The error keeps its type and ranks, instead of the RuntimeError that torch's futures make of it.
-fn ddps_backward_pass_raises_the_error_itself(torch: Torch) {
-    let name = "ddps_backward_pass_raises_the_error_itself";
+fn ddps_backward_pass_raises_the_error_itself(case: Case) {
     for hook in ["none", "bf16_compress_hook", "fixed16_compress_hook"] {
-        a_killed_rank_is_named(torch, name, &[hook]);
+        a_killed_rank_is_named(case, &[hook]);
     }
 }
 
-fn a_killed_rank_is_named(torch: Torch, name: &str, calls: &[&str]) {
-    let Some(site) = Site::new(torch, name, 3) else { return };
+fn a_killed_rank_is_named(case: Case, calls: &[&str]) {
+    let Some(site) = case.site(3) else { return };
     let mut ranks = site.ranks(&[&["failing_rank.py", "killed"], calls].concat(), &[]);
     for rank in [0, 2] {
         let seen = seen(&mut ranks[rank]);
@@ -616,8 +547,8 @@ fn a_killed_rank_is_named(torch: Torch, name: &str, calls: &[&str]) {
 }
 
 /// The output of each rank of `late_rank.py`, and its standard error.
-fn after_waiting(torch: Torch, arguments: [&str; 3], name: &str) -> Option<Vec<(Value, String)>> {
-    let site = Site::new(torch, name, 3)?;
+fn after_waiting(case: Case, arguments: [&str; 3]) -> Option<Vec<(Value, String)>> {
+    let site = case.site(3)?;
     let arguments = [&["late_rank.py"], &arguments[..]].concat();
     let finish = |mut rank: Process| {
         rank.wait_success(PATIENCE).unwrap();
@@ -628,9 +559,8 @@ fn after_waiting(torch: Torch, arguments: [&str; 3], name: &str) -> Option<Vec<(
     Some(site.ranks(&arguments, &[]).into_iter().map(finish).collect())
 }
 
-fn a_late_rank_is_waited_for_and_said_to_be(torch: Torch) {
-    let name = "a_late_rank_is_waited_for_and_said_to_be";
-    let Some(ranks) = after_waiting(torch, ["8", "1800", "used"], name) else { return };
+fn a_late_rank_is_waited_for_and_said_to_be(case: Case) {
+    let Some(ranks) = after_waiting(case, ["8", "1800", "used"]) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
         assert_eq!(said["sums"], serde_json::json!([3.0]), "{said}");
         let waits =
@@ -640,9 +570,8 @@ fn a_late_rank_is_waited_for_and_said_to_be(torch: Torch) {
 }
 
 /// The timeout raises an error that names the late rank; the call goes on.
-fn a_wait_with_a_timeout_names_the_late_rank(torch: Torch) {
-    let name = "a_wait_with_a_timeout_names_the_late_rank";
-    let Some(site) = Site::new(torch, name, 3) else { return };
+fn a_wait_with_a_timeout_names_the_late_rank(case: Case) {
+    let Some(site) = case.site(3) else { return };
     let printed = site.run(&["late_rank.py", "12", "1800", "tried"], &[]);
     for (rank, printed) in printed.iter().enumerate() {
         let mut lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -656,9 +585,8 @@ fn a_wait_with_a_timeout_names_the_late_rank(torch: Torch) {
 }
 
 /// Whichever rank times out first, all ranks name the late one, including the late one itself.
-fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(torch: Torch) {
-    let name = "the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank";
-    let Some(ranks) = after_waiting(torch, ["25", "15", "used"], name) else { return };
+fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(case: Case) {
+    let Some(ranks) = after_waiting(case, ["25", "15", "used"]) else { return };
     for (said, _) in ranks {
         assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
         assert!(said["text"].as_str().unwrap().contains("waiting for rank 1"), "{said}");
@@ -666,10 +594,9 @@ fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(torch: Torch) {
 }
 
 /// Replaces a timeout of 30 minutes, after the group's first call or before it.
-fn a_timeout_that_is_set_later_ends_the_wait(torch: Torch) {
-    let name = "a_timeout_that_is_set_later_ends_the_wait";
+fn a_timeout_that_is_set_later_ends_the_wait(case: Case) {
     for when in ["lowered", "early"] {
-        let Some(ranks) = after_waiting(torch, ["25", "15", when], name) else { return };
+        let Some(ranks) = after_waiting(case, ["25", "15", when]) else { return };
         for (said, _) in ranks {
             assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
             let text = said["text"].as_str().unwrap();
@@ -679,9 +606,8 @@ fn a_timeout_that_is_set_later_ends_the_wait(torch: Torch) {
 }
 
 /// In a group's first call its ranks still wait for each other to join the job.
-fn a_rank_that_never_uses_a_group_is_named(torch: Torch) {
-    let name = "a_rank_that_never_uses_a_group_is_named";
-    let Some(ranks) = after_waiting(torch, ["12", "7", "unused"], name) else { return };
+fn a_rank_that_never_uses_a_group_is_named(case: Case) {
+    let Some(ranks) = after_waiting(case, ["12", "7", "unused"]) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
         // The late rank finds no other rank there.
         let missing = if rank == 1 { serde_json::json!([0, 2]) } else { serde_json::json!([1]) };
@@ -694,10 +620,8 @@ fn a_rank_that_never_uses_a_group_is_named(torch: Torch) {
 }
 
 /// The other call has elements of a type that the network does not add.
-fn a_rank_that_calls_gloo_instead_is_named_at_once(torch: Torch) {
-    let Some(site) = Site::new(torch, "a_rank_that_calls_gloo_instead_is_named_at_once", 3) else {
-        return;
-    };
+fn a_rank_that_calls_gloo_instead_is_named_at_once(case: Case) {
+    let Some(site) = case.site(3) else { return };
     for mut rank in site.ranks(&["failing_rank.py", "type"], &[]) {
         let seen = seen(&mut rank);
         assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
@@ -711,12 +635,8 @@ fn a_rank_that_calls_gloo_instead_is_named_at_once(torch: Torch) {
     }
 }
 
-fn another_call_is_told_and_the_processes_go_on_in_another_job(torch: Torch) {
-    let Some(site) =
-        Site::new(torch, "another_call_is_told_and_the_processes_go_on_in_another_job", 3)
-    else {
-        return;
-    };
+fn another_call_is_told_and_the_processes_go_on_in_another_job(case: Case) {
+    let Some(site) = case.site(3) else { return };
     // Four times 250 numbers of 16 bits would pass for 1000 of 32.
     for (wrong, own, others) in
         [("shape", "f32, 7", "f32, 1000"), ("long", "i64, 250", "i32, 1000")]
@@ -737,16 +657,8 @@ fn another_call_is_told_and_the_processes_go_on_in_another_job(torch: Torch) {
     }
 }
 
-fn calls_that_travel_alike_are_told_apart_by_their_types(torch: Torch) {
-    let name = "calls_that_travel_alike_are_told_apart_by_their_types";
-    let Some(site) = Site::new(torch, name, 2) else { return };
-    site.run(&["mismatched_types.py"], &[]);
-}
-
-fn without_an_aggregator_it_says_so_or_falls_back(torch: Torch) {
-    let Some(site) = Site::new(torch, "without_an_aggregator_it_says_so_or_falls_back", 2) else {
-        return;
-    };
+fn without_an_aggregator_it_says_so_or_falls_back(case: Case) {
+    let Some(site) = case.site(2) else { return };
     let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
     let refused = |address: &str, variables: &[(&str, &str)], why: &str| {
         for printed in site.run(&["no_answer.py"], variables) {

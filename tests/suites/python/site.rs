@@ -69,10 +69,33 @@ impl Torch {
         let import = (self == Self::Oldest).then_some("with_import.py");
         import.into_iter().chain(arguments.iter().copied()).collect()
     }
+}
 
-    /// Reports that the test `name` needs something that this version lacks.
-    pub fn leave_out(self, name: &str, why: &str) {
-        leave_out(&format!("{}::{name}", self.module()), why);
+/// A test with a version of torch.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub torch: Torch,
+    name: &'static str,
+}
+
+impl Case {
+    pub fn new(torch: Torch, name: &'static str) -> Self {
+        Self { torch, name }
+    }
+
+    /// The test's site, as of [`Site::new`].
+    pub fn site(self, workers: usize) -> Option<Site> {
+        self.site_of(workers, Ip::V4)
+    }
+
+    /// The test's site, whose hosts have addresses of one IP version only.
+    pub fn site_of(self, workers: usize, ip: Ip) -> Option<Site> {
+        Site::of(self.torch, self.name, workers, ip)
+    }
+
+    /// Reports that the test needs something that this version lacks.
+    pub fn leave_out(self, why: &str) {
+        leave_out(&format!("{}::{}", self.torch.module(), self.name), why);
     }
 }
 
@@ -118,7 +141,7 @@ impl Site {
     }
 
     /// A site whose hosts have addresses of one IP version only.
-    pub fn of(torch: Torch, name: &str, workers: usize, ip: Ip) -> Option<Self> {
+    fn of(torch: Torch, name: &str, workers: usize, ip: Ip) -> Option<Self> {
         if !can_build_racks(name) {
             return None;
         }
@@ -165,6 +188,13 @@ impl Site {
             rank.stdout()
         };
         ranks.into_iter().map(finish).collect()
+    }
+
+    /// Runs a script that must succeed and print this on each rank.
+    pub fn run_and_hear(&self, arguments: &[&str], variables: &[(&str, &str)], says: &str) {
+        for printed in self.run(arguments, variables) {
+            assert!(printed.contains(says), "{arguments:?}: {printed}");
+        }
     }
 
     /// The output of a subcommand of the daemon's binary about the running daemon.
