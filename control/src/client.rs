@@ -50,10 +50,6 @@ pub enum ConnectError {
 type Fault = Arc<OnceLock<TlsError>>;
 
 /// Connects to an address that `host` was resolved to, with the timeouts that `configure` sets.
-///
-/// # Errors
-///
-/// [`ConnectError`].
 pub async fn connect(
     address: SocketAddr,
     host: &str,

@@ -178,10 +178,6 @@ impl ClientTls {
     /// | `SWITCHML_TLS_FINGERPRINT` | fingerprint |
     /// | `SWITCHML_TLS_CA` | CA |
     /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | certificate and key |
-    ///
-    /// # Errors
-    ///
-    /// The errors of `text`.
     pub fn from_variables<E>(
         text: impl Fn(&'static str) -> Result<Option<String>, E>,
     ) -> Result<Self, E> {
@@ -201,10 +197,6 @@ impl ClientTls {
     }
 
     /// Makes sure that the settings make sense together, without a look at files.
-    ///
-    /// # Errors
-    ///
-    /// [`WrongSetting`].
     pub fn check(&self) -> Result<(), WrongSetting> {
         let wrong = |name, given: &str, allowed| {
             Err(WrongSetting { name, given: given.to_owned(), allowed })
@@ -319,10 +311,6 @@ fn other(error: impl fmt::Display) -> TlsError {
 }
 
 /// Reads a file of certificates, or of a key.
-///
-/// # Errors
-///
-/// [`TlsError::File`].
 pub fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     let unreadable = |error| TlsError::File {
         file: file.to_owned(),
@@ -332,10 +320,6 @@ pub fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
 }
 
 /// The CAs that a file with these contents names.
-///
-/// # Errors
-///
-/// [`TlsError::File`].
 pub fn roots(file: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file, pem)? {
@@ -348,10 +332,6 @@ pub fn roots(file: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
 }
 
 /// The lists of revoked certificates in a file with these contents.
-///
-/// # Errors
-///
-/// [`TlsError::File`].
 pub fn revocations(
     file: &Path,
     pem: &[u8],
@@ -360,10 +340,6 @@ pub fn revocations(
 }
 
 /// A certificate, with those between it and its CA, and its key: the files' names and contents.
-///
-/// # Errors
-///
-/// [`TlsError::File`].
 pub fn identity(
     cert: (&Path, &[u8]),
     key: (&Path, &[u8]),

@@ -239,7 +239,7 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
         .unwrap();
     ip(cluster.rack.switch(), "link set far up");
     ip(cluster.rack.switch(), "link set p1 up");
-    wait_until!(SOON, program_at(&cluster, "p1").is_some(), "it is not so");
+    wait_until!(SOON, program_at(&cluster, "p1").is_some(), "p1 has no program");
     ip(cluster.rack.switch(), "link delete p1");
     cluster.stop();
 }

@@ -3,10 +3,6 @@
 use std::time::Duration;
 
 /// Parses a number of seconds, whole or not, above zero.
-///
-/// # Errors
-///
-/// One line with the given text and what is allowed.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let seconds =
         text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

@@ -1,10 +1,6 @@
 //! Sizes as nccl-tests takes them: `8`, `64K`, `1.5M`, `2G`.
 
 /// Parses a size in bytes: a number, whole or not, with K, M or G for powers of 1024.
-///
-/// # Errors
-///
-/// One line with the given text and what is allowed.
 pub fn parse(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text:?} is not a size; use 8, 64K, 16M or 1G");
     let (number, unit) = match text.char_indices().next_back() {

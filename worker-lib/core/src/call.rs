@@ -38,9 +38,6 @@ pub struct Call {
 
 impl Call {
     /// How the call's elements travel, among `ranks` ranks.
-    ///
-    /// # Errors
-    /// [`NumericsError`] when the reduction is not offered.
     pub fn codec(&self, ranks: u32) -> Result<Codec, NumericsError> {
         match self.kind {
             Kind::AllReduce(op) | Kind::ReduceScatter(op) => {

@@ -96,9 +96,6 @@ impl DataPath {
     }
 
     /// Processes a datagram from the aggregator's address; `congested` if it carried ECN's CE mark.
-    ///
-    /// # Errors
-    /// The errors of [`Engine::receive`], and [`Failure::Maximum`].
     pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
         if self.greeting.take_if(|greeting| greeting.is_answer(datagram)).is_some() {
             return Ok(());
@@ -133,9 +130,6 @@ impl DataPath {
     /// anybody, then sends what is overdue and what the window allows: HELLOs first, and
     /// contributions in superpackets of one op each, because what one superpacket brings is sent on
     /// to the same ranks (rule 12.12). How many packets.
-    ///
-    /// # Errors
-    /// The errors of [`Engine::on_timer`], or of the wire.
     pub fn turn<W: Wire>(
         &mut self,
         now: u64,

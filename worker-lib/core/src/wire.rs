@@ -14,15 +14,9 @@ pub trait Wire {
 
     /// Adds a packet with this header to the superpacket: [`len_of`] bytes, which `fill` writes. A
     /// superpacket without room for it is sent first.
-    ///
-    /// # Errors
-    /// When a superpacket cannot be sent.
     fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> Result<(), Self::Error>;
 
     /// Sends the superpacket; later packets go into another one.
-    ///
-    /// # Errors
-    /// When it cannot be sent.
     fn flush(&mut self) -> Result<(), Self::Error>;
 }
 

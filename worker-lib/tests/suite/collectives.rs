@@ -314,7 +314,7 @@ fn several_collectives_in_flight() {
             }
         }
         let mut handle = start(10);
-        switchml_rack::wait_until!(PATIENCE, handle.is_done(), "it is not so");
+        switchml_rack::wait_until!(PATIENCE, handle.is_done(), "the handle is not done");
         assert_eq!(handle.wait().unwrap().len(), 10);
         // A handle that is dropped does no harm.
         drop(start(1000));

@@ -16,10 +16,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Whether packets to a group are dropped on their way in, at the interface towards `target`. This
 /// sends a packet that the kernel loops back: it passes the same hook as one from the network,
 /// except that rules about the sender may differ.
-///
-/// # Errors
-///
-/// When the system refuses the sockets.
 pub fn drops_group(group: SocketAddrV4, target: SocketAddr) -> io::Result<bool> {
     let sender = UdpSocket::bind(unspecified(target))?;
     sender.connect(target)?;

@@ -92,10 +92,6 @@ pub struct Probes {
 
 impl Probes {
     /// A socket towards this address. Packets are not fragmented, however large.
-    ///
-    /// # Errors
-    ///
-    /// When the system refuses a socket, or has no route.
     pub fn to(target: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(unspecified(target))?;
         socket.connect(target)?;

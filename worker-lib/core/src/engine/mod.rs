@@ -356,9 +356,6 @@ impl Engine {
 
     /// [`Engine::receive`] for [unchecked](Config::capabilities) maxima: `accept` is called for
     /// each, and a maximum that it refuses is ignored.
-    ///
-    /// # Errors
-    /// The errors of [`Engine::receive`].
     pub fn receive_if<'a>(
         &mut self,
         now: u64,
