@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{announce, or_by_hand, output};
+use super::{announce, or_by_hand};
+use crate::command::output;
 
 const VERSION: &str = "0.5.4";
 
