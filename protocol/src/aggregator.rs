@@ -26,6 +26,12 @@ pub trait Members {
     fn member(&self, job: u16, rank: u16) -> Option<MemberEntry>;
     /// Binds a rank to the place it said HELLO from, for this epoch.
     fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding);
+    /// Where a rank lives, if it has said so in the job's epoch.
+    #[inline(always)]
+    fn home(&self, job: u16, rank: u16) -> Option<Binding> {
+        let member = self.member(job, rank)?;
+        member.home(self.job(job)?.epoch).copied()
+    }
 }
 
 /// Storage of slots, too.
@@ -163,14 +169,14 @@ pub(crate) fn admit<T: Members>(
             if let Some(rank) = share.rank(index) {
                 let member = tables.member(header.job.get(), rank).ok_or(Outcome::BadRank)?;
                 // The rank's combiner sends for each rank from a separate port.
-                comes_from(binding, &Binding { port: binding.port, ..home(job, &member)? })?;
+                comes_from(binding, &Binding { port: binding.port, ..*home(job, &member)? })?;
             }
         }
         Key::NONE
     } else {
         let member = tables.member(header.job.get(), share.highest()).ok_or(Outcome::BadRank)?;
         has_right_tag(&member.key)?;
-        comes_from(binding, &home(job, &member)?)?;
+        comes_from(binding, home(job, &member)?)?;
         member.key
     };
     if u32::from(header.slot.get()) >= job.slots {
@@ -179,10 +185,9 @@ pub(crate) fn admit<T: Members>(
     Ok(key)
 }
 
-/// Where a rank lives, if it has said so in this epoch.
 #[inline(always)]
-fn home(job: &JobEntry, member: &MemberEntry) -> Result<Binding, Outcome> {
-    if member.epoch == job.epoch { Ok(member.binding) } else { Err(Outcome::NoHello) }
+fn home<'a>(job: &JobEntry, member: &'a MemberEntry) -> Result<&'a Binding, Outcome> {
+    member.home(job.epoch).ok_or(Outcome::NoHello)
 }
 
 #[inline(always)]
@@ -218,10 +223,10 @@ pub(crate) fn hello<T: Members>(
     if header.aux.get() != member.secret {
         return Outcome::WrongSecret;
     }
-    if member.epoch != job.epoch {
-        tables.learn(header.job.get(), rank, job.epoch, binding);
-    } else if member.binding != *binding {
-        return Outcome::WrongPlace;
+    match member.home(job.epoch) {
+        None => tables.learn(header.job.get(), rank, job.epoch, binding),
+        Some(home) if home != binding => return Outcome::WrongPlace,
+        Some(_) => {}
     }
     Outcome::Hello
 }

@@ -9,7 +9,8 @@ use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::LANES_PER_BLOCK;
-use crate::header::{Header, Kind, Op, flags};
+use crate::checked;
+use crate::header::{Header, Op, flags};
 use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::Outcome;
 use crate::share::Share;
@@ -219,24 +220,16 @@ impl CellHead {
         header: &mut Header,
         payload: &P,
     ) -> Result<(), ShortPayload> {
-        header.kind = Kind::Partial as u8;
         header.job.set(self.job);
         header.epoch.set(self.epoch);
-        header.rank.set(self.group);
         header.slot.set(self.slot);
         header.round.set(self.round);
         header.op = self.op;
         header.flags = self.flags;
         header.lanes.set(self.lanes);
         header.fingerprint.set(self.fingerprint);
-        header.aux.set(self.held);
-        let share = Share::of(header);
-        let check = if Op::of(self.op).is_some_and(Op::is_sum) {
-            self.check
-        } else {
-            header.check_of(payload.sum(blocks(self.lanes))?, share.count())
-        };
-        header.check.set(check.wrapping_add(share.surplus(header)));
+        let lane_sum = || payload.sum(blocks(self.lanes));
+        Share::make_partial(header, (self.group, self.held), self.check, lane_sum)?;
         self.passed |= self.held;
         self.forget();
         Ok(())
@@ -299,10 +292,13 @@ fn take_in<P: Payload + ?Sized>(
     }
     let (group, ranks) = Share::of(header).in_group();
     let mut old = cell.head;
-    if finding == Finding::Match && old.held != 0 {
-        add_checked(&mut cell.values, op, header, payload)?;
+    if finding != Finding::Match || old.held == 0 {
+        checked::exchange(&mut cell.values, header, payload)?;
+    } else if op.is_sum() {
+        checked::add(&mut cell.values, header, payload)?;
     } else {
-        exchange_checked(&mut cell.values, header, payload)?;
+        checked::check(header, payload)?;
+        payload.maximum_into(&mut cell.values, checked::blocks(header))?;
     }
     if finding != Finding::Match {
         cell.head.claim(header, group);
@@ -332,44 +328,6 @@ pub fn flush<P: Payload + ?Sized>(
     payload.load_from(&cell.values, blocks(cell.head.lanes))?;
     header.version = crate::VERSION;
     cell.head.leave(header, payload)
-}
-
-/// Exchanges the values and the payload. If the check word disagrees, both keep their old contents.
-#[inline(always)]
-fn exchange_checked<P: Payload + ?Sized>(
-    values: &mut Values,
-    header: &Header,
-    payload: &mut P,
-) -> Result<(), Outcome> {
-    let blocks = blocks(header.lanes.get());
-    let sum = payload.exchange_with(values, blocks)?;
-    if Share::of(header).agrees(header, sum) {
-        return Ok(());
-    }
-    payload.exchange_with(values, blocks)?;
-    Err(Outcome::BadCheck)
-}
-
-/// Combines the payload into the values. If the check word disagrees, they keep their old contents.
-#[inline(always)]
-fn add_checked<P: Payload + ?Sized>(
-    values: &mut Values,
-    op: Op,
-    header: &Header,
-    payload: &P,
-) -> Result<(), Outcome> {
-    let blocks = blocks(header.lanes.get());
-    let sum = if op.is_sum() { payload.add_to(values, blocks)? } else { payload.sum(blocks)? };
-    match (Share::of(header).agrees(header, sum), op.is_sum()) {
-        (true, true) => {}
-        (true, false) => payload.maximum_into(values, blocks)?,
-        (false, true) => {
-            payload.subtract_from(values, blocks)?;
-            return Err(Outcome::BadCheck);
-        }
-        (false, false) => return Err(Outcome::BadCheck),
-    }
-    Ok(())
 }
 
 #[inline(always)]

@@ -19,36 +19,45 @@ impl Done {
         !matches!(Audience::of(result.op), Audience::All) && result.tag_len() == 0
     }
 
-    /// A DONE for the call of this RESULT to all; it names no round yet.
+    /// A DONE for the call of this RESULT to all, if some ranks may be told by one; it names no
+    /// round yet.
     #[inline(always)]
-    pub fn new(result: &Header) -> Self {
+    pub fn of(result: &Header) -> Option<Self> {
+        if !Self::may_tell(result) {
+            return None;
+        }
         let mut header = *result;
         header.kind = Kind::Done as u8;
         header.flags = flags::CHECKED | result.flags & flags::CE;
         header.lanes.set(0);
-        Self { header, sum: 0 }
+        Some(Self { header, sum: 0 })
     }
 
-    /// Whether it can name the round of this RESULT to all.
+    /// Names the round of this RESULT to all, if it is of the same call; the lane that does so.
     #[inline(always)]
-    pub fn takes(&self, result: &Header) -> bool {
-        result.job == self.header.job
+    pub fn add(&mut self, result: &Header) -> Option<u32> {
+        let is_of_call = result.job == self.header.job
             && result.epoch == self.header.epoch
             && result.op == self.header.op
-            && result.fingerprint == self.header.fingerprint
-    }
-
-    /// Names the round of this RESULT, and returns the lane that does so.
-    #[inline(always)]
-    pub fn add(&mut self, result: &Header) -> u32 {
+            && result.fingerprint == self.header.fingerprint;
+        if !is_of_call {
+            return None;
+        }
         let lane = u32::from(result.slot.get()) << 16 | result.round.get() & 0xFFFF;
         self.header.flags |= result.flags & flags::CE;
         self.header.lanes.set(self.header.lanes.get() + 1);
         self.sum = self.sum.wrapping_add(lane);
-        lane
+        Some(lane)
     }
 
-    /// The ranks that need the lanes of its rounds; a DONE goes to the others.
+    /// Whether it goes to a place in place of the RESULTs: none of the place's ranks needs their
+    /// lanes. Bit r of the bitmap is rank r.
+    #[inline(always)]
+    pub const fn is_for(&self, ranks: u64) -> bool {
+        !self.audience().has_any(ranks)
+    }
+
+    /// The ranks that need the lanes of its rounds.
     #[inline(always)]
     pub const fn audience(&self) -> Audience {
         Audience::of(self.header.op)
@@ -56,14 +65,8 @@ impl Done {
 
     /// The number of rounds that it names: its lanes.
     #[inline(always)]
-    pub fn len(&self) -> u16 {
+    pub fn rounds(&self) -> u16 {
         self.header.lanes.get()
-    }
-
-    /// Whether it names no round.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The header of the DONE; the lanes follow it.

@@ -65,6 +65,17 @@ pub const fn bit(rank: u16) -> u64 {
     if rank < 64 { 1 << rank } else { 0 }
 }
 
+/// Adds a rank to the one of the known places, with the ranks of each, that is its own. Whether
+/// there is one.
+pub fn joins<'a>(
+    mut known: impl Iterator<Item = (&'a Binding, &'a mut u64)>,
+    place: &Binding,
+    rank: u16,
+) -> bool {
+    let found = known.find(|(known, _)| *known == place);
+    found.map(|(_, ranks)| *ranks |= bit(rank)).is_some()
+}
+
 impl Receivers {
     /// Rules 5.2 and 5.3, for the job with this number. `members` says of each rank where it lives
     /// and how it gets RESULTs to all. `None` if that takes more than [`MAX_PLACES`] copies.
@@ -79,12 +90,13 @@ impl Receivers {
         let mut len = 0;
         for member in members {
             let place = place(job, number, member);
-            let known = this.places[..len].iter().position(|known| *known == place);
-            let at = known.unwrap_or(len);
-            *this.places.get_mut(at)? = place;
-            len = len.max(at + 1);
-            this.ranks[at] |= bit(member.0);
             this.differ |= u32::from(member.2 != Way::Group);
+            let known = this.places.iter().zip(&mut this.ranks).take(len);
+            if !joins(known, &place, member.0) {
+                *this.places.get_mut(len)? = place;
+                this.ranks[len] = bit(member.0);
+                len += 1;
+            }
         }
         Some(this)
     }

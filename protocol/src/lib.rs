@@ -20,7 +20,8 @@
 //! | [`lanes`] | adding up payloads |
 //! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
 //! | [`relay`] | one packet at a combiner, over any storage of jobs and cells |
-//! | [`shell`] | what all data planes share around it: whose frames are served, marks, events |
+//! | [`node`] | what media call for a packet: marks, events, and where it goes |
+//! | [`shell`] | whose frames are served |
 //! | [`capabilities`] | what some data planes can do and others cannot |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
 //! | [`times`] | a histogram of times |
@@ -36,6 +37,7 @@ pub mod aggregator;
 pub mod audience;
 pub mod auth;
 pub mod capabilities;
+mod checked;
 pub mod combiner;
 pub mod done;
 pub mod fanout;
@@ -45,6 +47,7 @@ pub mod ip;
 pub mod job;
 pub mod lanes;
 pub mod maps;
+pub mod node;
 pub mod outcome;
 pub mod patience;
 pub mod ranks;

@@ -1,5 +1,7 @@
 //! Sets of ranks of a job, and how a PENDING names one.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_RANKS, RANKS_PER_GROUP};
 
 /// Groups of the largest job.
@@ -33,8 +35,11 @@ pub const fn group_of_lane(lane: usize) -> usize {
     lane ^ 1
 }
 
-/// A set of ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// A set of ranks. Part of a value of a BPF map.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(transparent)]
 pub struct Ranks(Words);
 
 impl Ranks {
@@ -66,6 +71,7 @@ impl Ranks {
     }
 
     /// The ranks of group `index`, as bits.
+    #[inline(always)]
     pub fn group(&self, index: usize) -> u32 {
         self.0.get(index).copied().unwrap_or(0)
     }

@@ -1,5 +1,5 @@
-//! How a combiner serves one packet, from below or from its parent: section 27 of
-//! `docs/protocol.md`. [`combiner`] does the adding up.
+//! What a combiner decides on one packet, from below or from its parent: section 27 of
+//! `docs/protocol.md`. [`combiner`] does the adding up, [`crate::node`] is what media call.
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -11,7 +11,7 @@ use crate::ip::Ip;
 use crate::job::{ABORTED, Binding};
 use crate::lanes::Payload;
 use crate::outcome::Outcome;
-use crate::ranks::{GROUPS, Words};
+use crate::ranks::{GROUPS, Ranks};
 use crate::share::Share;
 use crate::{EVERYONE, LANES_PER_BLOCK, RANKS_PER_GROUP, U16};
 
@@ -40,8 +40,8 @@ pub struct Uplink {
     /// The parent's address and data port, and how frames get there: interface, MAC of the next
     /// hop, VLAN.
     pub parent: Binding,
-    /// Bitmaps of the ranks that are below, by group.
-    pub below: Words,
+    /// The ranks that are below.
+    pub below: Ranks,
 }
 
 impl Uplink {
@@ -60,7 +60,7 @@ impl Uplink {
             vlan: 0,
             reserved: [0; 2],
         },
-        below: [0; GROUPS],
+        below: Ranks::NONE,
     };
 }
 
@@ -72,11 +72,20 @@ pub trait Cells: Members {
     fn parent(&self, job: u16) -> Option<Binding>;
     /// Bitmap of the ranks of a group that are below the combiner; the group is `first / 32`.
     fn below(&self, job: u16, group: u16) -> u32;
+    /// The port at which the combiner serves the ranks of a job below it.
+    fn data_port(&self, job: u16) -> u16;
+    /// The time and the patience of the moment, in the same unit.
+    fn clock(&self) -> (u32, u32);
     /// Runs `f` on the cell of this packet's key ([`combiner::cell_of`]), under its lock. Returns
     /// [`Outcome::SlotBusy`] if the lock stays taken.
-    fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome
-    where
-        Self: Sized;
+    fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome;
+    /// Rule 27.11: makes a packet of what the locked cell holds ([`combiner::flush`]), to leave
+    /// ahead of the one that is served. Who cannot send two packets for one forgets it (rule
+    /// 27.12).
+    #[inline(always)]
+    fn flush(&self, cell: &mut Cell) {
+        cell.head.forget();
+    }
 }
 
 /// Rule 27.2: the port from which a combiner with this data port sends a rank's packets.
@@ -102,28 +111,10 @@ const fn place(job: u16, rank: u16) -> u16 {
     rank.wrapping_add(job.wrapping_mul(PORTS_PER_JOB)) % RANK_PORTS
 }
 
-/// Serves one packet from below, which came from `binding`: `payload_len` bytes follow the header.
-/// [`admit`] and [`combine`] in one.
-#[inline(always)]
-pub fn up<T: Cells, P: Payload + ?Sized>(
-    tables: &T,
-    binding: &Binding,
-    header: &mut Header,
-    payload: &mut P,
-    payload_len: usize,
-    clock: (u32, u32),
-    flush: impl FnOnce(&mut Cell),
-) -> Outcome {
-    match admit(tables, binding, header, payload, payload_len) {
-        Ok(below) => combine(tables, below, header, payload, clock, flush),
-        Err(outcome) => outcome,
-    }
-}
-
 /// Admits a CONTRIBUTION or a PARTIAL: bitmap of the ranks of its group that are below. Otherwise
 /// what becomes of the packet.
 #[inline(always)]
-pub fn admit<T: Cells, P: Payload + ?Sized>(
+pub(crate) fn admit<T: Cells, P: Payload + ?Sized>(
     tables: &T,
     binding: &Binding,
     header: &Header,
@@ -151,23 +142,18 @@ pub fn admit<T: Cells, P: Payload + ?Sized>(
     Ok(below)
 }
 
-/// Serves an admitted CONTRIBUTION or PARTIAL, given the ranks of its group that are below, the
-/// time and the current patience.
-///
-/// After an outcome whose action is Up, header and payload are those of the packet that goes to the
-/// parent. It leaves from the [`rank_port`] of `Share::of(header).highest()`, as the header was
-/// before. Before a packet that is [`Outcome::Flushed`], `flush` gets the cell, still locked, to
-/// make a packet of it ([`combiner::flush`]) or to forget what it holds.
+/// Serves an admitted CONTRIBUTION or PARTIAL, given the ranks of its group that are below. After
+/// an outcome whose action is Up, header and payload are those of the packet that goes to the
+/// parent.
 #[inline(always)]
-pub fn combine<T: Cells, P: Payload + ?Sized>(
+pub(crate) fn combine<T: Cells, P: Payload + ?Sized>(
     tables: &T,
     below: u32,
     header: &mut Header,
     payload: &mut P,
-    (now, patience): (u32, u32),
-    flush: impl FnOnce(&mut Cell),
 ) -> Outcome {
     let Some(op) = Op::of(header.op) else { return Outcome::BadOp };
+    let (now, patience) = tables.clock();
     let around = Surroundings { below, now, patience };
     let key = *header;
     tables.with_cell(&key, |cell| match combiner::combine(cell, &around, op, header, payload) {
@@ -176,7 +162,7 @@ pub fn combine<T: Cells, P: Payload + ?Sized>(
         Fate::Evicted => Outcome::Evicted,
         Fate::Passed => Outcome::Passed,
         Fate::Flushes => {
-            flush(cell);
+            tables.flush(cell);
             Outcome::Flushed
         }
         Fate::Duplicate => Outcome::Duplicate,
@@ -184,14 +170,13 @@ pub fn combine<T: Cells, P: Payload + ?Sized>(
     })
 }
 
-/// Serves one packet that came to a port of this combiner other than its data port, or that came to
-/// the data port from its parent: `payload_len` bytes follow the header. The packet does not
-/// change.
+/// Judges one packet that came to this port of the combiner: not the one that ranks below send to,
+/// unless the packet is from the parent. `payload_len` bytes follow the header.
 #[inline(always)]
-pub fn down<T: Cells>(
+pub(crate) fn down<T: Cells>(
     tables: &T,
     binding: &Binding,
-    (base, port): (u16, u16),
+    port: u16,
     header: &Header,
     payload_len: usize,
 ) -> Outcome {
@@ -216,7 +201,7 @@ pub fn down<T: Cells>(
     if !is_from(binding, &parent) {
         return Outcome::WrongPlace;
     }
-    let rank = header.rank.get();
+    let (rank, base) = (header.rank.get(), tables.data_port(number));
     if rank == EVERYONE && header.kind == Kind::Result as u8 {
         return if port == port_for_all(base, number) {
             Outcome::ToAll
@@ -227,7 +212,10 @@ pub fn down<T: Cells>(
     if u32::from(rank) >= job.ranks || ranks_below(tables, header).is_none() {
         return Outcome::BadRank;
     }
-    if port == rank_port(base, number, rank) { Outcome::ToRank } else { Outcome::WrongPlace }
+    if port != rank_port(base, number, rank) {
+        return Outcome::WrongPlace;
+    }
+    if tables.home(number, rank).is_some() { Outcome::ToRank } else { Outcome::NoHello }
 }
 
 /// Rule 27.4: whether a packet comes from the parent. A router's MAC may change.

@@ -2,7 +2,7 @@
 //! 2.9).
 
 use crate::RANKS_PER_GROUP;
-use crate::header::Header;
+use crate::header::{Header, Kind, Op};
 use crate::ranks::GROUPS;
 
 /// Ranks of one group.
@@ -81,6 +81,26 @@ impl Share {
         // With an even number of salts, the fields' highest bits would cancel out.
         let salt = if self.count().is_multiple_of(2) { header.salt() } else { 0 };
         salt.wrapping_add(self.ranks).wrapping_add(u32::from(self.first))
+    }
+
+    /// Rules 2.9, 3.5 and 27.14: makes a packet's header that of a PARTIAL, of these ranks of the
+    /// group that begins with rank `first`. `check` is the sum of their contributions' check words.
+    /// Those of a maximum do not add up, so `lane_sum` is asked for the sum of its lanes instead.
+    #[inline(always)]
+    pub fn make_partial<E>(
+        header: &mut Header,
+        (first, ranks): (u16, u32),
+        check: u32,
+        lane_sum: impl FnOnce() -> Result<u32, E>,
+    ) -> Result<(), E> {
+        header.kind = Kind::Partial as u8;
+        header.rank.set(first);
+        header.aux.set(ranks);
+        let share = Self::of(header);
+        let is_sum = Op::of(header.op).is_some_and(Op::is_sum);
+        let check = if is_sum { check } else { header.check_of(lane_sum()?, share.count()) };
+        header.check.set(check.wrapping_add(share.surplus(header)));
+        Ok(())
     }
 
     /// Rules 3.1 and 3.5: whether the check word of the packet with this header is that of lanes

@@ -1,16 +1,10 @@
-//! What all data planes do around the slot machine: they find out whether a frame is for the
-//! aggregator, take over the mark of congestion, and tell operators of notable packets.
-//!
-//! A data plane that sees frames calls [`open`], then [`serve`] for each packet in the frame. One
-//! that has a socket knows the packet's [`Origin`] from there, and calls [`serve`] alone.
+//! Whose frames are served: what data planes that see frames do before [`crate::node`] serves the
+//! packets in them. One that has a socket knows the packets' [`Origin`] from there.
 
 use crate::U16;
-use crate::aggregator::{self, Tables};
 use crate::frame::{Envelope, Network, Source, Tag, source};
-use crate::header::{Header, flags};
 use crate::job::Binding;
-use crate::lanes::Payload;
-use crate::maps::{Endpoint, Event};
+use crate::maps::Endpoint;
 use crate::outcome::Outcome;
 use crate::relay::{self, Cells};
 
@@ -109,28 +103,6 @@ fn heading<T: Cells, H: Hook, N: Network>(
         return Ok(Heading::Down);
     }
     Err(Outcome::NotOurs)
-}
-
-/// Serves one packet: `payload_len` bytes follow the header. See [`aggregator::serve`]. Passes a
-/// notable packet to `report`.
-#[inline(always)]
-pub fn serve<T: Tables, P: Payload + ?Sized>(
-    tables: &T,
-    origin: &Origin,
-    header: &mut Header,
-    payload: &mut P,
-    payload_len: usize,
-    report: impl FnOnce(Event),
-) -> Outcome {
-    // Rule 5.5.
-    if origin.congested {
-        header.flags |= flags::CE;
-    }
-    let outcome = aggregator::serve(tables, &origin.binding, header, payload, payload_len);
-    if outcome.is_notable() {
-        report(Event::new(outcome, &origin.binding, header));
-    }
-    outcome
 }
 
 /// Rules 5.7, 5.8 and 5.10: the VLAN of a frame for the aggregator; otherwise the outcome with

@@ -10,6 +10,7 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::checked::{self, blocks, check};
 use crate::header::{Header, Kind, Op, flags};
 use crate::job::JobEntry;
 use crate::lanes::{Payload, ShortPayload, Values};
@@ -299,9 +300,9 @@ pub fn contribute<P: Payload + ?Sized>(
     // first.
     let is_first = decision == Decision::Start || decision == Decision::Add && set.head.is_hollow();
     let served = if is_first {
-        store_checked(&mut set.values, header, payload)
+        checked::exchange(&mut set.values, header, payload)
     } else if decision == Decision::Add && op.is_sum() {
-        add_checked(&mut set.values, header, payload)
+        checked::add(&mut set.values, header, payload)
     } else {
         check(header, payload)
     };
@@ -334,47 +335,6 @@ fn apply_zeros(decision: Decision, job: &JobEntry, set: &mut Set, header: &mut H
 fn ask_for_room(header: &mut Header) -> Outcome {
     header.kind = Kind::Room as u8;
     Outcome::Room
-}
-
-/// Whether the check word agrees.
-#[inline(always)]
-fn check<P: Payload + ?Sized>(header: &Header, payload: &P) -> Result<(), Outcome> {
-    let sum = payload.sum(blocks(header))?;
-    if Share::of(header).agrees(header, sum) { Ok(()) } else { Err(Outcome::BadCheck) }
-}
-
-/// Exchanges the values and the payload. If the check word disagrees, both keep their old contents.
-#[inline(always)]
-fn store_checked<P: Payload + ?Sized>(
-    values: &mut Values,
-    header: &Header,
-    payload: &mut P,
-) -> Result<(), Outcome> {
-    let sum = payload.exchange_with(values, blocks(header))?;
-    if Share::of(header).agrees(header, sum) {
-        return Ok(());
-    }
-    payload.exchange_with(values, blocks(header))?;
-    Err(Outcome::BadCheck)
-}
-
-/// Rule 7.13: adds the payload to the values, unless the check word disagrees: they are then as
-/// before.
-///
-/// One pass over the packet instead of two. Nobody sees the values between the addition and the
-/// subtraction: we hold the slot's lock.
-#[inline(always)]
-fn add_checked<P: Payload + ?Sized>(
-    values: &mut Values,
-    header: &Header,
-    payload: &P,
-) -> Result<(), Outcome> {
-    let sum = payload.add_to(values, blocks(header))?;
-    if Share::of(header).agrees(header, sum) {
-        return Ok(());
-    }
-    payload.subtract_from(values, blocks(header))?;
-    Err(Outcome::BadCheck)
 }
 
 /// Refuses a contribution to an aborted job, if its check word agrees.
@@ -437,12 +397,6 @@ fn apply<P: Payload + ?Sized>(
         Decision::Stale => Ok(Outcome::Stale),
         Decision::Refuse(outcome) => Ok(outcome),
     }
-}
-
-/// Blocks of the packet's payload.
-#[inline(always)]
-fn blocks(header: &Header) -> usize {
-    usize::from(header.payload_lanes()) / LANES_PER_BLOCK
 }
 
 /// Called after a contribution was added to the values; writes the RESULT for all if it was the

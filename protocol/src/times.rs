@@ -1,6 +1,8 @@
 //! A histogram of times, as data planes and ranks keep it: powers of two, which cost a BPF program
 //! next to nothing.
 
+use crate::outcome::Outcome;
+
 /// Nanoseconds of a unit: a microsecond, nearly.
 pub const UNIT: u64 = 1 << SHIFT;
 /// The shift that turns a clock's nanoseconds into units.
@@ -21,6 +23,20 @@ pub const SUM: usize = BUCKETS;
 pub const fn bucket(units: u32) -> usize {
     let bits = (u32::BITS - units.leading_zeros()) as usize;
     if bits < BUCKETS { bits } else { BUCKETS - 1 }
+}
+
+/// Times the rounds of a slot: takes note of what became of its packet. `begun` is when the round
+/// began, 0 if it is complete. Returns how long a round took that completes.
+#[inline(always)]
+pub fn sample(begun: &mut u32, outcome: Outcome, now: impl FnOnce() -> u32) -> Option<u32> {
+    match outcome {
+        Outcome::Started => {
+            *begun = now() | 1;
+            None
+        }
+        Outcome::Completed if *begun != 0 => Some(now().wrapping_sub(core::mem::take(begun))),
+        _ => None,
+    }
 }
 
 /// The upper bound of the times of a bucket, in seconds; the last bucket has none.

@@ -13,6 +13,7 @@ use switchml_protocol::fanout::MAX_PLACES;
 use switchml_protocol::frame::{Checksum, Ipv4, Ipv6, Network, sum_of_done, sum_of_packet};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_protocol::job::Binding;
+use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::{self, Hook};
 
@@ -20,7 +21,6 @@ use crate::payload::Lanes;
 use crate::scratch::{self, Answer, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};
 use crate::skb::Skb;
 use crate::tables::{self, Maps};
-use crate::trace::Traced;
 
 /// Serves one superpacket, or one packet, and returns the verdict.
 #[inline(always)]
@@ -53,7 +53,7 @@ pub trait Role {
 
     /// Serves the packet at `offset`, `payload_len` bytes behind its header, whose copy is in
     /// `work`.
-    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Outcome;
+    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Served;
 }
 
 /// An aggregator that has slots.
@@ -67,16 +67,14 @@ impl Role for Root {
     }
 
     #[inline(always)]
-    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Outcome {
+    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Served {
         let origin = work.origin;
         let Some(Packet { header, payload }) = work.packet_mut(offset) else {
-            return Outcome::BadLength;
+            return Served::unanswered(Outcome::BadLength);
         };
         // SAFETY: the payload is not used otherwise.
         let mut payload = unsafe { Lanes::new(&raw mut *payload) };
-        let traced = Traced::new(header);
-        let report = tables::report;
-        traced.became(shell::serve(&Maps, &origin, header, &mut payload, payload_len, report))
+        node::serve(&Maps, &Maps, &origin, header, &mut payload, payload_len)
     }
 }
 
@@ -146,14 +144,14 @@ pub unsafe fn segment<R: Role>(ctx: *mut __sk_buff, offset: u32, len: u32, index
     // SAFETY: the caller vouches for the context.
     let skb = unsafe { Skb::new(ctx) };
     let Some(work) = scratch::get() else { return 0 };
-    let mut outcome = serve_segment::<R>(&skb, work, offset, len);
-    let action = outcome.action();
-    let has_answer = matches!(action, Action::Broadcast | Action::Reply | Action::Up);
+    let served = serve_segment::<R>(&skb, work, offset, len);
+    let mut served = served.unwrap_or_else(Served::unanswered);
+    let has_answer = !matches!(served.target, Target::Nobody | Target::Host);
     if has_answer && write_answer(&skb, work, offset, len).is_err() {
-        outcome = Outcome::SendFailed;
+        served = Served::unanswered(Outcome::SendFailed);
     }
-    tables::count(outcome);
-    let action = outcome.action();
+    tables::count(served.outcome);
+    let action = served.outcome.action();
     work.segments += 1;
     work.to_group += u32::from(action == Action::Broadcast);
     work.to_sender += u32::from(action == Action::Reply);
@@ -166,51 +164,41 @@ pub unsafe fn segment<R: Role>(ctx: *mut __sk_buff, offset: u32, len: u32, index
 }
 
 #[inline(always)]
-fn serve_segment<R: Role>(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcome {
+fn serve_segment<R: Role>(
+    skb: &Skb,
+    work: &mut Scratch,
+    offset: u32,
+    len: u32,
+) -> Result<Served, Outcome> {
     if (len as usize) < HEADER_LEN {
-        return Outcome::Truncated;
+        return Err(Outcome::Truncated);
     }
     if len as usize > MAX_PACKET_LEN {
-        return Outcome::BadLength;
+        return Err(Outcome::BadLength);
     }
     if offset + len > work.loaded_to {
-        if store_answers(skb, work).is_err() {
-            return Outcome::SendFailed;
-        }
-        if load(skb, work, offset).is_err() {
-            return Outcome::Truncated;
-        }
+        store_answers(skb, work).map_err(|_| Outcome::SendFailed)?;
+        load(skb, work, offset).map_err(|_| Outcome::Truncated)?;
     }
     let (job, has_job) = (work.job, work.has_job != 0);
-    let has_groups = if work.is_v6 == 0 { Ipv4::HAS_GROUPS } else { Ipv6::HAS_GROUPS };
-    let Some(Packet { header, .. }) = work.packet_mut(offset) else {
-        return Outcome::BadLength;
-    };
+    let Packet { header, .. } = work.packet_mut(offset).ok_or(Outcome::BadLength)?;
     let number = header.job.get();
     // Rule 6.4.
     if has_job && number != job {
-        return Outcome::MixedJobs;
+        return Err(Outcome::MixedJobs);
     }
-    let outcome = R::serve(work, offset, len as usize - HEADER_LEN);
-    let Some(Packet { header, .. }) = work.packet_mut(offset) else {
-        return Outcome::BadLength;
-    };
-    if outcome == Outcome::Completed {
-        let result = *header;
+    let served = R::serve(work, offset, len as usize - HEADER_LEN);
+    if served.outcome == Outcome::Completed {
+        let result = work.packet_mut(offset).ok_or(Outcome::BadLength)?.header;
         work.note_result(&result, work.to_group);
     }
-    let Some(Packet { header, .. }) = work.packet_mut(offset) else {
-        return Outcome::BadLength;
-    };
-    let goes_to_group = outcome == Outcome::Hello && has_groups && header.is_for_group();
-    if goes_to_group {
-        header.aux.set(0);
+    if served.target == Target::SendersGroup {
         work.to_senders_group = 1;
     }
-    if goes_to_group || matches!(outcome.action(), Action::Broadcast | Action::Up) {
+    if matches!(served.target, Target::SendersGroup | Target::All | Target::Parent { .. }) {
         (work.has_job, work.job) = (1, number);
     }
-    outcome
+    Ok(served)
 }
 
 /// Copies the segment at `offset`, and as many of the following ones as there is room for.
@@ -411,7 +399,7 @@ pub unsafe extern "C" fn bundle_shorten(ctx: *mut __sk_buff) -> u64 {
     let skb = unsafe { Skb::new(ctx) };
     let Some(work) = scratch::get() else { return 1 };
     work.done_header = work.done.header();
-    let (at, lanes) = (work.headers_len(), u32::from(work.done.len()));
+    let (at, lanes) = (work.headers_len(), u32::from(work.done.rounds()));
     let behind = at + HEADER_LEN as u32;
     let mut sum = 0;
     for (_, lane) in (0..lanes).zip(&work.done_lanes) {
@@ -456,7 +444,7 @@ fn send_to<N: Network>(skb: &Skb, work: &mut Scratch, place: &Binding) -> Option
     if work.is_done == 0 {
         answer.send_bundle_to(place, job.address, work.checksum, work.sum);
     } else {
-        let lanes = work.done.len();
+        let lanes = work.done.rounds();
         answer.send_instead(place, job.address, lanes, work.checksum, work.sum);
     }
     skb.store(0, answer).ok()

@@ -8,7 +8,6 @@
 
 use aya_ebpf::btf_maps::PerCpuHashMap;
 use aya_ebpf::macros::btf_map;
-use switchml_protocol::audience::Audience;
 use switchml_protocol::done::Done;
 use switchml_protocol::fanout::MAX_PLACES;
 use switchml_protocol::frame::{Network, sum_of_done};
@@ -51,31 +50,30 @@ pub fn address<N: Network>(frame: &Frame, port: u32) -> Option<()> {
     if is_open {
         envelope.close(place);
     }
-    if Done::may_tell(header) && !Audience::of(header.op).has_any(*receivers.ranks.get(at)?) {
-        return shorten::<N>(frame);
+    match Done::of(header) {
+        Some(done) if done.is_for(*receivers.ranks.get(at)?) => shorten::<N>(frame, done),
+        _ => Some(()),
     }
-    Some(())
 }
 
 /// Rule 9.4: makes a RESULT to all the DONE of its round.
 #[inline(always)]
-fn shorten<N: Network>(frame: &Frame) -> Option<()> {
+fn shorten<N: Network>(frame: &Frame, mut done: Done) -> Option<()> {
     let (envelope, header) = frame.headers::<N>()?;
-    let mut done = Done::new(header);
-    let lane = done.add(header);
+    let lane = done.add(header)?;
     *header = done.header();
     let sum = if N::CHECKSUM_IS_OPTIONAL {
         0
     } else {
         sum_of_done(header, (lane >> 16) + (lane & 0xFFFF))
     };
-    envelope.shorten(done.len(), sum);
+    envelope.shorten(done.rounds(), sum);
     frame.align::<N>().ok()?;
     // A RESULT has many lanes. Those behind the first lane are cut off.
     let pair = frame.pair(0)?;
     // SAFETY: the bytes are in the frame, and nothing else refers to them.
     unsafe { pair.write(U64::new(u64::from(lane) << 32)) };
-    frame.resize(done.len()).ok()?;
+    frame.resize(done.rounds()).ok()?;
     frame.align_back::<N>().ok()
 }
 

@@ -47,14 +47,14 @@ use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use switchml_protocol::frame::{Ipv4, Ipv6, Network, sum_of_packet};
 use switchml_protocol::header::Header;
-use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::node::{self, Served, Target};
+use switchml_protocol::outcome::Outcome;
 use switchml_protocol::shell::{self, Hook, Origin};
 
 use packet::Frame;
 use payload::Lanes;
 use skb::Skb;
 use tables::Maps;
-use trace::Traced;
 
 /// Serves one superpacket, or one packet, at tc ingress.
 #[classifier]
@@ -81,15 +81,17 @@ pub fn switchml(ctx: XdpContext) -> u32 {
     }
     let is_v6 = frame.is::<Ipv6>();
     let opened = if is_v6 { open::<Ipv6>(&frame) } else { open::<Ipv4>(&frame) };
-    let outcome = match opened {
+    let served = match opened {
         Ok((origin, payload_len)) => serve(&frame, &origin, payload_len),
-        Err(outcome) => outcome,
+        Err(outcome) => Served::unanswered(outcome),
     };
-    let (outcome, verdict) = match outcome.action() {
-        Action::Pass => (outcome, XDP_PASS),
-        Action::Drop | Action::Up | Action::Down => (outcome, XDP_DROP),
-        _ if is_v6 => answer::<Ipv6>(&frame, outcome),
-        _ => answer::<Ipv4>(&frame, outcome),
+    let (outcome, verdict) = match served.target {
+        Target::Host => (served.outcome, XDP_PASS),
+        Target::Sender | Target::SendersGroup | Target::All if is_v6 => {
+            answer::<Ipv6>(&frame, served)
+        }
+        Target::Sender | Target::SendersGroup | Target::All => answer::<Ipv4>(&frame, served),
+        _ => (served.outcome, XDP_DROP),
     };
     tables::count(outcome);
     if verdict != XDP_DROP && frame.put_tag().is_err() { XDP_DROP } else { verdict }
@@ -133,37 +135,31 @@ fn open<N: Network>(frame: &Frame) -> Result<(Origin, usize), Outcome> {
 
 /// Serves the packet of an aligned frame, leaving the answer's header and payload in it.
 #[inline(always)]
-fn serve(frame: &Frame, origin: &Origin, payload_len: usize) -> Outcome {
-    let Some(header) = frame.header() else { return Outcome::Truncated };
+fn serve(frame: &Frame, origin: &Origin, payload_len: usize) -> Served {
+    let Some(header) = frame.header() else { return Served::unanswered(Outcome::Truncated) };
     // SAFETY: the headers end where the payload begins.
     let mut payload = unsafe { Lanes::new(frame.context()) };
-    let traced = Traced::new(header);
-    let report = tables::report;
-    traced.became(shell::serve(&Maps, origin, header, &mut payload, payload_len, report))
+    node::serve(&Maps, &Maps, origin, header, &mut payload, payload_len)
 }
 
 /// The outcome after an attempt to answer.
 #[inline(always)]
-fn answer<N: Network>(frame: &Frame, outcome: Outcome) -> (Outcome, u32) {
-    let sent = match outcome.action() {
-        Action::Broadcast => broadcast::<N>(frame),
-        _ => reply::<N>(frame),
+fn answer<N: Network>(frame: &Frame, served: Served) -> (Outcome, u32) {
+    let sent = match served.target {
+        Target::All => broadcast::<N>(frame),
+        target => reply::<N>(frame, target == Target::SendersGroup),
     };
     match sent {
-        Some(verdict) => (outcome, verdict),
+        Some(verdict) => (served.outcome, verdict),
         None => (Outcome::SendFailed, XDP_DROP),
     }
 }
 
 /// Sends the answer back to where the frame came from, or by that port to the job's group.
 #[inline(always)]
-fn reply<N: Network>(frame: &Frame) -> Option<u32> {
+fn reply<N: Network>(frame: &Frame, to_group: bool) -> Option<u32> {
     let header = frame.header()?;
     let number = header.job.get();
-    let to_group = N::HAS_GROUPS && header.is_for_group();
-    if to_group {
-        header.aux.set(0);
-    }
     let (lanes, sum) = finish::<N>(frame, header)?;
     let envelope = frame.envelope::<N>()?;
     if to_group {

@@ -6,22 +6,18 @@ use core::mem::offset_of;
 
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::bpf_redirect;
-use switchml_protocol::combiner::Cell;
+use switchml_protocol::aggregator::Members;
 use switchml_protocol::frame::{Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
-use switchml_protocol::job::Binding;
+use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::relay;
-use switchml_protocol::share::Share;
 use switchml_protocol::shell::{self, Heading, Hook};
 
 use crate::bundle::{self, Role};
 use crate::payload::Lanes;
-use crate::relay::{clock, outcome_of, tell};
 use crate::scratch::{self, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};
 use crate::skb::Skb;
 use crate::tables::{self, Maps};
-use crate::trace::Traced;
 
 /// Serves one superpacket, or one packet, and returns the verdict.
 #[inline(always)]
@@ -32,7 +28,7 @@ pub fn serve(skb: &Skb) -> i32 {
         // SAFETY: as above.
         DOWN => unsafe { relay_down(skb.context()) as i32 },
         number => {
-            let outcome = outcome_of(number);
+            let outcome = Served::from_word(number).outcome;
             tables::count(outcome);
             if outcome.action() == Action::Pass { TC_ACT_UNSPEC } else { TC_ACT_SHOT }
         }
@@ -116,46 +112,42 @@ impl Role for Combiner {
     }
 
     #[inline(always)]
-    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Outcome {
+    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Served {
         let (origin, is_first) = (work.origin, work.to_parent == 0);
         let Some(Packet { header, payload }) = work.packet_mut(offset) else {
-            return Outcome::BadLength;
+            return Served::unanswered(Outcome::BadLength);
         };
-        if origin.congested {
-            header.flags |= flags::CE;
-        }
-        let (share, traced) = (Share::of(header), Traced::new(header));
+        let is_partial = header.is_partial();
         // SAFETY: the payload is not used otherwise.
         let lanes = unsafe { Lanes::new(&raw mut *payload) };
-        let outcome = match relay::admit(&Maps, &origin.binding, header, &lanes, payload_len) {
-            Ok(below) => outcome_of(relay_combine_copied(offset, below)),
-            Err(outcome) => outcome,
+        let served = match node::admit(&Maps, &Maps, &origin, header, &lanes, payload_len) {
+            Ok(below) => Served::from_word(relay_combine_copied(offset, below)),
+            Err(served) => served,
         };
-        tell(outcome, &origin, work.packet_mut(offset).map(|packet| &mut packet.header));
         // Another combiner's partial sums may come from any port, contributions from their rank's.
-        if outcome.action() == Action::Up && (is_first || !share.is_partial()) {
-            work.rank = share.highest();
+        if let Target::Parent { from_port, .. } = served.target
+            && (is_first || !is_partial)
+        {
+            work.from_port = from_port;
         }
-        traced.became(outcome)
+        served
     }
 }
 
-/// Serves the packet at `offset`, which has been admitted, in its copy. The outcome, as a number.
+/// Serves the packet at `offset`, which has been admitted, in its copy. Returns a [`Served`].
 ///
 /// A global function of BPF: the verifier checks it once, on its own, not along every path through
 /// admission.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn relay_combine_copied(offset: u32, below: u32) -> u64 {
-    let Some(work) = scratch::get() else { return Outcome::SlotBusy as u64 };
-    let Some(Packet { header, payload }) = work.packet_mut(offset) else {
-        return Outcome::BadLength as u64;
+    let Some(Packet { header, payload }) = scratch::get().and_then(|work| work.packet_mut(offset))
+    else {
+        return Served::unanswered(Outcome::BadLength).to_word();
     };
     // SAFETY: the payload is not used otherwise.
     let mut payload = unsafe { Lanes::new(&raw mut *payload) };
-    // The superpacket has no room for one more packet.
-    let flush = |cell: &mut Cell| cell.head.forget();
-    relay::combine(&Maps, below, header, &mut payload, clock(), flush) as u64
+    node::combine(&Maps, &Maps, below, header, &mut payload).to_word()
 }
 
 /// Serves the segment of `len` bytes at `offset`; a packet that goes on is written in its place.
@@ -212,11 +204,10 @@ pub unsafe extern "C" fn relay_up(ctx: *mut __sk_buff) -> u64 {
 #[inline(always)]
 fn send_up<N: Network>(skb: &Skb, work: &mut Scratch) -> i32 {
     let Some(uplink) = tables::uplink(work.job) else { return TC_ACT_SHOT };
-    let port = relay::rank_port(uplink.port.get(), work.job, work.rank);
     work.answer = work.envelope;
     let answer = work.answer.of::<N>();
     answer.mac_destination = uplink.mac;
-    answer.destination_port.set(port);
+    answer.destination_port.set(work.from_port);
     answer.send_bundle_to(&uplink.parent, uplink.address, work.checksum, work.sum);
     send(skb, answer, uplink.parent.ifindex)
 }
@@ -246,23 +237,21 @@ pub unsafe extern "C" fn relay_down(ctx: *mut __sk_buff) -> u64 {
     } else {
         serve_down::<Ipv6>(&skb, work)
     };
-    let (outcome, place) = match served {
-        Ok(served) => served,
-        Err(outcome) => {
-            tables::count(outcome);
-            return TC_ACT_SHOT as u64;
-        }
-    };
+    let Served { outcome, target } = served.unwrap_or_else(Served::unanswered);
+    if target == Target::Nobody {
+        tables::count(outcome);
+        return TC_ACT_SHOT as u64;
+    }
     let packets = work.len.div_ceil(work.segment_len.max(1));
     tables::count_all(outcome, packets);
     if work.origin.congested {
         // SAFETY: as above.
         unsafe { relay_mark(ctx) };
     }
-    let verdict = match place {
-        None => bundle::send_to_all(&skb, work, false),
-        Some(place) if work.is_v6 == 0 => send_down::<Ipv4>(&skb, work, &place),
-        Some(place) => send_down::<Ipv6>(&skb, work, &place),
+    let verdict = match target {
+        Target::All => bundle::send_to_all(&skb, work, false),
+        _ if work.is_v6 == 0 => send_down::<Ipv4>(&skb, work),
+        _ => send_down::<Ipv6>(&skb, work),
     };
     if verdict == TC_ACT_SHOT {
         tables::count(Outcome::SendFailed);
@@ -270,13 +259,10 @@ pub unsafe extern "C" fn relay_down(ctx: *mut __sk_buff) -> u64 {
     verdict as u64
 }
 
-/// The superpacket's outcome, and its destination if that is one place. Its headers are then set as
-/// if it had come to the combiner's data port.
+/// Serves the superpacket's first packet. Its headers are then set as if it had come to the
+/// combiner's data port.
 #[inline(always)]
-fn serve_down<N: Network>(
-    skb: &Skb,
-    work: &mut Scratch,
-) -> Result<(Outcome, Option<Binding>), Outcome> {
+fn serve_down<N: Network>(skb: &Skb, work: &mut Scratch) -> Result<Served, Outcome> {
     let first = work.first;
     let begin = first.wrapping_sub(work.headers_len());
     // A superpacket of FILLER alone has no packet to serve.
@@ -291,40 +277,24 @@ fn serve_down<N: Network>(
         return Err(Outcome::BadLength);
     }
     bundle::load(skb, work, first).map_err(|_| Outcome::Truncated)?;
-    let origin = work.origin;
-    let Some(Packet { header, .. }) = work.packet_mut(first) else {
-        return Err(Outcome::BadLength);
-    };
-    // Set the flag in the copy, from which the UDP checksum of a single packet is computed.
-    if origin.congested {
-        header.flags |= flags::CE;
-    }
-    let header = *header;
-    let number = header.job.get();
+    let (origin, port) = (work.origin, work.envelope.of::<N>().destination_port.get());
+    let Packet { header, .. } = work.packet_mut(first).ok_or(Outcome::BadLength)?;
+    let (number, rank) = (header.job.get(), header.rank.get());
+    let served = node::down(&Maps, &Maps, &origin, port, header, len - HEADER_LEN);
     let base = tables::uplink(number).ok_or(Outcome::UnknownJob)?.port;
-    let envelope = work.envelope.of::<N>();
-    let port = envelope.destination_port.get();
-    envelope.destination_port = base;
-    work.job = number;
-    let ports = (base.get(), port);
-    let outcome = relay::down(&Maps, &origin.binding, ports, &header, len - HEADER_LEN);
+    work.envelope.of::<N>().destination_port = base;
+    (work.job, work.rank) = (number, rank);
     bundle::note_checksum::<N>(skb, work);
-    match outcome.action() {
-        Action::Broadcast => Ok((outcome, None)),
-        Action::Down => {
-            let place = tables::home(number, header.rank.get()).ok_or(Outcome::NoHello)?;
-            Ok((outcome, Some(place)))
-        }
-        _ => Err(outcome),
-    }
+    Ok(served)
 }
 
 #[inline(always)]
-fn send_down<N: Network>(skb: &Skb, work: &mut Scratch, place: &Binding) -> i32 {
+fn send_down<N: Network>(skb: &Skb, work: &mut Scratch) -> i32 {
     let Some(job) = tables::job(work.job) else { return TC_ACT_SHOT };
+    let Some(place) = Maps.home(work.job, work.rank) else { return TC_ACT_SHOT };
     work.answer = work.envelope;
     let answer = work.answer.of::<N>();
-    answer.send_bundle_to(place, job.address, work.checksum, work.sum);
+    answer.send_bundle_to(&place, job.address, work.checksum, work.sum);
     send(skb, answer, place.ifindex)
 }
 

@@ -63,7 +63,9 @@ pub struct Scratch {
     pub to_parent: u32,
     /// At a combiner, the offset of the first segment that is no FILLER.
     pub first: u32,
-    /// The rank from whose port a combiner sends them: one of the ranks that they come from.
+    /// The port from which a combiner sends them: that of a rank that they come from.
+    pub from_port: u16,
+    /// The rank below that a superpacket of the parent's is for.
     pub rank: u16,
     /// 1 if an answer to the sender goes to the job's group instead.
     pub to_senders_group: u8,
@@ -139,16 +141,17 @@ impl Scratch {
     #[inline(always)]
     pub fn note_result(&mut self, result: &Header, before: u32) {
         if before == 0 {
-            self.has_done = u8::from(Done::may_tell(result));
-            self.done = Done::new(result);
+            let done = Done::of(result);
+            self.has_done = u8::from(done.is_some());
+            if let Some(done) = done {
+                self.done = done;
+            }
         }
-        if self.has_done == 0 || !self.done.takes(result) {
-            self.has_done = 0;
-            return;
-        }
-        let at = usize::from(self.done.len());
-        if let Some(lane) = self.done_lanes.get_mut(at) {
-            lane.set(self.done.add(result));
+        let at = usize::from(self.done.rounds());
+        let lane = if self.has_done == 0 { None } else { self.done.add(result) };
+        self.has_done = u8::from(lane.is_some());
+        if let (Some(lane), Some(to)) = (lane, self.done_lanes.get_mut(at)) {
+            to.set(lane);
         }
     }
 

@@ -12,6 +12,7 @@ use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{
     Endpoint, Event, LockedCell, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
 };
+use switchml_protocol::node::{Medium, Traced};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::patience;
 use switchml_protocol::ranks;
@@ -20,7 +21,7 @@ use switchml_protocol::slot::Slot;
 use switchml_protocol::times::{self, Times};
 use zerocopy::transmute;
 
-use crate::lock;
+use crate::{lock, trace};
 
 /// A [`LockedSlot`], to the kernel. Linux 6.1 takes an array that the daemon makes, without a type,
 /// for another kind of map than one whose elements are a struct, and refuses it.
@@ -96,16 +97,6 @@ pub fn count_all(outcome: Outcome, packets: u32) {
     }
 }
 
-/// Reports a packet to user space. When the buffer is full the report is lost, but the packet is
-/// still counted.
-#[inline(always)]
-pub fn report(event: Event) {
-    if let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) {
-        entry.write(event);
-        entry.submit(0);
-    }
-}
-
 /// Sends the frame by this port, and returns the verdict for that; `None` if it is not one of ours.
 ///
 /// Not by `bpf_redirect`: of all frames that leave by a port in one turn of the driver, the kernel
@@ -124,20 +115,13 @@ pub fn redirect_to_all(number: u16) -> Option<u32> {
     GROUPS.get(u32::from(number))?.redirect(0, BROADCAST).ok()
 }
 
-/// Where a rank lives, if it has said so in this epoch.
-#[inline(always)]
-pub fn home(number: u16, rank: u16) -> Option<Binding> {
-    let member = Maps.member(number, rank)?;
-    (member.epoch == job(number)?.epoch).then_some(member.binding)
-}
-
 /// Where the job's RESULTs to all go.
 #[inline(always)]
 pub fn receivers(number: u16) -> Option<&'static Receivers> {
     RECEIVERS.get(u32::from(number))
 }
 
-/// The maps as the aggregator's tables.
+/// The maps as the aggregator's tables, and its way to the daemon.
 pub struct Maps;
 
 impl Members for Maps {
@@ -162,6 +146,27 @@ impl Members for Maps {
                 (*member).epoch = epoch;
             }
         }
+    }
+}
+
+impl Medium for Maps {
+    #[inline(always)]
+    fn has_groups(&self) -> bool {
+        true
+    }
+
+    /// When the buffer is full the report is lost, but the packet is still counted.
+    #[inline(always)]
+    fn report(&self, event: Event) {
+        if let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) {
+            entry.write(event);
+            entry.submit(0);
+        }
+    }
+
+    #[inline(always)]
+    fn trace(&self, packet: &Traced, outcome: Outcome) {
+        trace::trace(packet, outcome);
     }
 }
 
@@ -195,16 +200,9 @@ impl Tables for Maps {
 /// round two readings of the clock.
 #[inline(always)]
 fn time(begun: &mut u32, outcome: Outcome) {
-    match outcome {
-        // 0 means that no round has begun.
-        Outcome::Started => *begun = now() | 1,
-        Outcome::Completed if *begun != 0 => {
-            let units = now().wrapping_sub(*begun);
-            *begun = 0;
-            add_time(times::bucket(units), 1);
-            add_time(times::SUM, units);
-        }
-        _ => {}
+    if let Some(units) = times::sample(begun, outcome, now) {
+        add_time(times::bucket(units), 1);
+        add_time(times::SUM, units);
     }
 }
 
@@ -226,7 +224,17 @@ impl Cells for Maps {
     fn below(&self, job: u16, group: u16) -> u32 {
         // Groups of admitted ranks are in range; Linux 6.1 loses sight of a comparison.
         let group = usize::from(group) % ranks::GROUPS;
-        uplink(job).and_then(|uplink| uplink.below.get(group).copied()).unwrap_or(0)
+        uplink(job).map_or(0, |uplink| uplink.below.group(group))
+    }
+
+    #[inline(always)]
+    fn data_port(&self, job: u16) -> u16 {
+        uplink(job).map_or(0, |uplink| uplink.port.get())
+    }
+
+    #[inline(always)]
+    fn clock(&self) -> (u32, u32) {
+        (now(), patience())
     }
 
     #[inline(always)]
@@ -261,14 +269,14 @@ pub fn uplink(job: u16) -> Option<&'static Uplink> {
 
 /// Microseconds, nearly: 1024 ns each. They wrap around.
 #[inline(always)]
-pub fn now() -> u32 {
+fn now() -> u32 {
     // SAFETY: no pointer is passed.
     (unsafe { bpf_ktime_get_ns() } >> times::SHIFT) as u32
 }
 
 /// Rule 27.10.
 #[inline(always)]
-pub fn patience() -> u32 {
+fn patience() -> u32 {
     patience::patience(AVERAGE.get(0).copied().unwrap_or(patience::FIRST))
 }
 

@@ -1,34 +1,15 @@
 //! A line for each packet, by aya-log, in the object that the daemon loads with `--trace`. The
 //! usual object is built without the feature `trace`, and traces nothing.
 
-use switchml_protocol::header::Header;
+use switchml_protocol::node::Traced;
 use switchml_protocol::outcome::Outcome;
 
-/// The fields that identify a packet, noted before its answer overwrites it.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is traced"))]
-pub struct Traced {
-    /// Job, rank and slot, from bit 32 on.
-    place: u64,
-    round: u32,
-}
-
-impl Traced {
-    /// The packet with this header.
-    #[inline(always)]
-    pub fn new(header: &Header) -> Self {
-        let [job, rank, slot] =
-            [header.job, header.rank, header.slot].map(|it| u64::from(it.get()));
-        Self { place: job << 32 | rank << 16 | slot, round: header.round.get() }
-    }
-
-    /// Traces the outcome of the packet, and returns it.
-    #[inline(always)]
-    pub fn became(self, outcome: Outcome) -> Outcome {
-        #[cfg(feature = "trace")]
-        trace_packet(self.place, u64::from(self.round) << 32 | outcome as u64);
-        outcome
-    }
+/// Traces what became of a packet.
+#[inline(always)]
+#[cfg_attr(not(feature = "trace"), expect(unused_variables, reason = "nothing is traced"))]
+pub fn trace(packet: &Traced, outcome: Outcome) {
+    #[cfg(feature = "trace")]
+    trace_packet(packet.place, u64::from(packet.round) << 32 | outcome as u64);
 }
 
 /// Writes a line, which the daemon parses: [`Traced::place`]; the round, from bit 32 on, and the

@@ -21,7 +21,7 @@ fn result(slot: u16, round: u32, op: u8, flags: u8) -> Header {
 
 #[test]
 fn results_for_some_ranks_without_tags_may_be_told() {
-    let tells = |op, flags| Done::may_tell(&result(0, 0, op, flags));
+    let tells = |op, flags| Done::of(&result(0, 0, op, flags)).is_some();
     assert!(tells(ONE, 0) && tells(ALL_BUT, 0));
     assert!(!tells(SUM, 0), "all ranks need the lanes");
     assert!(!tells(ONE, TAGGED) && !tells(SUM, TAGGED), "a rank could not verify it");
@@ -30,11 +30,12 @@ fn results_for_some_ranks_without_tags_may_be_told() {
 #[test]
 fn its_lanes_name_slots_and_rounds() {
     let first = result(0x1234, 0xABCD_5678, ONE, 0);
-    let mut done = Done::new(&first);
-    let lanes = [done.add(&first), done.add(&result(7, 9, ONE, CE))];
+    let mut done = Done::of(&first).expect("some ranks need no lanes");
+    let lanes = [&first, &result(7, 9, ONE, CE)].map(|result| done.add(result).expect("its call"));
     assert_eq!(lanes, [0x1234_5678, 0x0007_0009]);
     assert_eq!(lanes.map(named), [(0x1234, 0x5678), (7, 9)]);
     let header = done.header();
     assert_eq!((header.kind, header.lanes.get(), header.flags), (DONE, 2, CHECKED | CE));
-    assert!(!done.takes(&result(0, 0, ALL_BUT, 0)), "another audience");
+    assert_eq!(done.add(&result(0, 0, ALL_BUT, 0)), None, "another audience");
+    assert!(done.is_for(0b0111) && !done.is_for(0b1100), "rank 3 needs the lanes");
 }

@@ -19,6 +19,7 @@ mod hostile;
 mod ipv6;
 mod lanes;
 mod large;
+mod node;
 mod outcome;
 mod partial;
 mod patience;

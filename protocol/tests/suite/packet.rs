@@ -22,6 +22,7 @@ pub const RETRANSMIT: u8 = 1;
 pub const CE: u8 = 2;
 pub const CHECKED: u8 = 4;
 pub const EMPTY: u8 = 8;
+pub const GROUP: u8 = 16;
 pub const TAGGED: u8 = 32;
 
 /// The `rank` of a RESULT for all.

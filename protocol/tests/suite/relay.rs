@@ -1,6 +1,6 @@
 //! A combiner around its cells: rules 27.1 to 27.4, and what leaves it packet by packet.
 
-use std::cell::RefCell;
+use std::cell::{Cell as StdCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
@@ -11,12 +11,14 @@ use switchml_protocol::combiner::{self, Cell};
 use switchml_protocol::fanout::{Receivers, Way};
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
-use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::relay::{Cells, base_of, down, port_for_all, rank_port, up};
+use switchml_protocol::node::{self, Served, Target};
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::relay::{Cells, base_of, port_for_all, rank_port};
+use switchml_protocol::shell::Origin;
 use zerocopy::FromBytes;
 
 use crate::packet::{
-    CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, PENDING, Packet, REJECT, RESULT,
+    CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, PARTIAL, PENDING, Packet, REJECT, RESULT,
     RETRANSMIT, ROOM,
 };
 use crate::switch::{EPOCH, JOB, binding, contribution, hello, secret};
@@ -26,6 +28,8 @@ const PORT: u16 = 48864;
 /// Ranks 1, 2 and 33 of 40 are below.
 const BELOW: [u32; 2] = [0b110, 0b10];
 const PATIENCE: u32 = 100;
+/// Another job with the same ranks.
+const OTHER: u16 = 500;
 
 /// The crate's functions over the simplest storage there is.
 struct Combiner {
@@ -33,6 +37,9 @@ struct Combiner {
     state: u32,
     members: RefCell<BTreeMap<u16, MemberEntry>>,
     cells: RefCell<Vec<Cell>>,
+    now: StdCell<u32>,
+    /// What left ahead of the packet that is served.
+    ahead: RefCell<Vec<Packet>>,
 }
 
 impl Combiner {
@@ -42,6 +49,8 @@ impl Combiner {
             state: OPEN,
             members: RefCell::new((0..40).map(member).collect()),
             cells: RefCell::new(vec![Cell::default(); cells]),
+            now: StdCell::new(0),
+            ahead: RefCell::default(),
         }
     }
 
@@ -61,25 +70,35 @@ impl Combiner {
         let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
         let len = payload.len();
         let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
-        let mut gone = vec![];
-        let flush = |cell: &mut Cell| {
-            let mut bytes = vec![0; 32 + 4 * usize::from(cell.head.lanes)];
-            let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
-            let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
-            combiner::flush(cell, header, payload).expect("room");
-            gone.push(Packet::from_bytes(&bytes));
-        };
-        let outcome = up(self, from, header, payload, len, (0, PATIENCE), flush);
-        if outcome.action() == Action::Up {
+        let origin = Origin { binding: *from, congested: false };
+        let Served { outcome, target } = node::up(self, &(), &origin, header, payload, len);
+        let mut gone = self.ahead.take();
+        if let Target::Parent { job, from_port } = target {
+            // The rank whose place another one takes is the highest of its packet.
+            let rank = if packet.kind == PARTIAL {
+                packet.rank + 31 - packet.aux.leading_zeros() as u16
+            } else {
+                packet.rank
+            };
+            assert_eq!((job, from_port), (packet.job, rank_port(PORT, packet.job, rank)));
             gone.push(Packet::from_bytes(&bytes));
         }
         (outcome, gone)
     }
 
     fn down(&self, from: &Binding, port: u16, packet: &Packet) -> Outcome {
-        let bytes = packet.to_bytes();
-        let (header, payload) = Header::ref_from_prefix(&bytes).expect("a header");
-        down(self, from, (PORT, port), header, payload.len())
+        let mut bytes = packet.to_bytes();
+        let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
+        let origin = Origin { binding: *from, congested: false };
+        let Served { outcome, target } =
+            node::down(self, &(), &origin, port, header, payload.len());
+        let expected = match outcome {
+            Outcome::ToAll => Target::All,
+            Outcome::ToRank => Target::Rank,
+            _ => Target::Nobody,
+        };
+        assert_eq!(target, expected, "{outcome:?}");
+        outcome
     }
 }
 
@@ -88,7 +107,7 @@ impl Members for Combiner {
         let entry =
             JobEntry { state: self.state, epoch: EPOCH, ranks: 40, slots: 4, ..<_>::default() };
         match number {
-            JOB => Some(entry),
+            JOB | OTHER => Some(entry),
             0..JOB => Some(JobEntry::default()),
             _ => None,
         }
@@ -112,6 +131,22 @@ impl Cells for Combiner {
 
     fn below(&self, _: u16, group: u16) -> u32 {
         BELOW.get(usize::from(group)).copied().unwrap_or(0)
+    }
+
+    fn data_port(&self, _: u16) -> u16 {
+        PORT
+    }
+
+    fn clock(&self) -> (u32, u32) {
+        (self.now.get(), PATIENCE)
+    }
+
+    fn flush(&self, cell: &mut Cell) {
+        let mut bytes = vec![0; 32 + 4 * usize::from(cell.head.lanes)];
+        let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
+        let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
+        combiner::flush(cell, header, payload).expect("room");
+        self.ahead.borrow_mut().push(Packet::from_bytes(&bytes));
     }
 
     fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {
@@ -282,6 +317,8 @@ fn the_parents_answers_go_to_their_rank_or_to_all() {
         assert_eq!(combiner.down(&parent(), port_of(3), &answer(kind, 3)), Outcome::BadRank);
     }
     assert_eq!(combiner.down(&parent(), port_of(1), &hello(1)), Outcome::ToRank);
+    let unbound = Combiner::new(8);
+    assert_eq!(unbound.down(&parent(), port_of(1), &hello(1)), Outcome::NoHello);
     let to_all = answer(RESULT, EVERYONE);
     assert_eq!(combiner.down(&parent(), PORT + 1025 + JOB, &to_all), Outcome::ToAll);
     for port in [PORT, port_of(1), PORT + 1024 + JOB] {
@@ -383,6 +420,20 @@ proptest! {
             prop_assert!(!matches!(outcome, Outcome::ToRank | Outcome::ToAll));
         }
     }
+}
+
+/// Rules 27.2 and 27.10: by the port of the packet whose place it takes, to that job's parent
+/// ([`Combiner::up`] looks at that).
+#[test]
+fn what_waited_too_long_leaves_as_the_packet_that_comes() {
+    let combiner = Combiner::ready(1);
+    let waits = Packet { job: OTHER, ..own(1) }.sealed();
+    assert_eq!(combiner.up(&binding(1), &waits), (Outcome::Held, vec![]));
+    combiner.now.set(PATIENCE);
+    let (outcome, gone) = combiner.up(&binding(2), &own(2));
+    assert_eq!(outcome, Outcome::Evicted);
+    let [gone] = &gone[..] else { panic!("{gone:?}") };
+    assert_eq!((gone.job, &gone.payload), (OTHER, &waits.payload));
 }
 
 /// Rule 27.8. It has no lanes, so none can be missing.

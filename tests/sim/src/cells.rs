@@ -2,12 +2,12 @@
 //! fail.
 
 use switchml_protocol::DATA_PORT;
+use switchml_protocol::aggregator::Members;
 use switchml_protocol::fanout::Way;
 use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::job::{ABORTED, Binding, VACANT};
+use switchml_protocol::node::{Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::relay;
-use switchml_protocol::share::Share;
 use switchml_protocol::shell::Origin;
 use switchml_userspace_core::data_plane::{Error, ServesJobs};
 use switchml_userspace_core::job_spec::JobSpec;
@@ -30,12 +30,13 @@ pub struct Cells {
 impl Cells {
     /// The cells of the combiner with this number, without jobs.
     pub fn new(index: usize, plan: CombinerPlan) -> Self {
-        Self { index, plan, memory: MemoryCells::new(plan.cells) }
+        Self { index, plan, memory: MemoryCells::new(plan.cells, DATA_PORT) }
     }
 
     /// Forgets all that the cells hold, and nothing else (rule 27.12).
     pub fn forget(&mut self) {
-        let before = std::mem::replace(&mut self.memory, MemoryCells::new(self.plan.cells));
+        let before =
+            std::mem::replace(&mut self.memory, MemoryCells::new(self.plan.cells, DATA_PORT));
         self.memory.tables = before.tables;
     }
 
@@ -55,11 +56,14 @@ impl Cells {
     ) -> Result<(), Violation> {
         let mut packet = packet.to_vec();
         let origin = Origin { binding: *binding, congested };
-        let is_below = port == DATA_PORT;
-        let outcome = match is_below {
-            true => self.up(net, &mut packet, &origin, intact),
-            false => self.memory.down(&mut packet, &origin, DATA_PORT, port),
-        };
+        let mark = (port == DATA_PORT).then(|| self.let_pass(net, &mut packet)).flatten();
+        let at = (port, (net.now / 1_000) as u32);
+        let (Served { outcome, target }, ahead) = self.memory.serve(&(), &mut packet, &origin, at);
+        if let Some(mark) = mark.filter(|_| matches!(outcome, Outcome::Passed | Outcome::Flushed))
+            && let Ok((header, _)) = Header::mut_from_prefix(&mut packet)
+        {
+            header.flags = header.flags & !flags::RETRANSMIT | mark;
+        }
         net.tally.combined[outcome as usize] += 1;
         trace!("{} combiner {}: {outcome:?} at port {port}", Clock(net.now), self.index);
         let is_taken = !matches!(outcome.action(), Action::Drop)
@@ -76,64 +80,55 @@ impl Cells {
             "combiner {}: a wrong check word",
             self.index
         );
-        self.pass_down(net, outcome, &packet, intact);
+        if let Some(ahead) = ahead {
+            self.send(net, binding, target, &ahead, true);
+        }
+        // A packet made here from verified values is intact.
+        let is_made = matches!(outcome, Outcome::Combined | Outcome::Evicted);
+        let packet = answer(&packet).unwrap_or_default();
+        self.send(net, binding, target, packet, intact || is_made);
         Ok(())
     }
 
-    /// Receives a datagram from below, and sends on what leaves.
-    fn up(&mut self, net: &mut Net, packet: &mut [u8], origin: &Origin, intact: bool) -> Outcome {
-        let Ok((header, _)) = Header::mut_from_prefix(packet) else { return Outcome::Truncated };
-        let (number, mark) = (header.job.get(), header.flags & flags::RETRANSMIT);
-        let port = relay::rank_port(DATA_PORT, number, Share::of(header).highest());
-        let (now, index) = ((net.now / 1_000) as u32, self.index);
-        if header.kind != Kind::Hello as u8 && self.lets_pass(net, number) {
-            header.flags |= flags::RETRANSMIT;
+    /// Marks a contribution as a resend, which passes, if the plan says so (rule 27.12). The mark
+    /// that it had before.
+    fn let_pass(&self, net: &mut Net, packet: &mut [u8]) -> Option<u8> {
+        let (header, _) = Header::mut_from_prefix(packet).ok()?;
+        if header.kind == Kind::Hello as u8 {
+            return None;
         }
-        let mut ahead = None;
-        let first = |first: &[u8]| ahead = Some(first.to_vec());
-        let outcome = self.memory.up(packet, origin, now, drop, first);
-        if matches!(outcome, Outcome::Passed | Outcome::Flushed)
-            && let Ok((header, _)) = Header::mut_from_prefix(packet)
-        {
-            header.flags = header.flags & !flags::RETRANSMIT | mark;
-        }
-        if outcome.action() == Action::Up {
-            if let Some(first) = ahead {
-                net.to_parent(index, port, &first, true);
-            }
-            // A packet made here from verified values is intact.
-            let is_made = matches!(outcome, Outcome::Combined | Outcome::Evicted);
-            net.to_parent(index, port, answer(packet).unwrap_or_default(), intact || is_made);
-        }
-        outcome
-    }
-
-    /// Whether a contribution passes like a resend (rule 27.12).
-    fn lets_pass(&self, net: &mut Net, job: u16) -> bool {
         let is_let = net.rng.chance(self.plan.let_pass);
         if is_let {
             net.tally.fault(Fault::LetPass);
         }
-        is_let || job >= self.plan.jobs
+        let mark = header.flags & flags::RETRANSMIT;
+        if is_let || header.job.get() >= self.plan.jobs {
+            header.flags |= flags::RETRANSMIT;
+        }
+        Some(mark)
     }
 
-    /// Passes on an answer of the parent's.
-    fn pass_down(&mut self, net: &mut Net, outcome: Outcome, packet: &[u8], intact: bool) {
+    /// Sends what became of a packet from `binding`.
+    fn send(&self, net: &mut Net, binding: &Binding, target: Target, packet: &[u8], intact: bool) {
         let Ok((header, _)) = Header::ref_from_prefix(packet) else { return };
-        let (number, rank) = (header.job.get(), header.rank.get());
-        match outcome.action() {
-            Action::Down => {
-                if let Some(binding) = self.memory.tables.binding(number, rank) {
-                    net.to_place(Some(self.index), &binding, packet, intact);
+        let (number, index) = (header.job.get(), self.index);
+        match target {
+            Target::Parent { from_port, .. } => net.to_parent(index, from_port, packet, intact),
+            Target::Rank => {
+                if let Some(home) = self.memory.tables.home(number, header.rank.get()) {
+                    net.to_place(Some(index), &home, packet, intact);
                 }
             }
-            Action::Broadcast => {
+            Target::All => {
                 let (_, places) = self.memory.tables.places(number).unwrap_or_default();
                 for (place, _) in places {
-                    net.to_place(Some(self.index), &place, packet, intact);
+                    net.to_place(Some(index), &place, packet, intact);
                 }
             }
-            _ => {}
+            Target::Sender | Target::SendersGroup => {
+                net.to_place(Some(index), binding, packet, intact);
+            }
+            Target::Nobody | Target::Host => {}
         }
     }
 }
@@ -165,6 +160,6 @@ impl ServesJobs for Cells {
     }
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
-        Ok(self.memory.tables.binding(job, rank))
+        Ok(self.memory.tables.home(job, rank))
     }
 }

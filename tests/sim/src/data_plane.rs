@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use switchml_protocol::aggregator::{Members, Tables};
-use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::done::Done;
 use switchml_protocol::fanout::{Receivers, Way};
 use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
-use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::node::{Medium, Served, Target};
+use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::share::Share;
 use switchml_protocol::shell::Origin;
@@ -19,9 +18,9 @@ use switchml_protocol::slot::{Slot, contribute};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, RANKS_PER_GROUP, U16, U32, VERSION};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, Saved};
 use switchml_userspace_core::jobs::{Epochs, Job};
-use switchml_userspace_core::memory_tables::{MemoryTables, answer};
+use switchml_userspace_core::memory_tables::{MemoryTables, answer, done_of};
 use tracing::{debug, trace};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::net::{AGGREGATOR, Clock, Net, Place, Violation, ensure};
 use crate::scenario::{Scenario, Time};
@@ -135,7 +134,7 @@ impl DataPlane {
 
     /// Where a rank's HELLO came from.
     pub fn binding(&self, job: u16, rank: u16) -> Option<Binding> {
-        self.tables.binding(job, rank)
+        self.tables.home(job, rank)
     }
 
     /// Opens a job, if nothing goes wrong.
@@ -224,7 +223,7 @@ impl DataPlane {
             net.tally.fault(Fault::Overlooked);
         }
         let origin = Origin { binding: *binding, congested };
-        let outcome = self.tables.serve(&mut scratch, &origin, drop);
+        let Served { outcome, target } = self.tables.serve(&*self, &mut scratch, &origin);
         net.tally.outcomes[outcome as usize] += 1;
         let from = Place::of(binding);
         trace!("{} {outcome:?} from {from:?}", Clock(net.now));
@@ -241,38 +240,40 @@ impl DataPlane {
                 self.arrivals.insert((session, slot, round, first + rank), net.now);
             }
         }
-        let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
-        ensure!(!answered || from != Place::Stranger, "{outcome:?} for a stranger: {packet:02x?}");
-        if answered && let Some(answer) = answer(&scratch) {
+        let is_answered = !matches!(target, Target::Nobody | Target::Host);
+        ensure!(
+            !is_answered || from != Place::Stranger,
+            "{outcome:?} for a stranger: {packet:02x?}"
+        );
+        if let Some(answer) = answer(&scratch) {
             let mut answer = answer.to_vec();
             if !self.checks_maxima() {
                 uncheck(&mut answer);
             }
-            self.send(net, binding, outcome, &mut answer)?;
+            self.send(net, binding, target, &answer)?;
         }
         self.scratch = scratch;
         Ok(())
     }
 
-    /// Sends an answer to the packet from `binding`.
+    /// Sends what became of a packet from `binding`.
     fn send(
         &self,
         net: &mut Net,
         binding: &Binding,
-        outcome: Outcome,
-        answer: &mut [u8],
+        target: Target,
+        answer: &[u8],
     ) -> Result<(), Violation> {
-        let Ok((header, _)) = Header::mut_from_prefix(answer) else { return Ok(()) };
-        let (number, is_for_group) = (header.job.get(), header.is_for_group());
-        if outcome.action() != Action::Reply {
-            return self.send_to_all(net, number, answer);
-        }
-        if is_for_group && self.limits.capabilities.contains(Capabilities::GROUP_HELLOS) {
-            header.aux.set(0);
+        let Ok((header, _)) = Header::ref_from_prefix(answer) else { return Ok(()) };
+        let number = header.job.get();
+        match target {
+            Target::All => return self.send_to_all(net, number, answer),
             // All ranks listen until they know whether the group reaches them.
-            self.send_to_group(net, number, &Ranks::ALL, binding.ifindex, answer);
-        } else {
-            net.to_place(None, binding, answer, true);
+            Target::SendersGroup => {
+                self.send_to_group(net, number, &Ranks::ALL, binding.ifindex, answer);
+            }
+            Target::Sender => net.to_place(None, binding, answer, true),
+            Target::Nobody | Target::Host | Target::Parent { .. } | Target::Rank => {}
         }
         Ok(())
     }
@@ -283,10 +284,10 @@ impl DataPlane {
             return Err(Violation(format!("a RESULT of job {number}, which has not started")));
         };
         ensure!(receivers.epoch == job.epoch, "receivers of an earlier session of job {number}");
-        let done = done_of(answer);
+        let done = done_of([answer].into_iter());
         for (place, ranks) in receivers.used().zip(receivers.ranks) {
             let answer = match &done {
-                Some((audience, done)) if !audience.has_any(ranks) => done,
+                Some((done, packet)) if done.is_for(ranks) => packet,
                 _ => answer,
             };
             if *place == job.group_at(place.ifindex) {
@@ -301,7 +302,7 @@ impl DataPlane {
     /// Sends to the ranks of `ranks` behind an interface.
     fn send_to_group(&self, net: &mut Net, job: u16, ranks: &Ranks, ifindex: u32, answer: &[u8]) {
         for rank in ranks.iter() {
-            let member = self.tables.binding(job, rank);
+            let member = self.tables.home(job, rank);
             if let Some(member) = member.filter(|member| member.ifindex == ifindex)
                 && let Place::Worker(worker) = Place::of(&member)
             {
@@ -311,12 +312,10 @@ impl DataPlane {
     }
 }
 
-/// The DONE that may replace a RESULT to all, and the ranks for which it may not (rule 9.3).
-fn done_of(result: &[u8]) -> Option<(Audience, Vec<u8>)> {
-    let (header, _) = Header::ref_from_prefix(result).ok().filter(|(it, _)| Done::may_tell(it))?;
-    let mut done = Done::new(header);
-    let lane = done.add(header);
-    Some((done.audience(), [done.header().as_bytes(), &lane.to_be_bytes()].concat()))
+impl Medium for DataPlane {
+    fn has_groups(&self) -> bool {
+        self.limits.capabilities.contains(Capabilities::GROUP_HELLOS)
+    }
 }
 
 /// Accepts the lanes of a contribution to a maximum as they are, by fitting its check word. Returns

@@ -12,10 +12,12 @@ use switchml_protocol::combiner::{self, Cell};
 use switchml_protocol::fanout::{Receivers, Way};
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
+use switchml_protocol::node;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::ranks::Words;
-use switchml_protocol::relay::{self, Cells, Uplink};
+use switchml_protocol::ranks::Ranks;
+use switchml_protocol::relay::{Cells, Uplink};
 use switchml_protocol::share::Share;
+use switchml_protocol::shell::Origin;
 use switchml_protocol::{U16, U32};
 use switchml_rack::needs_racks;
 use zerocopy::FromBytes;
@@ -74,10 +76,8 @@ pub fn uplink(cells: u32) -> Uplink {
     }
 }
 
-pub fn below(first_group: u32) -> Words {
-    let mut below = Words::default();
-    below[0] = first_group;
-    below
+pub fn below(first_group: u32) -> Ranks {
+    (0..32).filter(|rank| first_group >> rank & 1 == 1).collect()
 }
 
 /// Rule 27.2.
@@ -466,8 +466,8 @@ impl Host {
         let (header, payload) = Header::mut_from_prefix(&mut bytes).unwrap();
         let len = payload.len();
         let payload = <[U32]>::mut_from_bytes(payload).unwrap();
-        let flush = |cell: &mut Cell| cell.head.forget();
-        let outcome = relay::up(self, from, header, payload, len, (0, u32::MAX), flush);
+        let origin = Origin { binding: *from, congested: false };
+        let outcome = node::up(self, &(), &origin, header, payload, len).outcome;
         (outcome, bytes)
     }
 }
@@ -491,6 +491,14 @@ impl Cells for Host {
 
     fn below(&self, _: u16, group: u16) -> u32 {
         if group == 0 { BELOW } else { 0 }
+    }
+
+    fn data_port(&self, _: u16) -> u16 {
+        AGGREGATOR_PORT
+    }
+
+    fn clock(&self) -> (u32, u32) {
+        (0, u32::MAX)
     }
 
     fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use switchml_protocol::aggregator::Members;
 use switchml_protocol::auth::Key;
 use switchml_protocol::combiner::{self, Cell};
-use switchml_protocol::header::{Header, flags};
+use switchml_protocol::header::Header;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
-use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::relay::{self, Cells};
-use switchml_protocol::share::Share;
+use switchml_protocol::node::{self, Served, Target};
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::relay::Cells;
+use switchml_protocol::shell::Origin;
 use switchml_protocol::{DATA_PORT, RANKS_PER_GROUP, U16, U32};
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Parent, Subject};
 use zerocopy::FromBytes;
@@ -65,40 +66,30 @@ impl Relay {
         [&[0; 26], &own[..], &to.ip.low(), ports.as_flattened(), &[0; 4], packet].concat()
     }
 
-    fn up(&self, envelope: &Envelope, packet: &mut [u8]) -> (Outcome, Option<Answer>) {
+    fn serve(&self, envelope: &Envelope, origin: &Origin, packet: &mut [u8]) -> Served {
         let (header, payload) = Header::mut_from_prefix(packet).expect("a header");
-        let (job, last) = (header.job.get(), Share::of(header).highest());
         let len = payload.len();
+        if envelope.port != DATA_PORT {
+            return node::down(self, &(), origin, envelope.port, header, len);
+        }
         let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
-        let clock = (self.now, PATIENCE);
-        let no_flush = |_: &mut Cell| panic!("vectors have no way to say that two packets leave");
-        let outcome = relay::up(self, &envelope.from, header, payload, len, clock, no_flush);
-        let goes_up = outcome.action() == Action::Up;
-        let answer = self.parent(job).filter(|_| goes_up).map(|parent| {
-            let from = relay::rank_port(DATA_PORT, job, last);
-            Answer::Port(parent.ifindex as u16, self.frame(envelope.to, from, &parent, packet))
-        });
-        (outcome, answer)
+        node::up(self, &(), origin, header, payload, len)
     }
 
-    fn down(&self, envelope: &Envelope, packet: &[u8]) -> (Outcome, Option<Answer>) {
-        let (header, payload) = Header::ref_from_prefix(packet).expect("a header");
-        let ports = (DATA_PORT, envelope.port);
-        let outcome = relay::down(self, &envelope.from, ports, header, payload.len());
-        let (job, rank) = (header.job.get(), header.rank.get());
-        let answer = match outcome.action() {
-            Action::Down => {
-                let place = self.member(job, rank).expect("a rank below").binding;
-                let frame = self.frame(envelope.to, DATA_PORT, &place, packet);
-                Some(Answer::Port(place.ifindex as u16, frame))
-            }
-            Action::Broadcast => {
+    fn answer(&self, envelope: &Envelope, target: Target, packet: &[u8]) -> Option<Answer> {
+        let (header, _) = Header::ref_from_prefix(packet).expect("a header");
+        let job = header.job.get();
+        let (from, place) = match target {
+            Target::Parent { job, from_port } => (from_port, self.parent(job)?),
+            Target::Rank => (DATA_PORT, self.home(job, header.rank.get())?),
+            Target::All => {
                 let frame = self.frame(envelope.to, DATA_PORT, &Binding::default(), packet);
-                Some(Answer::Group(job, frame))
+                return Some(Answer::Group(job, frame));
             }
-            _ => None,
+            Target::Nobody | Target::Host | Target::Sender | Target::SendersGroup => return None,
         };
-        (outcome, answer)
+        let frame = self.frame(envelope.to, from, &place, packet);
+        Some(Answer::Port(place.ifindex as u16, frame))
     }
 }
 
@@ -174,15 +165,9 @@ impl Subject for Relay {
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
         let envelope = Envelope::of(frame, port);
         let mut packet = frame[ENVELOPE_LEN..].to_vec();
-        // Rule 5.5.
-        if frame[15] & 3 == 3 {
-            packet[17] |= flags::CE;
-        }
-        let (outcome, answer) = if envelope.port == DATA_PORT {
-            self.up(&envelope, &mut packet)
-        } else {
-            self.down(&envelope, &packet)
-        };
+        let origin = Origin { binding: envelope.from, congested: frame[15] & 3 == 3 };
+        let Served { outcome, target } = self.serve(&envelope, &origin, &mut packet);
+        let answer = self.answer(&envelope, target, &packet);
         *self.counters.borrow_mut().entry(outcome as u8).or_default() += 1;
         Ok(answer)
     }
@@ -230,6 +215,18 @@ impl Cells for Relay {
         let ranks = job.members.borrow();
         let ranks = ranks.keys().filter(|rank| **rank / RANKS_PER_GROUP == group);
         ranks.fold(0, |set, rank| set | 1 << (rank % RANKS_PER_GROUP))
+    }
+
+    fn data_port(&self, _: u16) -> u16 {
+        DATA_PORT
+    }
+
+    fn clock(&self) -> (u32, u32) {
+        (self.now, PATIENCE)
+    }
+
+    fn flush(&self, _: &mut Cell) {
+        panic!("vectors have no way to say that two packets leave");
     }
 
     fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {

@@ -1,22 +1,23 @@
 //! A combiner's jobs, members and cells in this process's memory, and packets served from them: the
 //! data plane of a combiner without its I/O.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use switchml_protocol::U32;
 use switchml_protocol::aggregator::Members;
 use switchml_protocol::combiner::{self, Cell};
-use switchml_protocol::header::{HEADER_LEN, Header, flags};
+use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
-use switchml_protocol::maps::Event;
+use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::patience::{self, patience};
-use switchml_protocol::relay::{self, Cells};
+use switchml_protocol::relay::Cells;
 use switchml_protocol::shell::Origin;
 use zerocopy::FromBytes;
 
-use crate::memory_tables::MemoryTables;
+use crate::memory_tables::{MemoryTables, split};
 
 /// Most useful cells: one per key of all jobs, with 512 slots and two groups of ranks each.
 pub const MAX_CELLS: u32 = 1 << 18;
@@ -29,6 +30,7 @@ const PART_OF_MEMORY: u64 = 8;
 pub struct MemoryCells {
     /// The combiner's jobs, and the ranks below.
     pub tables: MemoryTables,
+    data_port: u16,
     /// The cells, allocated when they are first needed.
     cells: Box<[OnceLock<Box<Mutex<Cell>>>]>,
     /// Smoothed age of complete partial sums, in microseconds. Threads may lose each other's
@@ -43,10 +45,11 @@ pub fn default_cells(memory: u64) -> u32 {
 }
 
 impl MemoryCells {
-    /// No jobs, and `cells` cells, at least one.
-    pub fn new(cells: u32) -> Self {
+    /// No jobs, and `cells` cells, at least one. Ranks below send to `data_port`.
+    pub fn new(cells: u32, data_port: u16) -> Self {
         Self {
             tables: MemoryTables::new(),
+            data_port,
             cells: (0..cells.max(1)).map(|_| OnceLock::new()).collect(),
             age: AtomicU32::new(patience::FIRST),
         }
@@ -57,55 +60,25 @@ impl MemoryCells {
         self.cells.len() as u32
     }
 
-    /// Serves a datagram from below at this time, in microseconds, and reports a notable packet to
-    /// `report`. If the outcome's action is Up, [`answer`](crate::memory_tables::answer) finds the
-    /// packet that goes on in the datagram; `ahead` gets a packet that must be sent before it.
-    pub fn up(
+    /// Serves a datagram that came to this port at this time, in microseconds. If it goes anywhere,
+    /// it holds an [`answer`](crate::memory_tables::answer). What leaves ahead of it comes with it.
+    pub fn serve(
         &self,
+        medium: &impl Medium,
         datagram: &mut [u8],
         origin: &Origin,
-        now: u32,
-        report: impl FnOnce(Event),
-        ahead: impl FnOnce(&[u8]),
-    ) -> Outcome {
-        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
-            return Outcome::Truncated;
+        (port, now): (u16, u32),
+    ) -> (Served, Option<Vec<u8>>) {
+        let Some((header, payload, len)) = split(datagram) else {
+            return (Served::unanswered(Outcome::Truncated), None);
         };
-        let payload_len = rest.len();
-        // Bytes after the last whole lane make the length wrong, which up() finds out.
-        let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
-            return Outcome::Truncated;
+        let at = At { memory: self, now, ahead: RefCell::default() };
+        let served = if port == self.data_port {
+            node::up(&at, medium, origin, header, payload, len)
+        } else {
+            node::down(&at, medium, origin, port, header, len)
         };
-        // Rule 5.5.
-        if origin.congested {
-            header.flags |= flags::CE;
-        }
-        let times = (now, patience(self.age.load(Ordering::Relaxed)));
-        let at = At { memory: self, now };
-        let place = &origin.binding;
-        let outcome = relay::up(&at, place, header, payload, payload_len, times, |cell| {
-            if let Some(packet) = flushed(cell) {
-                ahead(&packet);
-            }
-        });
-        if outcome.is_notable() {
-            report(Event::new(outcome, place, header));
-        }
-        outcome
-    }
-
-    /// Serves a datagram that came to this port of a combiner whose data port is `base`, from its
-    /// parent. It goes on unchanged, except for the congestion flag.
-    pub fn down(&self, datagram: &mut [u8], origin: &Origin, base: u16, port: u16) -> Outcome {
-        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
-            return Outcome::Truncated;
-        };
-        let at = At { memory: self, now: 0 };
-        let outcome = relay::down(&at, &origin.binding, (base, port), header, rest.len());
-        if origin.congested {
-            header.flags |= flags::CE;
-        }
-        outcome
+        (served, at.ahead.into_inner())
     }
 }
 
@@ -118,10 +91,12 @@ fn flushed(cell: &mut Cell) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// The memory at some time, in microseconds.
+/// The memory at some time, in microseconds, for one packet.
 struct At<'a> {
     memory: &'a MemoryCells,
     now: u32,
+    /// What leaves ahead of the packet.
+    ahead: RefCell<Option<Vec<u8>>>,
 }
 
 impl Members for At<'_> {
@@ -145,6 +120,18 @@ impl Cells for At<'_> {
 
     fn below(&self, job: u16, group: u16) -> u32 {
         self.memory.tables.below(job, group)
+    }
+
+    fn data_port(&self, _: u16) -> u16 {
+        self.memory.data_port
+    }
+
+    fn clock(&self) -> (u32, u32) {
+        (self.now, patience(self.memory.age.load(Ordering::Relaxed)))
+    }
+
+    fn flush(&self, cell: &mut Cell) {
+        self.ahead.replace(flushed(cell));
     }
 
     fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {

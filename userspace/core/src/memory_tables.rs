@@ -7,15 +7,18 @@ use std::sync::{
 };
 
 use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::done::Done;
 use switchml_protocol::fanout::{self, Way};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
-use switchml_protocol::maps::{Event, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::shell::{self, Origin};
+use switchml_protocol::ranks::Ranks;
+use switchml_protocol::shell::Origin;
 use switchml_protocol::slot::Slot;
-use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP, U16, U32};
-use zerocopy::FromBytes;
+use switchml_protocol::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::job_spec::JobSpec;
 use crate::oldest_round::{Progress, newest, progress};
@@ -37,13 +40,10 @@ struct Entry {
     /// The destinations of RESULTs to all, and the ranks that each is for
     /// ([`fanout::Receivers::ranks`]).
     places: Vec<(Binding, u64)>,
-    /// For a combiner's job: its parent, and bitmaps of the ranks below, by group.
+    /// For a combiner's job: its parent, and the ranks below.
     parent: Option<Binding>,
-    below: [u32; GROUPS],
+    below: Ranks,
 }
-
-/// Groups of the largest job.
-const GROUPS: usize = MAX_RANKS.div_ceil(RANKS_PER_GROUP as usize);
 
 impl Default for MemoryTables {
     fn default() -> Self {
@@ -79,7 +79,7 @@ impl MemoryTables {
                 port: U16::new(at.port()),
                 ..Binding::default()
             });
-            entry.below = [0; GROUPS];
+            entry.below = Ranks::NONE;
             entry.members = job.members().collect();
         }
     }
@@ -88,11 +88,10 @@ impl MemoryTables {
     /// known.
     pub fn admit(&self, number: u16, rank: u16, secret: u32) {
         let Some(mut entry) = self.write(number) else { return };
-        let (group, bit) = (usize::from(rank / RANKS_PER_GROUP), 1 << (rank % RANKS_PER_GROUP));
-        let Some(below) = entry.below.get_mut(group).filter(|below| **below & bit == 0) else {
+        if entry.below.contains(rank) {
             return;
-        };
-        *below |= bit;
+        }
+        entry.below.insert(rank);
         if let Some(member) = entry.members.get_mut(usize::from(rank)) {
             *member = MemberEntry { secret, ..MemberEntry::default() };
         }
@@ -105,8 +104,7 @@ impl MemoryTables {
 
     /// Bitmap of the ranks of a group that are below.
     pub fn below(&self, number: u16, group: u16) -> u32 {
-        let entry = self.read(number);
-        entry.and_then(|entry| entry.below.get(usize::from(group)).copied()).unwrap_or_default()
+        self.read(number).map_or(0, |entry| entry.below.group(group.into()))
     }
 
     /// Sets how these ranks of a job get RESULTs to all, as far as they have said HELLO.
@@ -116,13 +114,11 @@ impl MemoryTables {
         places.clear();
         for &(rank, way) in ways {
             let Some(member) = members.get(usize::from(rank)) else { continue };
-            let place = fanout::place(job, number, (rank, member.binding, way));
-            if member.epoch != job.epoch {
-                continue;
-            }
-            match places.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, ranks)) => *ranks |= fanout::bit(rank),
-                None => places.push((place, fanout::bit(rank))),
+            let Some(&home) = member.home(job.epoch) else { continue };
+            let place = fanout::place(job, number, (rank, home, way));
+            let known = places.iter_mut().map(|(known, ranks)| (&*known, ranks));
+            if !fanout::joins(known, &place, rank) {
+                places.push((place, fanout::bit(rank)));
             }
         }
     }
@@ -150,44 +146,20 @@ impl MemoryTables {
         }
     }
 
-    /// The place from which a rank of the job said HELLO, if it did.
-    pub fn binding(&self, job: u16, rank: u16) -> Option<Binding> {
-        let known = self
-            .job(job)
-            .zip(self.member(job, rank))
-            .filter(|(job, member)| job.epoch == member.epoch);
-        known.map(|(_, member)| member.binding)
-    }
-
-    /// Serves a datagram, and tells `report` of it if it is notable. If the outcome is answered,
-    /// [`answer`] finds the answer in the datagram.
-    pub fn serve(
-        &self,
-        datagram: &mut [u8],
-        origin: &Origin,
-        report: impl FnOnce(Event),
-    ) -> Outcome {
-        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
-            return Outcome::Truncated;
-        };
-        let payload_len = rest.len();
-        // Bytes after the last whole lane make the length wrong, which serve() finds out.
-        let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
-            return Outcome::Truncated;
-        };
-        shell::serve(self, origin, header, payload, payload_len, report)
+    /// Serves a datagram as a root. If it goes anywhere, it holds an [`answer`].
+    pub fn serve(&self, medium: &impl Medium, datagram: &mut [u8], origin: &Origin) -> Served {
+        match split(datagram) {
+            Some((header, payload, len)) => node::serve(self, medium, origin, header, payload, len),
+            None => Served::unanswered(Outcome::Truncated),
+        }
     }
 
     /// The job, and the places of its ranks that are known.
     pub fn audience(&self, number: u16) -> Option<(JobEntry, Vec<Binding>)> {
         let entry = self.read(number)?;
         let job = entry.job;
-        let known = entry
-            .members
-            .iter()
-            .take(job.ranks as usize)
-            .filter(|member| member.epoch == job.epoch);
-        Some((job, known.map(|member| member.binding).collect()))
+        let members = entry.members.iter().take(job.ranks as usize);
+        Some((job, members.filter_map(|member| member.home(job.epoch)).copied().collect()))
     }
 
     // A thread that panicked left plain numbers behind, nothing half built: the locks' poison says
@@ -212,10 +184,35 @@ impl MemoryTables {
     }
 }
 
-/// The answer that [`MemoryTables::serve`] made of a datagram.
+/// A datagram's header, its whole lanes, and the bytes behind its header.
+pub(crate) fn split(datagram: &mut [u8]) -> Option<(&mut Header, &mut [U32], usize)> {
+    let (header, rest) = Header::mut_from_prefix(datagram).ok()?;
+    let len = rest.len();
+    // Bytes after the last whole lane make the length wrong, which the node finds out.
+    let (payload, _) = <[U32]>::mut_from_prefix_with_elems(rest, len / 4).ok()?;
+    Some((header, payload, len))
+}
+
+/// The packet that a served datagram has become.
 pub fn answer(datagram: &[u8]) -> Option<&[u8]> {
     let (header, _) = Header::ref_from_prefix(datagram).ok()?;
     datagram.get(..HEADER_LEN + 4 * usize::from(header.payload_lanes()) + header.tag_len())
+}
+
+/// Rule 9.4: the DONE of these RESULTs to all, if they are all of one call.
+pub fn done_of<'a>(results: impl Iterator<Item = &'a [u8]>) -> Option<(Done, Vec<u8>)> {
+    let mut done = None;
+    let mut packet = vec![0; HEADER_LEN];
+    for result in results {
+        let (result, _) = Header::ref_from_prefix(result).ok()?;
+        let done = match &mut done {
+            Some(done) => done,
+            none => none.insert(Done::of(result)?),
+        };
+        packet.extend_from_slice(&done.add(result)?.to_be_bytes());
+    }
+    packet[..HEADER_LEN].copy_from_slice(done?.header().as_bytes());
+    Some((done?, packet))
 }
 
 impl Members for MemoryTables {

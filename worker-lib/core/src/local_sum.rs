@@ -20,6 +20,8 @@
 
 mod outlet;
 
+use std::convert::Infallible;
+
 use switchml_protocol::RANKS_PER_GROUP;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
 use switchml_protocol::share::Share;
@@ -181,16 +183,9 @@ pub fn add_up(sum: &mut [u8], others: impl Iterator<Item: AsRef<[u8]>>) {
         check = check.wrapping_add(theirs.check.get());
         if is_sum { combine(values, lanes, u32::wrapping_add) } else { combine(values, lanes, max) }
     }
-    header.kind = Kind::Partial as u8;
     header.flags = flags::CHECKED;
-    header.rank.set(first);
-    header.aux.set(ranks);
-    let share = Share::of(header);
-    // Check words of maxima do not add up.
-    if !is_sum {
-        check = header.check_of(lane_sum(values), share.count());
-    }
-    header.check.set(check.wrapping_add(share.surplus(header)));
+    let lane_sum = || Ok::<_, Infallible>(lane_sum(values));
+    let Ok(()) = Share::make_partial(header, (first, ranks), check, lane_sum);
 }
 
 /// Bit of a rank in the set of a partial sum of ranks from `first` on.

@@ -21,8 +21,7 @@ const SLOT: u16 = 3;
 
 fn tree(cells: u32) -> Kernel {
     let mut kernel = Kernel::combiner(cells);
-    let mut all = below(BELOW);
-    all[1] = BELOW_OF_GROUP_1;
+    let all = below(BELOW).union(&(32..37).collect());
     kernel.set_uplink(JOB, &Uplink { below: all, ..uplink(cells) });
     for rank in [0, 1, 2, 36] {
         kernel.set_member(JOB, rank, &member(rank));

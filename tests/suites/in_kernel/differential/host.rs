@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use switchml_protocol::U32;
 use switchml_protocol::aggregator::{Members, Tables};
-use switchml_protocol::audience::Audience;
 use switchml_protocol::done::Done;
 use switchml_protocol::frame::{
     Checksum, ETHERNET_LEN, Envelope, Ipv4, Ipv6, Network, TAG_LEN, Tag, sum_of_done, sum_of_packet,
@@ -11,6 +10,7 @@ use switchml_protocol::frame::{
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{Endpoint, Event, MAX_JOBS};
+use switchml_protocol::node::{self, Medium, Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::{self, Hook};
 use switchml_protocol::slot::Slot;
@@ -34,7 +34,7 @@ pub struct Host {
     /// Whether the job has a group for its RESULTs.
     pub has_group: bool,
     pub counters: [u64; Outcome::COUNT],
-    pub events: Vec<Event>,
+    pub events: RefCell<Vec<Event>>,
 }
 
 impl Members for Host {
@@ -63,6 +63,16 @@ impl Tables for Host {
             Some(_) if self.busy => Outcome::SlotBusy,
             Some(slot) => f(slot),
         }
+    }
+}
+
+impl Medium for Host {
+    fn has_groups(&self) -> bool {
+        true
+    }
+
+    fn report(&self, event: Event) {
+        self.events.borrow_mut().push(event);
     }
 }
 
@@ -109,15 +119,15 @@ impl Host {
     fn run_over<N: Network>(&mut self, frame: &mut Vec<u8>) -> Outcome {
         let whole = frame.clone();
         let tag = self.take_tag(frame);
-        let outcome = self.serve::<N>(frame, tag_of(&tag)).unwrap_or_else(|outcome| outcome);
-        let outcome = if let Action::Drop | Action::Pass = outcome.action() {
+        let served = self.serve::<N>(frame, tag_of(&tag)).unwrap_or_else(Served::unanswered);
+        let outcome = if let Target::Nobody | Target::Host = served.target {
             if self.at_tc {
                 // A copy was served.
                 *frame = whole;
             }
-            outcome
+            served.outcome
         } else {
-            self.answer::<N>(frame, outcome)
+            self.answer::<N>(frame, served)
         };
         if outcome.action() != Action::Drop && !tag.is_empty() {
             frame.splice(MACS..MACS, tag);
@@ -135,26 +145,23 @@ impl Host {
         frame.drain(MACS..MACS + TAG_LEN).collect()
     }
 
-    fn serve<N: Network>(&mut self, frame: &mut [u8], tag: Tag) -> Result<Outcome, Outcome> {
+    fn serve<N: Network>(&self, frame: &mut [u8], tag: Tag) -> Result<Served, Outcome> {
         let whole = frame.to_vec();
         let (envelope, rest) =
             Envelope::<N>::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
         let (origin, payload_len) = shell::open(&Whole(whole, tag), envelope)?;
         let (header, payload) = Header::mut_from_prefix(rest).map_err(|_| Outcome::Truncated)?;
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
-        let mut event = None;
-        let report = |this| event = Some(this);
-        let outcome = shell::serve(self, &origin, header, payload, payload_len, report);
-        self.events.extend(event);
-        Ok(outcome)
+        Ok(node::serve(self, self, &origin, header, payload, payload_len))
     }
 
     /// Makes the frame the answer.
-    fn answer<N: Network>(&mut self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
+    fn answer<N: Network>(&mut self, frame: &mut Vec<u8>, served: Served) -> Outcome {
+        let Served { outcome, target } = served;
         let (envelope, rest) = Envelope::<N>::mut_from_prefix(frame).unwrap();
         let (header, payload) = Header::mut_from_prefix(rest).unwrap();
         let lanes = header.payload_lanes();
-        let to_all = outcome.action() == Action::Broadcast;
+        let to_all = target == Target::All;
         if to_all && !self.has_group {
             if self.at_tc {
                 // Segments have their counters, the superpacket that they are in has this one.
@@ -163,16 +170,11 @@ impl Host {
             return Outcome::SendFailed;
         }
         let (group, address) = (self.job.group_at(IFINDEX), self.job.address);
-        let hello_to_group = N::HAS_GROUPS && header.is_for_group();
-        let to_group = to_all || hello_to_group;
-        if hello_to_group {
-            header.aux.set(0);
-        }
+        let to_group = to_all || target == Target::SendersGroup;
         // The kernel has one place, that of rank 0.
-        let is_told = Done::may_tell(header) && !Audience::of(header.op).has_any(1);
-        if self.at_tc && to_all && is_told {
-            let mut done = Done::new(header);
-            let lane = done.add(header);
+        let done = Done::of(header).filter(|done| self.at_tc && to_all && done.is_for(1));
+        if let Some(mut done) = done {
+            let lane = done.add(header).unwrap();
             *header = done.header();
             payload[..4].copy_from_slice(&lane.to_be_bytes());
             let sum = sum_of_done(header, (lane >> 16) + (lane & 0xFFFF));

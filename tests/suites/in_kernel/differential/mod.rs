@@ -66,7 +66,7 @@ impl Trace {
             busy: false,
             has_group: true,
             counters: [0; Outcome::COUNT],
-            events: vec![],
+            events: RefCell::default(),
         };
         Self {
             kernel: Libbpf::new(mode),
@@ -193,9 +193,7 @@ impl Trace {
         assert_eq!(run.verdict, verdict, "verdict, {}", context());
         assert_eq!(run.frame, expected, "frame, {}", context());
         assert_eq!(self.kernel.counters(), self.host.counters, "counters, {}", context());
-        let (events, expected_events) =
-            (self.kernel.events(), std::mem::take(&mut self.host.events));
-        assert_eq!(events, expected_events, "events, {}", context());
+        assert_eq!(self.kernel.events(), self.host.events.take(), "events, {}", context());
         for index in self.slots() {
             let element = self.kernel.slot(index);
             assert_eq!(element.lock, u32::from(self.host.busy), "lock of {index}, {}", context());

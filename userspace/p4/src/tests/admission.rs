@@ -124,7 +124,7 @@ fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
     bytes.extend(vec![[0, 0, 0, 1]; lanes.into()].concat());
     assert!(Header::ref_from_prefix(&bytes).is_ok());
     let origin = Origin { binding: frame.binding, congested: false };
-    tables.serve(&mut bytes, &origin, drop)
+    tables.serve(&(), &mut bytes, &origin).outcome
 }
 
 fn header(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -11,25 +11,23 @@ use std::time::Instant;
 use quinn_udp::RecvMeta;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use switchml_protocol::aggregator;
+use switchml_protocol::aggregator::{self, Members};
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::fanout::Way;
-use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
-use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::share::Share;
+use switchml_protocol::node::{Served, Target};
+use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, relay};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
 use switchml_userspace_core::memory_cells::MemoryCells;
 use switchml_userspace_core::memory_tables::answer;
-use zerocopy::FromBytes;
 
-use super::outbox::{Outbox, Receiver};
+use super::outbox::Outbox;
 use super::port::{Inbox, Port};
-use super::{Counters, all_of, origin};
+use super::{Counters, Sockets, origin};
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
 
 /// Most readable ports that one call of epoll returns.
@@ -55,7 +53,7 @@ struct Shared {
     readable: OwnedFd,
     memory: MemoryCells,
     counters: Counters,
-    events: EventSink,
+    sockets: Sockets,
     begin: Instant,
 }
 
@@ -76,12 +74,12 @@ impl SoftwareCombiner {
         let readable = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let shared = Arc::new(Shared {
             address,
+            memory: MemoryCells::new(cells, data.number()),
             data,
             uplinks: RwLock::default(),
             readable,
-            memory: MemoryCells::new(cells),
             counters: Counters::new(),
-            events,
+            sockets: Sockets { events },
             begin: Instant::now(),
         });
         shared.watch(&shared.data)?;
@@ -151,7 +149,7 @@ impl ServesJobs for SoftwareCombiner {
     }
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
-        Ok(self.shared.memory.tables.binding(job, rank))
+        Ok(self.shared.memory.tables.home(job, rank))
     }
 }
 
@@ -198,13 +196,9 @@ impl Shared {
             epoll::wait(&self.readable, spare_capacity(&mut ready), Some(&AT_ONCE))?;
             for event in &ready {
                 let number = event.data.u64() as u16;
-                if number == self.data.number() {
-                    self.data.receive(&mut inbox, |buffer, meta| {
-                        self.serve_below(buffer, meta, &mut outbox);
-                    })?;
-                } else if let Some(port) = self.uplink_at(number) {
+                if let Some(port) = self.port(number) {
                     port.receive(&mut inbox, |buffer, meta| {
-                        self.serve_above(buffer, meta, number, &mut outbox);
+                        self.serve(buffer, meta, number, &mut outbox);
                     })?;
                 }
             }
@@ -214,8 +208,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Serves the datagrams of one buffer from below, which came from the same sender.
-    fn serve_below(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox<'_>) {
+    /// Serves the datagrams of one buffer, which came to this port from the same sender.
+    fn serve(&self, buffer: &mut [u8], meta: &RecvMeta, at: u16, outbox: &mut Outbox<'_>) {
         let origin = origin(meta);
         if buffer.is_empty() {
             self.counters.count(Outcome::Truncated, 1);
@@ -223,69 +217,25 @@ impl Shared {
         // The time wraps around, as the protocol allows.
         let now = self.begin.elapsed().as_micros() as u32;
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
-            let way = self.way_up(datagram);
-            let report = |event| (self.events)(event);
-            let outcome = self.memory.up(datagram, &origin, now, report, |packet| {
-                if let Some((port, receiver)) = &way {
-                    outbox.push(port, *receiver, packet);
-                }
-            });
+            let (Served { outcome, target }, ahead) =
+                self.memory.serve(&self.sockets, datagram, &origin, (at, now));
             self.counters.count(outcome, 1);
-            match (outcome.action(), answer(datagram)) {
-                (Action::Up, Some(packet)) => {
-                    if let Some((port, receiver)) = &way {
-                        outbox.push(port, *receiver, packet);
-                    }
-                }
-                (Action::Reply, Some(packet)) => {
-                    let receiver = Receiver::One { address: meta.addr, from: meta.dst_ip };
-                    outbox.push(&self.data, receiver, packet);
-                }
-                _ => {}
+            let from = match target {
+                Target::Parent { from_port, .. } => from_port,
+                _ => self.data.number(),
+            };
+            let Some(port) = self.port(from) else { continue };
+            for packet in ahead.as_deref().into_iter().chain(answer(datagram)) {
+                outbox.push(&port, target, meta, packet);
             }
         }
     }
 
-    /// Serves the datagrams of one buffer that came to a port towards the parent.
-    fn serve_above(&self, buffer: &mut [u8], meta: &RecvMeta, at: u16, outbox: &mut Outbox<'_>) {
-        let origin = origin(meta);
-        let base = self.data.number();
-        for datagram in buffer.chunks_mut(meta.stride.max(1)) {
-            let outcome = self.memory.down(datagram, &origin, base, at);
-            self.counters.count(outcome, 1);
-            let receiver = match outcome.action() {
-                Action::Broadcast => all_of(datagram),
-                Action::Down => match self.home(datagram) {
-                    Some(receiver) => receiver,
-                    None => continue,
-                },
-                _ => continue,
-            };
-            outbox.push(&self.data, receiver, datagram);
+    /// The port with this number, if it is open.
+    fn port(&self, number: u16) -> Option<Arc<Port>> {
+        if number == self.data.number() {
+            return Some(Arc::clone(&self.data));
         }
-    }
-
-    /// The port and destination by which a packet goes to its parent.
-    fn way_up(&self, datagram: &[u8]) -> Option<(Arc<Port>, Receiver)> {
-        let (header, _) = Header::ref_from_prefix(datagram).ok()?;
-        let (job, rank) = (header.job.get(), Share::of(header).highest());
-        let parent = self.memory.tables.parent(job)?;
-        let port = self.uplink_at(relay::rank_port(self.data.number(), job, rank))?;
-        let address = SocketAddr::new(parent.ip.into(), parent.port.get());
-        Some((port, Receiver::One { address, from: None }))
-    }
-
-    /// Where the rank of a packet lives.
-    fn home(&self, datagram: &[u8]) -> Option<Receiver> {
-        let (header, _) = Header::ref_from_prefix(datagram).ok()?;
-        let job = header.job.get();
-        let home = self.memory.tables.binding(job, header.rank.get())?;
-        let address = SocketAddr::new(home.ip.into(), home.port.get());
-        let from = self.memory.tables.places(job).map(|(job, _)| job.address.into());
-        Some(Receiver::One { address, from })
-    }
-
-    fn uplink_at(&self, number: u16) -> Option<Arc<Port>> {
         self.uplinks.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 

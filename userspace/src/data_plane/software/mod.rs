@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quinn_udp::{EcnCodepoint, RecvMeta};
-use switchml_protocol::aggregator;
+use switchml_protocol::aggregator::{self, Members};
 use switchml_protocol::fanout::Way;
-use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, VACANT};
-use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
-use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::node::Medium;
+use switchml_protocol::outcome::Outcome;
 use switchml_protocol::shell::Origin;
 use switchml_protocol::times::Times;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
@@ -27,11 +27,10 @@ use switchml_userspace_core::data_plane::{
 };
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use switchml_userspace_core::oldest_round::Progress;
-use zerocopy::FromBytes;
 
 use self::times::RoundTimes;
 use super::worker_thread::{Stop, WorkerThread};
-use outbox::{Outbox, Receiver};
+use outbox::Outbox;
 use port::{Inbox, Port};
 
 /// The software data plane. It stops when dropped.
@@ -46,7 +45,19 @@ struct Shared {
     tables: MemoryTables,
     counters: Counters,
     times: RoundTimes,
+    sockets: Sockets,
+}
+
+/// Sockets, to a node. If the channel to the operators has no room, only the counters count a
+/// packet.
+struct Sockets {
     events: EventSink,
+}
+
+impl Medium for Sockets {
+    fn report(&self, event: Event) {
+        (self.events)(event);
+    }
 }
 
 /// Counts of packets, by outcome.
@@ -81,8 +92,9 @@ impl Software {
     ) -> io::Result<Self> {
         let port = Arc::new(Port::bind(address, port)?);
         let (tables, counters) = (MemoryTables::new(), Counters::new());
-        let times = RoundTimes::default();
-        let shared = Arc::new(Shared { port, tables, counters, times, events });
+        let times = RoundTimes::new();
+        let shared =
+            Arc::new(Shared { port, tables, counters, times, sockets: Sockets { events } });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
@@ -118,7 +130,7 @@ impl ServesJobs for Software {
     }
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
-        Ok(self.shared.tables.binding(job, rank))
+        Ok(self.shared.tables.home(job, rank))
     }
 }
 
@@ -180,20 +192,11 @@ impl Shared {
             self.counters.count(Outcome::Truncated, 1);
         }
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
-            let report = |event| {
-                // If the channel has no room, only the counters count the packet.
-                (self.events)(event);
-            };
-            let outcome = self.tables.serve(datagram, &origin, report);
-            self.counters.count(outcome, 1);
-            self.times.note(outcome, datagram);
-            let receiver = match outcome.action() {
-                Action::Reply => Receiver::One { address: meta.addr, from: meta.dst_ip },
-                Action::Broadcast => all_of(datagram),
-                Action::Drop | Action::Pass | Action::Up | Action::Down => continue,
-            };
+            let served = self.tables.serve(&self.sockets, datagram, &origin);
+            self.counters.count(served.outcome, 1);
+            self.times.note(served.outcome, datagram);
             if let Some(answer) = answer(datagram) {
-                outbox.push(&self.port, receiver, answer);
+                outbox.push(&self.port, served.target, meta, answer);
             }
         }
     }
@@ -211,12 +214,6 @@ fn origin(meta: &RecvMeta) -> Origin {
     Origin { binding, congested: meta.ecn == Some(EcnCodepoint::Ce) }
 }
 
-/// The ranks that get a RESULT to all.
-fn all_of(datagram: &[u8]) -> Receiver {
-    let job = |(header, _): (&Header, _)| Receiver::Job { number: header.job.get(), op: header.op };
-    Header::ref_from_prefix(datagram).map_or(Receiver::Job { number: 0, op: 0 }, job)
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -224,9 +221,9 @@ mod tests {
 
     use quinn_udp::{Transmit, UdpSocketState};
     use switchml_protocol::auth::Key;
-    use switchml_protocol::header::{HEADER_LEN, Kind, flags};
+    use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
     use switchml_protocol::{U32, VERSION};
-    use zerocopy::{FromZeros, IntoBytes};
+    use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
     use super::*;
 

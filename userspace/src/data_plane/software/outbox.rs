@@ -3,11 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use switchml_protocol::audience::Audience;
-use switchml_protocol::done::Done;
+use quinn_udp::RecvMeta;
+use switchml_protocol::aggregator::Members;
 use switchml_protocol::header::Header;
-use switchml_userspace_core::memory_tables::MemoryTables;
-use zerocopy::{FromBytes, IntoBytes};
+use switchml_protocol::job::Binding;
+use switchml_protocol::node::Target;
+use switchml_userspace_core::memory_tables::{MemoryTables, done_of};
+use zerocopy::FromBytes;
 
 use super::port::Port;
 
@@ -16,7 +18,7 @@ const MAX_BUNDLE: usize = 65_000;
 
 /// The receivers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receiver {
+enum Receiver {
     /// One address; the packet leaves from this address of ours, or from any if it does not matter.
     One { address: SocketAddr, from: Option<IpAddr> },
     /// Every rank of the job. The RESULTs have this op.
@@ -49,9 +51,37 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// Adds a packet that leaves by this port; first sends the collected ones if it cannot go with
-    /// them.
-    pub fn push(&mut self, port: &Arc<Port>, receiver: Receiver, packet: &[u8]) {
+    /// Adds a packet that leaves by this port, if it goes anywhere. A datagram with this metadata
+    /// has become it.
+    pub fn push(&mut self, port: &Arc<Port>, target: Target, meta: &RecvMeta, packet: &[u8]) {
+        if let Some(receiver) = self.receiver_of(target, meta, packet) {
+            self.push_to(port, receiver, packet);
+        }
+    }
+
+    fn receiver_of(&self, target: Target, meta: &RecvMeta, packet: &[u8]) -> Option<Receiver> {
+        let (header, _) = Header::ref_from_prefix(packet).ok()?;
+        let number = header.job.get();
+        Some(match target {
+            Target::Nobody | Target::Host => return None,
+            // A socket sends to no group.
+            Target::Sender | Target::SendersGroup => {
+                Receiver::One { address: meta.addr, from: meta.dst_ip }
+            }
+            Target::All => Receiver::Job { number, op: header.op },
+            Target::Parent { job, .. } => {
+                Receiver::One { address: socket_of(&self.tables.parent(job)?), from: None }
+            }
+            Target::Rank => {
+                let home = self.tables.home(number, header.rank.get())?;
+                let from = self.tables.job(number)?.address.into();
+                Receiver::One { address: socket_of(&home), from: Some(from) }
+            }
+        })
+    }
+
+    /// First sends the collected packets if the packet cannot go with them.
+    fn push_to(&mut self, port: &Arc<Port>, receiver: Receiver, packet: &[u8]) {
         let fits = self.bytes.len() + packet.len() <= MAX_BUNDLE
             && self.bytes.len() / self.size < self.port.max_bundle();
         let is_same =
@@ -71,15 +101,15 @@ impl<'a> Outbox<'a> {
         }
         match self.receiver {
             Receiver::One { address, from } => self.send(address, from),
-            Receiver::Job { number, op } => {
+            Receiver::Job { number, .. } => {
                 let Some((job, places)) = self.tables.places(number) else { return };
                 let from = Some(job.address.into());
-                let (audience, done) = (Audience::of(op), self.done());
+                let done = done_of(self.bytes.chunks(self.size));
                 for (place, ranks) in places {
-                    let address = SocketAddr::new(place.ip.into(), place.port.get());
+                    let address = socket_of(&place);
                     match &done {
-                        Some(done) if !audience.has_any(ranks) => {
-                            if !self.port.send(done, done.len(), address, from) {
+                        Some((done, packet)) if done.is_for(ranks) => {
+                            if !self.port.send(packet, packet.len(), address, from) {
                                 self.failed += 1;
                             }
                         }
@@ -89,19 +119,6 @@ impl<'a> Outbox<'a> {
             }
         }
         self.bytes.clear();
-    }
-
-    /// Rule 9.4: the DONE of the RESULTs that were collected, if they are all of one call.
-    fn done(&self) -> Option<Vec<u8>> {
-        let header = |packet| Header::ref_from_prefix(packet).ok().map(|(header, _)| header);
-        let mut results = self.bytes.chunks(self.size).map(header);
-        let mut done = Done::new(results.next()?.filter(|result| Done::may_tell(result))?);
-        let mut lanes = Vec::new();
-        for result in self.bytes.chunks(self.size).map(header) {
-            let result = result.filter(|result| done.takes(result))?;
-            lanes.extend_from_slice(&done.add(result).to_be_bytes());
-        }
-        Some([done.header().as_bytes(), &lanes].concat())
     }
 
     /// Number of packets that could not be sent, since this was last asked.
@@ -114,4 +131,8 @@ impl<'a> Outbox<'a> {
             self.failed += (self.bytes.len() / self.size) as u64;
         }
     }
+}
+
+fn socket_of(place: &Binding) -> SocketAddr {
+    SocketAddr::new(place.ip.into(), place.port.get())
 }

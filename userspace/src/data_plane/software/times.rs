@@ -6,21 +6,28 @@ use std::time::Instant;
 
 use switchml_protocol::header::Header;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::times::{SUM, Times, UNIT, bucket};
+use switchml_protocol::times::{SHIFT, SUM, Times, bucket, sample};
 use zerocopy::FromBytes;
 
 /// Times of the rounds of each shard's first slot, as the XDP program measures them.
-#[derive(Default)]
-pub struct RoundTimes(Mutex<Inner>);
+pub struct RoundTimes {
+    clock: Instant,
+    inner: Mutex<Inner>,
+}
 
 #[derive(Default)]
 struct Inner {
-    /// By shard, the beginning of the unfinished round of its first slot.
-    begun: BTreeMap<u16, Instant>,
+    /// By shard, when its first slot's round began ([`sample`]).
+    begun: BTreeMap<u16, u32>,
     times: Times,
 }
 
 impl RoundTimes {
+    /// No times.
+    pub fn new() -> Self {
+        Self { clock: Instant::now(), inner: Mutex::default() }
+    }
+
     /// A packet has been served, or is its answer now.
     pub fn note(&self, outcome: Outcome, packet: &[u8]) {
         if !matches!(outcome, Outcome::Started | Outcome::Completed) {
@@ -30,20 +37,17 @@ impl RoundTimes {
         if header.slot.get() != 0 {
             return;
         }
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (shard, now) = (header.job.get(), Instant::now());
-        if outcome == Outcome::Started {
-            inner.begun.insert(shard, now);
-        } else if let Some(begun) = inner.begun.remove(&shard) {
-            let units = now.saturating_duration_since(begun).as_nanos() / u128::from(UNIT);
-            let units = units.try_into().unwrap_or(u32::MAX);
-            inner.times[bucket(units)] += 1;
-            inner.times[SUM] += u64::from(units);
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { begun, times } = &mut *inner;
+        let now = || (self.clock.elapsed().as_nanos() >> SHIFT) as u32;
+        if let Some(units) = sample(begun.entry(header.job.get()).or_default(), outcome, now) {
+            times[bucket(units)] += 1;
+            times[SUM] += u64::from(units);
         }
     }
 
     /// The times so far.
     pub fn read(&self) -> Times {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).times
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).times
     }
 }

@@ -54,7 +54,7 @@ use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::relay::Uplink;
 use switchml_protocol::times::Times;
-use switchml_protocol::{MAX_LANES, MAX_RANKS, RANKS_PER_GROUP, U16};
+use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, PortStatus, Saved, ServesJobs,
     Way,
@@ -319,11 +319,10 @@ impl ServesJobs for XdpDataPlane {
         let refused = refused(job, "admit a rank to");
         let mut maps = self.maps();
         let mut uplink = maps.uplink(job).map_err(&refused)?;
-        let (group, bit) = (usize::from(rank / RANKS_PER_GROUP), 1 << (rank % RANKS_PER_GROUP));
-        let Some(below) = uplink.below.get_mut(group).filter(|below| **below & bit == 0) else {
+        if uplink.below.contains(rank) || usize::from(rank) >= MAX_RANKS {
             return Ok(());
-        };
-        *below |= bit;
+        }
+        uplink.below.insert(rank);
         let member = MemberEntry { secret, ..MemberEntry::default() };
         maps.set_member(job, rank, member).map_err(&refused)?;
         maps.set_uplink(job, uplink).map_err(&refused)
@@ -370,8 +369,8 @@ impl ServesJobs for XdpDataPlane {
             Err(MapError::OutOfBounds { .. }) => return Ok(None),
             read => read.map_err(refused(job, "ask for the ranks of"))?,
         };
-        let known = job.state != VACANT && u32::from(rank) < job.ranks && member.epoch == job.epoch;
-        Ok(known.then_some(member.binding))
+        let is_member = job.state != VACANT && u32::from(rank) < job.ranks;
+        Ok(member.home(job.epoch).copied().filter(|_| is_member))
     }
 
     fn save(&self, job: &jobs::Job) -> Result<(), Error> {

@@ -23,8 +23,9 @@ fn outstanding() -> (Engine, Vec<Header>) {
 
 /// A DONE that names the rounds of these contributions (rule 9.4).
 fn done<'a>(headers: impl IntoIterator<Item = &'a Header> + Clone) -> Vec<u8> {
-    let mut done = Done::new(headers.clone().into_iter().next().unwrap());
-    let lanes: Vec<U32> = headers.into_iter().map(|header| U32::new(done.add(header))).collect();
+    let mut done = Done::of(headers.clone().into_iter().next().unwrap()).unwrap();
+    let lanes = headers.into_iter().map(|header| U32::new(done.add(header).unwrap()));
+    let lanes: Vec<U32> = lanes.collect();
     let mut header = done.header();
     header.rank.set(EVERYONE);
     header.aux.set(0);
