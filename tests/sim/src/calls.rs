@@ -33,9 +33,9 @@ pub struct Calls {
     shards: Vec<Shard>,
     /// When the process dies.
     doom: Doom,
-    /// The shard that has failed, if one has. The others go on until the rank knows why, as their
-    /// threads do.
-    failed: Option<usize>,
+    /// The shards that have failed, the first one first. The others go on until the rank knows why,
+    /// as their threads do.
+    failed: Vec<usize>,
     issued: Issued,
     program: Vec<Step>,
     /// Longest pause before a call, while faults last.
@@ -106,7 +106,7 @@ impl Calls {
             lanes,
             shards,
             doom,
-            failed: None,
+            failed: Vec::new(),
             issued: Issued::default(),
             program,
             pause: plan.pause,
@@ -132,18 +132,15 @@ impl Calls {
         congested: bool,
         intact: bool,
     ) -> Result<(), Failure> {
-        let is_over = self.failed == Some(number);
+        let is_over = self.failed.contains(&number);
         let Some(shard) = self.shards.get_mut(number).filter(|_| !is_over) else { return Ok(()) };
         shard.receive(world, packet, congested, intact).or_else(|why| self.fail(number, why))
     }
 
     /// A shard fails. The first failure counts.
     fn fail(&mut self, shard: usize, failure: Failure) -> Result<(), Failure> {
-        if self.failed.is_some() {
-            return Ok(());
-        }
-        self.failed = Some(shard);
-        Err(failure)
+        self.failed.push(shard);
+        if self.failed.len() == 1 { Err(failure) } else { Ok(()) }
     }
 
     /// Takes a turn of each shard. The rank was frozen until `stalled`.
@@ -153,11 +150,11 @@ impl Calls {
         session: &Session,
         stalled: Time,
     ) -> Result<Turn, Violation> {
-        if self.failed.is_none() {
+        if self.failed.is_empty() {
             self.make_calls(world)?;
         }
         for number in 0..self.shards.len() {
-            if self.failed == Some(number) {
+            if self.failed.contains(&number) {
                 continue;
             }
             let outcome = self.shards[number].turn(world, session, stalled)?;
@@ -174,16 +171,16 @@ impl Calls {
             self.next_at = self.next_at.max(now + self.rest);
         }
         let is_idle = self.shards.iter().all(|shard| shard.data_path.is_idle());
-        if self.next == self.program.len() && is_idle && self.failed.is_none() {
+        if self.next == self.program.len() && is_idle && self.failed.is_empty() {
             return Ok(Turn::Finished);
         }
         let call = (self.next < self.program.len() && self.next_at > now).then_some(self.next_at);
         // The next call may have waited for these results.
         let call = if has_news { Some(now) } else { call };
         let going =
-            self.shards.iter().enumerate().filter(|(number, _)| self.failed != Some(*number));
+            self.shards.iter().enumerate().filter(|(number, _)| !self.failed.contains(number));
         let deadlines = going.filter_map(|(_, shard)| shard.data_path.deadline());
-        Ok(Turn::Next(deadlines.chain(call.filter(|_| self.failed.is_none())).min()))
+        Ok(Turn::Next(deadlines.chain(call.filter(|_| self.failed.is_empty())).min()))
     }
 
     /// Takes the parts that have returned. Returns whether they complete a call.
@@ -257,7 +254,7 @@ impl Calls {
     /// Number of the last call in flight up to that of collective `last` of the shard that has
     /// failed.
     pub fn last_call(&self, last: u64) -> Option<u64> {
-        let shard = &self.shards[self.failed?];
+        let shard = &self.shards[*self.failed.first()?];
         shard.data_path.calls_in_flight(last).last().map(|(number, _)| number)
     }
 
@@ -269,6 +266,6 @@ impl Calls {
 
     /// The state of the rank, as the shard knows it that has failed.
     pub fn standing(&self, world: &Surroundings<'_>) -> Standing {
-        self.shards[self.failed.unwrap_or_default()].standing(world)
+        self.shards[self.failed.first().copied().unwrap_or_default()].standing(world)
     }
 }

@@ -37,9 +37,9 @@ pub struct DataPlane {
     /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
     origins: Vec<(Range<usize>, u32)>,
     open_fails: u32,
-    /// Jobs that have started, by number: where their RESULTs to all go, and the ranks that have
-    /// joined the group.
-    started: HashMap<u16, (Receivers, Ranks)>,
+    /// Jobs that have started, by number: where their RESULTs to all go, and the places of the ranks
+    /// that have joined the group.
+    started: HashMap<u16, (Receivers, Vec<Binding>)>,
     /// Jobs that are saved for the next daemon, by number.
     saved: BTreeMap<u16, Job>,
     epochs: Option<Epochs>,
@@ -175,7 +175,8 @@ impl DataPlane {
         let Some(spec) = self.specs.get(&number) else { return };
         let Some((job, members)) = self.tables.audience(number) else { return };
         let by_group = ways.iter().filter(|(_, way)| *way == Way::Group);
-        let by_group: Ranks = by_group.map(|(rank, _)| *rank).collect();
+        let by_group: Vec<_> =
+            by_group.filter_map(|(rank, _)| self.tables.home(number, *rank)).collect();
         let ways = ways.iter().zip(&members);
         let ways = ways.map(|(&(rank, way), member)| (rank, *member, way));
         let receivers = Receivers::new(&job, number, ways).expect("a job of no more places");
@@ -270,7 +271,13 @@ impl DataPlane {
             Target::All => return self.send_to_all(net, number, answer),
             // All ranks listen until they know whether the group reaches them.
             Target::SendersGroup => {
-                self.send_to_group(net, number, &Ranks::ALL, binding.ifindex, answer);
+                for rank in Ranks::ALL.iter() {
+                    let member = self.tables.home(number, rank);
+                    if let Some(member) = member.filter(|member| member.ifindex == binding.ifindex)
+                    {
+                        send_by_group(net, &member, answer);
+                    }
+                }
             }
             Target::Sender => net.to_place(None, binding, answer, true),
             Target::Nobody | Target::Host | Target::Parent { .. } | Target::Rank => {}
@@ -291,24 +298,20 @@ impl DataPlane {
                 _ => answer,
             };
             if *place == job.group_at(place.ifindex) {
-                self.send_to_group(net, number, by_group, place.ifindex, answer);
+                let behind = by_group.iter().filter(|member| member.ifindex == place.ifindex);
+                behind.for_each(|member| send_by_group(net, member, answer));
             } else {
                 net.to_place(None, place, answer, true);
             }
         }
         Ok(())
     }
+}
 
-    /// Sends to the ranks of `ranks` behind an interface.
-    fn send_to_group(&self, net: &mut Net, job: u16, ranks: &Ranks, ifindex: u32, answer: &[u8]) {
-        for rank in ranks.iter() {
-            let member = self.tables.home(job, rank);
-            if let Some(member) = member.filter(|member| member.ifindex == ifindex)
-                && let Place::Worker(worker) = Place::of(&member)
-            {
-                net.to_member(worker, member.port.get(), answer);
-            }
-        }
+/// Sends to a member of a group.
+fn send_by_group(net: &mut Net, member: &Binding, answer: &[u8]) {
+    if let Place::Worker(worker) = Place::of(member) {
+        net.to_member(worker, member.port.get(), answer);
     }
 }
 

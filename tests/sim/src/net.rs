@@ -87,7 +87,7 @@ pub enum Event {
     /// A worker's timer, or its turn to process what has arrived.
     Turn(usize),
     /// A message reaches the daemon at the upper end of a connection.
-    Asked(Connection, Message),
+    Asked(Connection, Box<Message>),
     /// A timer of the control plane expires, in the daemon of this generation.
     Timer(u32, Timer),
     /// A timer of a combiner's control plane expires, in the daemon of this generation.
@@ -95,7 +95,7 @@ pub enum Event {
     /// A connection is tried again, until this time at the latest.
     Dial(Connection, Time),
     /// A message reaches the lower end of a connection.
-    News(Connection, News),
+    News(Connection, Box<News>),
     /// A worker is started.
     Start(usize),
     /// The incident with this number.

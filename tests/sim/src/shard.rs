@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::share::Share;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::local_sum::{LocalSums, Outlet};
@@ -58,6 +59,8 @@ struct Cable<'a> {
     /// Packets of the superpacket, and how many of them are lost.
     together: u32,
     lost: u32,
+    /// The last sum of the superpacket: job number, slot, round and ranks.
+    sum: Option<((u16, u16, u32), u32)>,
 }
 
 impl Wire for Cable<'_> {
@@ -82,20 +85,29 @@ impl Wire for Cable<'_> {
         if 0 < self.lost && self.lost < self.together {
             self.net.tally.fault(Fault::TornBundle);
         }
-        (self.together, self.lost) = (0, 0);
+        (self.together, self.lost, self.sum) = (0, 0, None);
         Ok(())
     }
 }
 
 impl Cable<'_> {
-    /// Checks a packet, among those of the host's other ranks.
+    /// Checks a packet, among those of the host's other ranks: a rank that sends again takes along
+    /// what others have there, and not its own values as well.
     fn leave_host(&mut self, packet: &[u8]) -> Result<(), Violation> {
         let Ok((header, _)) = Header::ref_from_prefix(packet) else { return Ok(()) };
-        self.net.tally.local_sums += u64::from(header.kind == Kind::Partial as u8);
-        match self.shared {
-            Some(shared) if header.kind != Kind::Hello as u8 => shared.borrow_mut().leave(header),
-            _ => Ok(()),
+        let Some(shared) = self.shared.filter(|_| header.kind != Kind::Hello as u8) else {
+            return Ok(());
+        };
+        let chunk = (header.job.get(), header.slot.get(), header.round.get());
+        let (_, ranks) = Share::of(header).in_group();
+        let is_sum = header.kind == Kind::Partial as u8;
+        let before = self.sum.filter(|(of, _)| *of == chunk).map_or(0, |(_, ranks)| ranks);
+        ensure!(before & ranks == 0, "worker {} sends values of {chunk:?} twice", self.worker);
+        if is_sum {
+            self.net.tally.local_sums += 1;
+            self.sum = Some((chunk, ranks));
         }
+        shared.borrow_mut().leave(header)
     }
 }
 
@@ -188,6 +200,7 @@ impl Shard {
             packets: 0,
             together: 0,
             lost: 0,
+            sum: None,
         };
         let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
         match self.data_path.turn(now, others, &mut outlet) {

@@ -161,7 +161,7 @@ impl World {
                 let combiner = &mut self.combiners[combiner];
                 return combiner.serve(&mut self.net, from, &packet, congested, intact);
             }
-            Event::Asked(connection, message) => self.pass_up(connection, message),
+            Event::Asked(connection, message) => self.pass_up(connection, *message),
             Event::Timer(generation, timer) => {
                 self.daemon.on_timer(&mut self.net, generation, timer)
             }
@@ -189,7 +189,7 @@ impl World {
                 None => self.with(worker, |worker, world| worker.scheduled_turn(world))?,
             },
             Event::Dial(connection, until) => self.net.dial(connection, until),
-            Event::News(connection, news) => self.pass_down(connection, news)?,
+            Event::News(connection, news) => self.pass_down(connection, *news)?,
             Event::Start(worker) => self.with(worker, |worker, world| worker.start(world))?,
             Event::Incident(number) => self.incident(number)?,
             Event::Back => {
@@ -226,7 +226,9 @@ impl World {
                 self.combiners[combiner].learn(&mut self.net, connection, news)
             }
             Some(Place::Worker(worker)) => match self.stalled(worker) {
-                Some(until) => self.net.schedule(until, Event::News(connection, news)),
+                Some(until) => {
+                    self.net.schedule(until, Event::News(connection, Box::new(news)));
+                }
                 None => self.with(worker, |worker, world| worker.hear(world, connection, news))?,
             },
             _ => {}

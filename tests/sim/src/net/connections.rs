@@ -155,19 +155,19 @@ impl Net {
     /// Sends a message up a connection.
     pub fn ask(&mut self, connection: Connection, message: Message) {
         let at = self.control_arrival(connection, 0, 0);
-        self.schedule(at, Event::Asked(connection, message));
+        self.schedule(at, Event::Asked(connection, Box::new(message)));
     }
 
     /// Makes the upper end find out, after a while, that the lower end is dead.
     pub fn go_silent(&mut self, connection: Connection, after: Time) {
         let at = self.control_arrival(connection, 0, after);
-        self.schedule(at, Event::Asked(connection, Message::Silent(after)));
+        self.schedule(at, Event::Asked(connection, Box::new(Message::Silent(after))));
     }
 
     /// Sends news down a connection.
     pub fn tell(&mut self, connection: Connection, news: News) {
         let at = self.control_arrival(connection, 1, 0);
-        self.schedule(at, Event::News(connection, news));
+        self.schedule(at, Event::News(connection, Box::new(news)));
     }
 
     fn control_arrival(&mut self, connection: Connection, direction: usize, more: Time) -> Time {
