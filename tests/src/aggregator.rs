@@ -2,11 +2,9 @@
 
 use crate::rack::{HOST_PORT, SWITCHED_ADDRESS};
 use crate::{Binaries, Error, Mode, Namespace, Process, Rack, SimpleSwitch};
-use std::{
-    net::{IpAddr, SocketAddr},
-    process::Command,
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
 
 /// The output of the daemon before the address of its control plane, once it serves.
 const READY: &str = "ready: control ";

@@ -1,11 +1,9 @@
 //! The programs that run in a rack.
 
 use crate::Error;
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    sync::OnceLock,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 /// The variable that names the folder with the binaries to test; without it, tests build their own.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";

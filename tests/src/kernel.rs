@@ -1,11 +1,9 @@
 //! System calls for a namespace's thread and its children.
 #![allow(unsafe_code)]
 
-use rustix::{
-    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
-    process::{Signal, getpid, getppid, set_parent_process_death_signal},
-    thread::{UnshareFlags, unshare_unsafe},
-};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::{io, os::unix::process::CommandExt, process::Command};
 
 /// Moves the calling thread, and the processes that it will start, into a new network namespace,

@@ -1,11 +1,9 @@
 //! Multicast routes of a router, which only a program with a raw socket can add.
 #![allow(unsafe_code)]
 
-use std::{
-    io,
-    net::Ipv4Addr,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
-};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 // Constants of linux/mroute.h.
 const MRT_INIT: libc::c_int = 200;

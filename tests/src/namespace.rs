@@ -1,17 +1,13 @@
 //! A network namespace without a name: it is the namespace of one thread.
 
 use crate::{Error, Process, kernel};
-use rustix::{
-    process::{Pid, getpid},
-    thread::gettid,
-};
-use std::{
-    io,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    process::{Child, Command, Output, Stdio},
-    sync::mpsc,
-    thread::JoinHandle,
-};
+use rustix::process::{Pid, getpid};
+use rustix::thread::gettid;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 

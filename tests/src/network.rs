@@ -1,11 +1,8 @@
 //! The network between the workers and a switch host with a single port: an Ethernet switch, or one
 //! or two routers.
 
-use crate::{
-    Error, Namespace,
-    link::{AGGREGATOR_ADDRESS, Ip, NIC, join, port},
-    multicast_router,
-};
+use crate::link::{AGGREGATOR_ADDRESS, Ip, NIC, join, port};
+use crate::{Error, Namespace, multicast_router};
 use std::{fs, net::Ipv4Addr, os::fd::OwnedFd};
 
 /// How the workers are joined to the switch host.

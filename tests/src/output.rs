@@ -1,11 +1,9 @@
 //! The output of a process so far, line by line.
 
 use crate::deadline::Deadline;
-use std::{
-    io::{BufRead, BufReader, Read},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::io::{BufRead, BufReader, Read};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The stream of a process that a line came from.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,7 @@
 //! Whether this process may build racks.
 
-use crate::{
-    Error, Namespace,
-    xdp::{self, XDP_PASS},
-};
+use crate::xdp::{self, XDP_PASS};
+use crate::{Error, Namespace};
 use std::{any::type_name, fs::OpenOptions, io::Write, sync::OnceLock};
 
 /// Whether the test `name` can run. If not, [`skip`] reports that; the test should then return at

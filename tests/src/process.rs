@@ -1,21 +1,15 @@
 //! A running program of the rack.
 
-use crate::{
-    Error,
-    deadline::Deadline,
-    output::{Output, Stream},
-};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
-use std::{
-    io,
-    os::fd::OwnedFd,
-    process::{Child, ExitStatus},
-    sync::Arc,
-    time::Duration,
-};
+use crate::Error;
+use crate::deadline::Deadline;
+use crate::output::{Output, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Time for the output of a process that has ended to arrive. It is there already, unless a
 /// grandchild holds the stream open.

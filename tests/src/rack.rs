@@ -1,16 +1,12 @@
 //! The rack: its interfaces, and how they are joined.
 
-use crate::{
-    Error, MAX_MTU, MAX_WORKERS, MIN_MTU, Namespace,
-    link::{AGGREGATOR_ADDRESS, Ip, NIC, join, port},
-    network::{self, Router, Topology},
-    xdp::{self, XDP_PASS},
-};
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr},
-    os::fd::OwnedFd,
-};
+use crate::link::{AGGREGATOR_ADDRESS, Ip, NIC, join, port};
+use crate::network::{self, Router, Topology};
+use crate::xdp::{self, XDP_PASS};
+use crate::{Error, MAX_MTU, MAX_WORKERS, MIN_MTU, Namespace};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
 
 /// The address for contributions in [`Mode::Bmv2`], from which the switch lets no other host send,
 /// and so not the daemon either.

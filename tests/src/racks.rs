@@ -1,16 +1,12 @@
 //! Several racks of workers, each with a host that has one uplink, and the root host above them.
 
-use crate::{
-    Error, Mode, Namespace, RackOptions, Topology,
-    link::{AGGREGATOR_ADDRESS, join, port},
-    network::{forward, gateway},
-    rack::{new_switch, new_worker, pass_frames, wire_ends},
-};
-use std::{
-    fs, io,
-    net::{IpAddr, Ipv4Addr},
-    os::fd::OwnedFd,
-};
+use crate::link::{AGGREGATOR_ADDRESS, join, port};
+use crate::network::{forward, gateway};
+use crate::rack::{new_switch, new_worker, pass_frames, wire_ends};
+use crate::{Error, Mode, Namespace, RackOptions, Topology};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
+use std::{fs, io};
 
 /// A rack host's interface towards the root.
 const UPLINK: &str = "uplink";

@@ -1,14 +1,11 @@
 //! bmv2's `simple_switch` as a process, with a program of `p4/`.
 
 use crate::{Error, Namespace, Process};
-use std::{
-    env, fs,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 /// The compiler of the program, and the switch that runs it. Neither is in a package registry.
 const COMPILER: &str = "p4c-bm2-ss";

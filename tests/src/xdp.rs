@@ -2,10 +2,8 @@
 //! a rack.
 #![allow(unsafe_code)]
 
-use std::{
-    io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
-};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The action that hands a frame on to the network stack.
 pub const XDP_PASS: i32 = 2;

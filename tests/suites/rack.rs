@@ -1,13 +1,11 @@
 //! The rack itself: does it carry packets like a deployment's network, and does it go away?
 
-use std::{
-    fs,
-    io::ErrorKind,
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
-    os::unix::fs::MetadataExt,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Error, Fabric, MAX_MTU, MAX_WORKERS, Mode, Multicast, Namespace, Rack,
     RackOptions, Router, Shaping, Signal, Topology, needs_racks, wait_until,

@@ -1,9 +1,7 @@
 //! Several racks: do they carry packets as drawn, and are their uplinks counted and shaped?
 
-use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
 use switchml_rack::{Carried, Error, Mode, Namespace, RackOptions, Racks, Shaping, needs_racks};
 
 const SOON: Duration = Duration::from_secs(5);

@@ -1,10 +1,8 @@
 //! The network interface that leads to the aggregator.
 
-use std::{
-    fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    path::PathBuf,
-};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
 
 /// An interface of this host.
 #[derive(Clone, Debug)]

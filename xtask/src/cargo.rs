@@ -3,12 +3,10 @@
 use crate::setup;
 use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
-use std::{
-    env,
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use switchml_rack::forget_package;
 
 /// A cargo command in the workspace's root, with the target folder that contains this program.

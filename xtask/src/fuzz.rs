@@ -4,16 +4,12 @@
 //! and no installation. cargo-fuzz finds the targets anyway. They have no sanitizer: the fuzzed
 //! code has no unsafe code, and debug assertions and overflow checks are on.
 
-use crate::{
-    cargo,
-    setup::{self, Compiler},
-};
+use crate::cargo;
+use crate::setup::{self, Compiler};
 use anyhow::{Context, Result, bail, ensure};
-use std::{
-    fs::{self, File},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use switchml_cli::say;
 
 /// Names of the targets, in `tests/fuzz/fuzz_targets`.

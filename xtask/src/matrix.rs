@@ -7,18 +7,14 @@ mod nics;
 mod qemu;
 mod suites;
 
-use crate::{
-    cargo,
-    programs::Program,
-    setup::{self, packages},
-};
+use crate::cargo;
+use crate::programs::Program;
+use crate::setup::{self, packages};
 use anyhow::{Context, Result, ensure};
-use std::{
-    env::consts::ARCH,
-    fs,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 use switchml_cli::say;
 use switchml_rack::Binaries;
 

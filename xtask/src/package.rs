@@ -22,11 +22,9 @@ use crate::command::succeed;
 use crate::setup::{self, packages};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use switchml_cli::say;
 
 /// Programs that this needs in addition to the build's packages, and their packages.

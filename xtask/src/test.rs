@@ -8,13 +8,10 @@ mod times;
 
 use crate::{cargo, fuzz, matrix::Matrix, programs::Program, python, setup};
 use anyhow::{Context, Result, bail, ensure};
-use std::{
-    env,
-    io::{BufRead, BufReader, Write},
-    path::PathBuf,
-    process::{Command, Stdio},
-    thread,
-};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::{env, thread};
 use switchml_cli::say;
 use switchml_rack::LEFT_OUT;
 

@@ -7,12 +7,10 @@ mod fields;
 mod parse;
 mod play;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    net::{SocketAddr, SocketAddrV4},
-    path::Path,
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::Path;
 
 pub use fields::{difference, headers_len};
 pub use parse::ParseError;

@@ -4,10 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use switchml_cli::tls::TlsOptions;
-use switchml_worker::{
-    Builder, Communicator,
-    control::{self, Access, AggregatorStatus, ClientTls, Token},
-};
+use switchml_worker::control::{self, Access, AggregatorStatus, ClientTls, Token};
+use switchml_worker::{Builder, Communicator};
 
 use super::{Failure, seconds};
 

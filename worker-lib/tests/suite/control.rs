@@ -1,18 +1,13 @@
 //! The control plane's client against the real daemon.
 
-use std::{
-    env, process,
-    process::{Command, Stdio},
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use std::{env, process, thread};
 
 use switchml_rack::Signal;
-use switchml_worker::{
-    Communicator, Error as AnyError, ReduceOp,
-    control::{Assigned, Error, Membership, status},
-};
+use switchml_worker::control::{Assigned, Error, Membership, status};
+use switchml_worker::{Communicator, Error as AnyError, ReduceOp};
 
 use crate::daemon::{Daemon, PATIENCE};
 

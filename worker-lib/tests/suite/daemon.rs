@@ -3,10 +3,8 @@
 // Each test program uses a different part.
 #![allow(dead_code)]
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use switchml_rack::{Aggregator, Binaries, Namespace, Process};
 

@@ -2,11 +2,9 @@
 
 use std::fmt::{self, Display, Write};
 
-use switchml_protocol::{
-    EVERYONE, VERSION,
-    header::{Kind, Op, flags},
-    outcome::{Outcome, RejectReason},
-};
+use switchml_protocol::header::{Kind, Op, flags};
+use switchml_protocol::outcome::{Outcome, RejectReason};
+use switchml_protocol::{EVERYONE, VERSION};
 
 use super::ABOUT;
 

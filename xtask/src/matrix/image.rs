@@ -1,12 +1,10 @@
 //! Debian's kernels: found, downloaded and unpacked below the target folder, where they stay.
 
 use anyhow::{Context, Result, ensure};
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::command::output;
 use crate::setup::debian::Apt;

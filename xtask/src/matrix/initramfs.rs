@@ -2,12 +2,10 @@
 //! or the daemon.
 
 use anyhow::{Context, Result, ensure};
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::{Tests, image::Kernel, suites::END};
 use crate::cargo;

@@ -4,11 +4,9 @@
 //! loader, so the system stays unchanged.
 
 use anyhow::{Result, ensure};
-use std::{
-    ffi::OsString,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::image::Kernel;
 use crate::setup::debian::Apt;

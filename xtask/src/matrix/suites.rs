@@ -1,11 +1,9 @@
 //! The tests that run inside a machine, and their results.
 
 use anyhow::{Context, Result};
-use std::{
-    fs::File,
-    io::{BufRead, BufReader, Write},
-    process::{Command, Stdio},
-};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 use super::qemu::Machine;
 

@@ -1,11 +1,9 @@
 //! The compilers of P4. None is in a package registry, so they are used only if they are installed.
 
 use anyhow::{Context, Result, ensure};
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 
 use crate::cargo;
 

@@ -2,12 +2,10 @@
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write,
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 /// Containers of each kind and width that a pipeline has: <https://github.com/p4lang/p4c>,
 /// `backends/tofino/bf-p4c/specs/phv_spec.cpp`.

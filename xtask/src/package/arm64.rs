@@ -4,10 +4,8 @@ use super::{Packed, build, check::lint};
 use crate::command::{output, succeed};
 use crate::setup::packages::ensure as install;
 use anyhow::{Context, Result, ensure};
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use switchml_cli::say;
 
 /// The cross compiler, with its C library and binutils; and an emulator for ARM programs, which

@@ -5,11 +5,9 @@ use super::{Packed, make};
 use crate::command::succeed;
 use crate::setup::packages::ensure as install;
 use anyhow::{Context, Result, ensure};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use switchml_cli::say;
 
 /// The script that makes the namespaces and runs in them.

@@ -7,12 +7,10 @@ use crate::command::{output, succeed};
 use crate::setup::packages;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use switchml_cli::say;
 
 const PROGRAMS: [&str; 2] = ["switchml-aggregator", "switchml-worker"];

@@ -6,13 +6,11 @@ use crate::cargo;
 use crate::command::{output, succeed};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::{self, Command},
-};
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::{env, fs};
 use switchml_cli::say;
 
 /// Tools in the target folder that both builds use.

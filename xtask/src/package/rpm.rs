@@ -5,11 +5,9 @@ use super::{Packed, build, cargo_tool, files, layout};
 use crate::command::{output, succeed};
 use crate::{cargo, setup::packages};
 use anyhow::{Context, Result, ensure};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use switchml_cli::say;
 
 /// The tool's version.

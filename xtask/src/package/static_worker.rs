@@ -5,11 +5,9 @@ use super::build;
 use crate::command::{output, succeed};
 use crate::python;
 use anyhow::{Context, Result, ensure};
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 use switchml_cli::say;
 
 /// The machine for which a static worker is made.

@@ -7,11 +7,9 @@ use super::{build, files};
 use crate::command::{output, succeed};
 use crate::{cargo, python};
 use anyhow::{Context, Result, ensure};
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use switchml_cli::say;
 
 /// maturin makes wheels, and links them through Zig with an old glibc; auditwheel is Python's own

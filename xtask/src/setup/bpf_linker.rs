@@ -4,12 +4,10 @@
 use super::{announce, compiler::Compiler, or_by_hand};
 use crate::command::output;
 use anyhow::{Context, Result, ensure};
-use std::{
-    env, fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 
 pub const VERSION: &str = "0.13.0";
 

@@ -3,11 +3,9 @@
 
 use crate::command::output;
 use anyhow::{Context, Result, bail, ensure};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The mirror with all suites, if the system has no mirror of Debian.
 const MIRROR: &str = "http://deb.debian.org/debian";

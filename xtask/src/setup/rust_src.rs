@@ -3,14 +3,11 @@
 use super::{announce, compiler::Compiler, debian, or_by_hand};
 use crate::command::output;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// Longer than rustup needs for its 4 MB on a slow line; without a network it may wait forever.
 const RUSTUP_DEADLINE: Duration = Duration::from_secs(60);

@@ -1,9 +1,7 @@
 //! The file to which tests that cannot run append `name: reason` before they return.
 
-use std::{
-    fs::{self, File},
-    path::{Path, PathBuf},
-};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 

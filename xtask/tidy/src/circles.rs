@@ -5,17 +5,13 @@
 //! import through a re-export counts as an import of the module that defines the item. Code for
 //! tests does not count.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{
-    Finding,
-    modules::{Edge, Modules},
-};
+use super::Finding;
+use super::modules::{Edge, Modules};
 
 /// Checks the crates of the workspace in `folder` with these root files: libraries, programs, tests
 /// and examples.

@@ -25,11 +25,9 @@ mod width;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-    process::{Command, ExitCode},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{fmt, fs};
 use switchml_cli::say;
 
 /// Check what no compiler does: widths, lengths, import circles, links, cited rules

@@ -1,9 +1,7 @@
 //! The modules of a crate, and which of them each one imports.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use proc_macro2::{Ident, TokenStream, TokenTree};

@@ -1,10 +1,8 @@
 //! Every test that a document names, as `path/file.rs::test`, exists.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::LazyLock,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 use regex::Regex;

@@ -1,12 +1,10 @@
 //! Every rule of the protocol that code or prose cites by its number is in `docs/protocol.md`,
 //! where it begins with that number in bold; and code cites every rule, where it is kept.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    sync::LazyLock,
-};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 use regex::Regex;

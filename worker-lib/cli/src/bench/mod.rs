@@ -16,11 +16,8 @@ use switchml_worker::{
     numerics::Codec,
 };
 
-use super::{
-    Failure,
-    job::{self, Job},
-    say, size,
-};
+use super::job::{self, Job};
+use super::{Failure, say, size};
 use pattern::Zeros;
 use progress::Progress;
 use report::{Report, Setup};

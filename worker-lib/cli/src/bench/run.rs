@@ -4,13 +4,11 @@ use std::time::{Duration, Instant};
 
 use switchml_worker::{CallStats, Communicator, Error, ReduceOp, Reduction, Stats};
 
-use super::{
-    check::{all_equal, digest, digest_words, wrong_elements},
-    pattern::{Pattern, Zeros},
-    progress::Progress,
-    report::{Measured, Row},
-    value::Value,
-};
+use super::check::{all_equal, digest, digest_words, wrong_elements};
+use super::pattern::{Pattern, Zeros};
+use super::progress::Progress;
+use super::report::{Measured, Row};
+use super::value::Value;
 
 /// Bytes of values that the in-place iterations of small sizes take turns on.
 const ROTATION: usize = 64 << 20;

@@ -19,26 +19,19 @@ mod here;
 mod judge;
 mod probes;
 
-use std::{
-    fmt,
-    net::{SocketAddr, SocketAddrV4, UdpSocket},
-    time::{Duration, Instant},
-};
+use std::fmt;
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
 
-use switchml_worker::{
-    Builder, Capabilities, Communicator, Error, ReduceOp,
-    control::{self, Access, AggregatorStatus, Membership, RankWithoutMulticast},
-    interface::{Interface, unspecified},
-};
+use switchml_worker::control::{self, Access, AggregatorStatus, Membership, RankWithoutMulticast};
+use switchml_worker::interface::{Interface, unspecified};
+use switchml_worker::{Builder, Capabilities, Communicator, Error, ReduceOp};
 
 use cause::{Cause, Fix, Instead};
 use counters::Counters;
 
-use super::{
-    Failure,
-    job::{self, Aggregator},
-    say,
-};
+use super::job::{self, Aggregator};
+use super::{Failure, say};
 
 /// Longest wait for anything: a way that works takes milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);

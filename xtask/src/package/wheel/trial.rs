@@ -4,12 +4,10 @@ use super::super::build;
 use crate::command::{output, succeed};
 use crate::{cargo, python};
 use anyhow::{Context, Result};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Namespace};
 
