@@ -109,7 +109,7 @@ fn host(is_v6: bool) -> Host {
         busy: false,
         has_group: true,
         counters: [0; Outcome::COUNT],
-        events: vec![],
+        events: RefCell::default(),
     }
 }
 
