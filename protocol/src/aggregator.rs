@@ -30,7 +30,7 @@ pub trait Members {
     #[inline(always)]
     fn home(&self, job: u16, rank: u16) -> Option<Binding> {
         let member = self.member(job, rank)?;
-        member.home(self.job(job)?.epoch).copied()
+        member.home(self.job(job)?.epoch)
     }
 }
 
@@ -169,14 +169,14 @@ pub(crate) fn admit<T: Members>(
             if let Some(rank) = share.rank(index) {
                 let member = tables.member(header.job.get(), rank).ok_or(Outcome::BadRank)?;
                 // The rank's combiner sends for each rank from a separate port.
-                comes_from(binding, &Binding { port: binding.port, ..*home(job, &member)? })?;
+                comes_from(binding, &Binding { port: binding.port, ..home(job, &member)? })?;
             }
         }
         Key::NONE
     } else {
         let member = tables.member(header.job.get(), share.highest()).ok_or(Outcome::BadRank)?;
         has_right_tag(&member.key)?;
-        comes_from(binding, home(job, &member)?)?;
+        comes_from(binding, &home(job, &member)?)?;
         member.key
     };
     if u32::from(header.slot.get()) >= job.slots {
@@ -186,7 +186,7 @@ pub(crate) fn admit<T: Members>(
 }
 
 #[inline(always)]
-fn home<'a>(job: &JobEntry, member: &'a MemberEntry) -> Result<&'a Binding, Outcome> {
+fn home(job: &JobEntry, member: &MemberEntry) -> Result<Binding, Outcome> {
     member.home(job.epoch).ok_or(Outcome::NoHello)
 }
 
@@ -223,10 +223,10 @@ pub(crate) fn hello<T: Members>(
     if header.aux.get() != member.secret {
         return Outcome::WrongSecret;
     }
-    match member.home(job.epoch) {
-        None => tables.learn(header.job.get(), rank, job.epoch, binding),
-        Some(home) if home != binding => return Outcome::WrongPlace,
-        Some(_) => {}
+    if member.epoch != job.epoch {
+        tables.learn(header.job.get(), rank, job.epoch, binding);
+    } else if member.binding != *binding {
+        return Outcome::WrongPlace;
     }
     Outcome::Hello
 }

@@ -106,7 +106,7 @@ const _: () = assert!(size_of::<MemberEntry>() == 56);
 impl MemberEntry {
     /// Where the rank lives, if it has said so in this epoch.
     #[inline(always)]
-    pub const fn home(&self, epoch: u32) -> Option<&Binding> {
-        if self.epoch == epoch { Some(&self.binding) } else { None }
+    pub const fn home(&self, epoch: u32) -> Option<Binding> {
+        if self.epoch == epoch { Some(self.binding) } else { None }
     }
 }

@@ -30,16 +30,16 @@
 #![feature(core_intrinsics, asm_experimental_arch)]
 #![allow(internal_features)]
 
-mod bundle;
 mod copies;
 mod lock;
 mod packet;
 mod payload;
 mod relay;
-mod relay_bundle;
 mod scratch;
 mod skb;
+mod superpacket;
 mod tables;
+mod tc;
 mod trace;
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
@@ -60,14 +60,14 @@ use tables::Maps;
 #[classifier]
 pub fn switchml_bundle(ctx: TcContext) -> i32 {
     // SAFETY: the kernel called the program with it.
-    bundle::serve(&unsafe { Skb::new(ctx.skb.skb) })
+    tc::serve_root(&unsafe { Skb::new(ctx.skb.skb) })
 }
 
 /// The program for tc ingress, as a combiner.
 #[classifier]
 pub fn switchml_relay_bundle(ctx: TcContext) -> i32 {
     // SAFETY: as above.
-    relay_bundle::serve(&unsafe { Skb::new(ctx.skb.skb) })
+    tc::serve_combiner(&unsafe { Skb::new(ctx.skb.skb) })
 }
 
 /// Serves one frame.

@@ -6,8 +6,10 @@ use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::done::Done;
 use switchml_protocol::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_protocol::ip::Ip;
+use switchml_protocol::job::Binding;
 use switchml_protocol::shell::Origin;
-use switchml_protocol::{MAX_LANES, U32};
+use switchml_protocol::{MAX_LANES, U16, U32};
 
 use crate::payload::{Copied, LANE_BOUND};
 
@@ -38,9 +40,12 @@ pub struct Scratch {
     pub origin: Origin,
     /// The superpacket's headers, as they arrived.
     pub envelope: Headers,
-    /// The answer's headers.
+    /// The address that it was sent to.
+    pub address: Ip,
+    /// The headers of what leaves, and what they say.
     pub answer: Headers,
-    /// Who fills in the answer's UDP checksum, and the sum of its packet if that is needed.
+    pub way: Way,
+    /// Who fills in its UDP checksum, and the sum of its packet if that is needed.
     pub checksum: Checksum,
     pub sum: u16,
     /// 1 if the superpacket came over IPv6.
@@ -55,16 +60,14 @@ pub struct Scratch {
     pub segment_len: u32,
     /// Number of segments.
     pub segments: u32,
-    /// Number of segments with an answer to the group.
-    pub to_group: u32,
+    /// Number of segments with an answer to all.
+    pub to_all: u32,
     /// Number of segments with an answer to the sender.
     pub to_sender: u32,
     /// Number of segments that a combiner sends on to its parent.
     pub to_parent: u32,
     /// At a combiner, the offset of the first segment that is no FILLER.
     pub first: u32,
-    /// The port from which a combiner sends them: that of a rank that they come from.
-    pub from_port: u16,
     /// The rank below that a superpacket of the parent's is for.
     pub rank: u16,
     /// 1 if an answer to the sender goes to the job's group instead.
@@ -99,6 +102,19 @@ impl Headers {
     }
 }
 
+/// Where a superpacket goes, and from where: by itself, as if from where it was sent to.
+#[repr(C)]
+pub struct Way {
+    /// Its destination, and the interface by which it leaves.
+    pub place: Binding,
+    /// Source address.
+    pub source: Ip,
+    /// Source MAC.
+    pub mac: [u8; 6],
+    /// Source port.
+    pub port: U16,
+}
+
 /// What became of a segment.
 #[repr(C)]
 pub struct Answer {
@@ -125,6 +141,9 @@ impl Scratch {
     #[inline(always)]
     pub fn begin<N: Network>(&mut self, origin: Origin, payload_len: usize, segment_len: u32) {
         self.origin = origin;
+        let envelope = self.envelope.of::<N>();
+        self.address = envelope.ip.destination();
+        (self.way.mac, self.way.port) = (envelope.mac_destination, envelope.destination_port);
         self.is_v6 = u8::from(N::ETHERTYPE == Ipv6::ETHERTYPE);
         self.len = (payload_len + HEADER_LEN) as u32;
         self.segment_len = match segment_len {
@@ -134,7 +153,7 @@ impl Scratch {
         (self.has_job, self.to_senders_group) = (0, 0);
         (self.has_done, self.is_done) = (0, 0);
         (self.loaded_to, self.unstored) = (0, 0);
-        (self.segments, self.to_group, self.to_sender, self.to_parent) = (0, 0, 0, 0);
+        (self.segments, self.to_all, self.to_sender, self.to_parent) = (0, 0, 0, 0);
     }
 
     /// Takes note of a RESULT to all, behind `before` others.

@@ -114,7 +114,7 @@ impl MemoryTables {
         places.clear();
         for &(rank, way) in ways {
             let Some(member) = members.get(usize::from(rank)) else { continue };
-            let Some(&home) = member.home(job.epoch) else { continue };
+            let Some(home) = member.home(job.epoch) else { continue };
             let place = fanout::place(job, number, (rank, home, way));
             let known = places.iter_mut().map(|(known, ranks)| (&*known, ranks));
             if !fanout::joins(known, &place, rank) {
@@ -159,7 +159,7 @@ impl MemoryTables {
         let entry = self.read(number)?;
         let job = entry.job;
         let members = entry.members.iter().take(job.ranks as usize);
-        Some((job, members.filter_map(|member| member.home(job.epoch)).copied().collect()))
+        Some((job, members.filter_map(|member| member.home(job.epoch)).collect()))
     }
 
     // A thread that panicked left plain numbers behind, nothing half built: the locks' poison says

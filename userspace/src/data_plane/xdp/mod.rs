@@ -370,7 +370,7 @@ impl ServesJobs for XdpDataPlane {
             read => read.map_err(refused(job, "ask for the ranks of"))?,
         };
         let is_member = job.state != VACANT && u32::from(rank) < job.ranks;
-        Ok(member.home(job.epoch).copied().filter(|_| is_member))
+        Ok(member.home(job.epoch).filter(|_| is_member))
     }
 
     fn save(&self, job: &jobs::Job) -> Result<(), Error> {
