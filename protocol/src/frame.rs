@@ -145,14 +145,6 @@ impl<N: Network> Envelope<N> {
         self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
-    /// Turns a bundle back to its sender, with its length unchanged. `sum` is the sum of its
-    /// packet, unless the checksum is offloaded.
-    #[inline(always)]
-    pub fn turn_bundle_back(&mut self, checksum: Checksum, sum: u16) {
-        self.swap_ends();
-        self.finish(self.udp_len.get(), checksum, sum);
-    }
-
     /// Rule 5.2: sends the frame from the aggregator's address to this place, with `lanes` words of
     /// payload. `sum` is as for [`Self::turn_back`].
     #[inline(always)]
@@ -161,8 +153,8 @@ impl<N: Network> Envelope<N> {
         self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
-    /// Sends a bundle to this place, with its length unchanged. `sum` is as for
-    /// [`Self::turn_bundle_back`].
+    /// Sends a bundle to this place, with its length unchanged. `sum` is the sum of its packet,
+    /// unless the checksum is offloaded.
     #[inline(always)]
     pub fn send_bundle_to(&mut self, place: &Binding, source: Ip, checksum: Checksum, sum: u16) {
         self.leave_for(place, source);
@@ -170,7 +162,7 @@ impl<N: Network> Envelope<N> {
     }
 
     /// Sends a packet of `lanes` words of payload to this place, instead of the bundle. `sum` is as
-    /// for [`Self::turn_bundle_back`].
+    /// for [`Self::send_bundle_to`].
     #[inline(always)]
     pub fn send_instead(
         &mut self,

@@ -6,12 +6,14 @@
 //! order (`dev_map_enqueue_multi` and `bq_xmit_all` of kernel/bpf/devmap.c). If it cannot make a
 //! copy, it ends the broadcast, so the copies that exist are the first ones.
 
+use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::btf_maps::PerCpuHashMap;
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::done::Done;
 use switchml_protocol::fanout::MAX_PLACES;
-use switchml_protocol::frame::{Network, sum_of_done};
+use switchml_protocol::frame::{Ipv4, Ipv6, Network, sum_of_done};
 use switchml_protocol::maps::MAX_PORTS;
+use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{EVERYONE, U64};
 
 use crate::packet::Frame;
@@ -32,10 +34,26 @@ struct Turn {
 #[btf_map]
 static TURNS: PerCpuHashMap<u32, Turn, MAX_PORTS> = PerCpuHashMap::new();
 
+/// Serves a frame that is about to leave by `port`, and returns the verdict.
+#[inline(always)]
+pub fn serve(frame: &mut Frame, port: u32) -> u32 {
+    let addressed = frame.take_tag().ok().and_then(|()| match frame.is::<Ipv6>() {
+        true => address::<Ipv6>(frame, port),
+        false => address::<Ipv4>(frame, port),
+    });
+    match addressed.and_then(|()| frame.put_tag().ok()) {
+        Some(()) => XDP_PASS,
+        None => {
+            tables::count(Outcome::SendFailed);
+            XDP_DROP
+        }
+    }
+}
+
 /// Sends the frame, which is about to leave by `port`, to the next place behind that port, if that
 /// was left open.
 #[inline(always)]
-pub fn address<N: Network>(frame: &Frame, port: u32) -> Option<()> {
+fn address<N: Network>(frame: &Frame, port: u32) -> Option<()> {
     let (envelope, header) = frame.headers::<N>()?;
     // An answer to one may go to a host without a MAC.
     let is_open = envelope.is_open();

@@ -29,8 +29,6 @@ pub trait Network:
     const ETHERTYPE: u16;
     /// Whether UDP may go without a checksum: over IPv6, hosts drop such packets (RFC 8200).
     const CHECKSUM_IS_OPTIONAL: bool;
-    /// Whether jobs over this kind of IP may have groups.
-    const HAS_GROUPS: bool;
     /// Size of this header in bytes.
     const LEN: u16 = size_of::<Self>() as u16;
 
@@ -125,7 +123,6 @@ impl Ipv4 {
 impl Network for Ipv4 {
     const ETHERTYPE: u16 = 0x0800;
     const CHECKSUM_IS_OPTIONAL: bool = true;
-    const HAS_GROUPS: bool = true;
 
     #[inline(always)]
     fn is_udp(&self) -> Result<(), Outcome> {
@@ -233,7 +230,6 @@ const _: () = assert!(size_of::<Ipv6>() == 40);
 impl Network for Ipv6 {
     const ETHERTYPE: u16 = 0x86DD;
     const CHECKSUM_IS_OPTIONAL: bool = false;
-    const HAS_GROUPS: bool = false;
 
     #[inline(always)]
     fn is_udp(&self) -> Result<(), Outcome> {

@@ -156,7 +156,8 @@ fn no_checksum_is_zero() {
 #[test]
 fn what_is_offloaded_begins_with_the_pseudo_header() {
     let mut envelope = envelope();
-    envelope.turn_bundle_back(Checksum::Offloaded, 0);
+    let (sender, own) = (envelope.binding(1, 0), envelope.ip.destination());
+    envelope.send_bundle_to(&sender, own, Checksum::Offloaded, 0);
     // 2 * fd88 + 01 + fe, length 168, UDP: 0x1FB10 + 255 + 185 = 0x1FCC8.
     assert_eq!(envelope.udp_checksum.get(), 0xFCC9);
 }

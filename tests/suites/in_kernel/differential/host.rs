@@ -190,7 +190,10 @@ impl Host {
         let lanes = lanes + header.tag_len() as u16 / 4;
         match (self.at_tc, to_group) {
             (true, true) => envelope.send_bundle_to(&group, address, Checksum::Whole, sum),
-            (true, false) => envelope.turn_bundle_back(Checksum::Whole, sum),
+            (true, false) => {
+                let (sender, own) = (envelope.binding(IFINDEX, 0), envelope.ip.destination());
+                envelope.send_bundle_to(&sender, own, Checksum::Whole, sum);
+            }
             (false, true) => envelope.send_to(&group, address, lanes, sum),
             (false, false) => envelope.turn_back(lanes, sum),
         }
