@@ -18,6 +18,7 @@ use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
 use switchml_userspace::data_plane::xdp::Mode;
+use switchml_userspace_core::data_plane::Fanout;
 use switchml_userspace_core::jobs::{MAX_TENANT_LEN, Quotas};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
@@ -295,16 +296,6 @@ fn listener(text: &str) -> Result<SocketAddr, String> {
         ),
         _ => Ok(address),
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Fanout {
-    /// By multicast to ranks that it reaches, a copy for each of the others.
-    Auto,
-    /// One frame to the job's multicast group, which the network copies.
-    Multicast,
-    /// A copy for each rank: works in every network.
-    Unicast,
 }
 
 fn tenant_name(given: &str) -> Result<String, String> {

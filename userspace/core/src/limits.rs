@@ -46,11 +46,12 @@ impl Limits {
 
 /// How a RESULT for all reaches the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Fanout {
-    /// Multicast to the ranks that the job's group reaches, and copies to the others.
+    /// By multicast to ranks that it reaches, a copy for each of the others.
     Auto,
-    /// One frame to the job's multicast group.
+    /// One frame to the job's multicast group, which the network copies.
     Multicast,
-    /// One copy for each rank.
+    /// A copy for each rank: works in every network.
     Unicast,
 }

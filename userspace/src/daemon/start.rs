@@ -9,13 +9,13 @@ use anyhow::{Context, anyhow, bail};
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
 use switchml_userspace::data_plane::xdp::{self, Halt, XdpDataPlane};
-use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
+use switchml_userspace_core::data_plane::{DataPlane, EventSink};
 use switchml_userspace_core::memory_cells::default_cells;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::unavailable;
-use crate::cli::{self, DataPlaneKind, Options};
+use crate::cli::{DataPlaneKind, Options};
 
 /// How often a start that should end is interrupted again.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -89,18 +89,13 @@ fn start_data_plane(
 ) -> anyhow::Result<Arc<dyn DataPlane>> {
     match options.data_plane {
         DataPlaneKind::Xdp => {
-            let fanout = match options.fanout {
-                cli::Fanout::Auto => Fanout::Auto,
-                cli::Fanout::Multicast => Fanout::Multicast,
-                cli::Fanout::Unicast => Fanout::Unicast,
-            };
             let config = xdp::Config {
                 interfaces: options.interfaces.clone(),
                 mode: options.mode,
                 address: options.data_address,
                 port: options.data_port,
                 slots: options.slots,
-                fanout,
+                fanout: options.fanout,
                 cells: options.parent.as_ref().map(|_| cells(options)),
                 trace: options.trace,
                 pin_dir: options.pin_dir.clone(),

@@ -18,7 +18,7 @@ use switchml_protocol::times::{BUCKETS, Times};
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
 
-use super::local::{Local, Mac};
+use crate::data_plane::port::local::{Local, Mac};
 
 type JobBytes = [u8; size_of::<JobEntry>()];
 type MemberBytes = [u8; size_of::<MemberEntry>()];

@@ -4,31 +4,25 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `hook` | the hook that takes an interface's frames |
-//! | `alike` | what all ranks of a job must share |
 //! | `attach` | loading and attaching, and what may stand in the way |
 //! | `halt` | stops a start in progress |
 //! | `attachment` | what holds a program at an interface |
 //! | `ingress` | programs at tc ingress, on kernels with and without links there |
 //! | `tags` | VLAN tags that interfaces would hide |
 //! | `loopback` | ranks on the aggregator's own host |
-//! | `local` | the addresses and MACs that the aggregator answers to |
 //! | `maps` | the program's maps |
 //! | `shards` | the maps of each shard |
 //! | `ports` | the interfaces that the program is attached to |
-//! | `uplink` | the way from a combiner to its parent |
-//! | `way` | the interface through which a host's frames come in |
 //! | `pins` | maps and links in the BPF file system, where they outlive this process |
 //! | `trace` | lines about single packets |
 //! | `journal` | what the control plane keeps in the BPF file system |
 
-mod alike;
 mod attach;
 mod attachment;
 mod halt;
 mod hook;
 mod ingress;
 mod journal;
-mod local;
 mod loopback;
 mod maps;
 mod pins;
@@ -36,8 +30,6 @@ mod ports;
 mod shards;
 mod tags;
 mod trace;
-mod uplink;
-mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -64,13 +56,14 @@ use switchml_userspace_core::oldest_round::Progress;
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
+use super::port::local::Local;
+use super::port::{alike, uplink, way};
 use super::worker_thread::{Stop, WorkerThread};
 
 pub use attach::StartError;
 pub use halt::Halt;
 pub use hook::Mode;
 use journal::{Journal, Settings};
-use local::Local;
 use maps::{Maps, XdpPorts};
 pub use pins::PinError;
 use pins::Pins;

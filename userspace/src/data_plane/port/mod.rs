@@ -1,0 +1,13 @@
+//! What data planes that see whole frames share of the ports that these come in by.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `alike` | what all ranks of a job must share |
+//! | `local` | the addresses and MACs that the aggregator answers to |
+//! | `uplink` | the way from a combiner to its parent |
+//! | `way` | the interface through which a host's frames come in |
+
+pub mod alike;
+pub mod local;
+pub mod uplink;
+pub mod way;
