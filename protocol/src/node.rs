@@ -95,6 +95,21 @@ impl Served {
         Self { outcome, target }
     }
 
+    /// What [`admit`] returns, in one word; [`Self::or_admitted`] reads it.
+    #[inline(always)]
+    pub const fn word_of(admitted: Result<u32, Self>) -> u64 {
+        match admitted {
+            Ok(below) => 1 << 48 | below as u64,
+            Err(served) => served.to_word(),
+        }
+    }
+
+    /// What became of a packet, unless it has been admitted: then the ranks that are below.
+    #[inline(always)]
+    pub const fn or_admitted(word: u64) -> Result<u32, Self> {
+        if word >> 48 == 0 { Err(Self::from_word(word)) } else { Ok(word as u32) }
+    }
+
     /// In one word, as BPF functions return it; below 2^48.
     #[inline(always)]
     pub const fn to_word(self) -> u64 {

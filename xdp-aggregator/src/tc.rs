@@ -109,14 +109,9 @@ impl Role for Combiner {
 
     #[inline(always)]
     fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Served {
-        let (origin, is_first) = (work.origin, work.to_parent == 0);
-        let Some(Packet { header, payload }) = work.packet_mut(offset) else {
-            return Served::unanswered(Outcome::BadLength);
-        };
-        let is_partial = header.is_partial();
-        // SAFETY: the payload is not used otherwise.
-        let lanes = unsafe { Lanes::new(&raw mut *payload) };
-        let served = match node::admit(&Maps, &Maps, &origin, header, &lanes, payload_len) {
+        let is_first = work.to_parent == 0;
+        let is_partial = work.packet_mut(offset).is_some_and(|packet| packet.header.is_partial());
+        let served = match Served::or_admitted(tc_admit(offset, payload_len as u32)) {
             Ok(below) => Served::from_word(tc_combine(offset, below)),
             Err(served) => served,
         };
@@ -160,6 +155,23 @@ pub unsafe extern "C" fn tc_segment_up(
 ) -> u64 {
     // SAFETY: the caller vouches for the context.
     unsafe { superpacket::segment::<Combiner>(ctx, offset, len, index) }
+}
+
+/// Admits the packet at `offset`, with so many bytes behind its header, in its copy. Returns what
+/// [`Served::or_admitted`] reads.
+///
+/// Apart from [`tc_combine`], in which its stack is free again.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn tc_admit(offset: u32, payload_len: u32) -> u64 {
+    let none = Served::unanswered(Outcome::BadLength).to_word();
+    let Some(work) = scratch::get() else { return none };
+    let origin = work.origin;
+    let Some(Packet { header, payload }) = work.packet_mut(offset) else { return none };
+    // SAFETY: the payload is not used otherwise.
+    let lanes = unsafe { Lanes::new(&raw mut *payload) };
+    let admitted = node::admit(&Maps, &Maps, &origin, header, &lanes, payload_len as usize);
+    Served::word_of(admitted)
 }
 
 /// Serves the packet at `offset`, which has been admitted, in its copy. Returns a [`Served`].

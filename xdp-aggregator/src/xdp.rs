@@ -38,10 +38,10 @@ pub fn serve_combiner(frame: &Frame) -> u32 {
     let is_v6 = frame.is::<Ipv6>();
     // SAFETY: the context is that of the running program.
     let word = unsafe { xdp_admit(frame.context()) };
-    let word = match word >> 48 {
+    let word = match Served::or_admitted(word) {
         // SAFETY: as above.
-        ADMITTED => unsafe { xdp_combine(frame.context(), word as u32) },
-        _ => word,
+        Ok(below) => unsafe { xdp_combine(frame.context(), below) },
+        Err(_) => word,
     };
     // SAFETY: as above.
     unsafe {
@@ -75,11 +75,8 @@ fn serve(frame: &Frame, origin: &Origin, payload_len: usize) -> Served {
 // A combiner's packets are served in three global functions of BPF: the verifier checks each once,
 // on its own, and the stack of one is free again in the next.
 
-/// In the upper bits of what [`xdp_admit`] returns: a packet from below has been admitted.
-const ADMITTED: u64 = 1;
-
 /// Finds out whether a frame is for the combiner, aligns it, and admits its packet or serves it.
-/// Returns [`ADMITTED`] with the ranks of the packet's group that are below, or a [`Served`].
+/// Returns what [`Served::or_admitted`] reads.
 ///
 /// # Safety
 ///
@@ -90,11 +87,7 @@ pub unsafe extern "C" fn xdp_admit(ctx: *mut xdp_md) -> u64 {
     // SAFETY: the caller vouches for the context.
     let frame = unsafe { Frame::new(ctx) };
     let admitted = if frame.is::<Ipv6>() { admit::<Ipv6>(&frame) } else { admit::<Ipv4>(&frame) };
-    match admitted {
-        Ok(Ok(below)) => ADMITTED << 48 | u64::from(below),
-        Ok(Err(served)) => served.to_word(),
-        Err(outcome) => Served::unanswered(outcome).to_word(),
-    }
+    Served::word_of(admitted.unwrap_or_else(|outcome| Err(Served::unanswered(outcome))))
 }
 
 #[inline(always)]

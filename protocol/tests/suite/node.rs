@@ -113,11 +113,15 @@ fn a_hello_goes_to_the_group_where_there_is_one() {
 fn a_word_holds_what_became_of_a_packet() {
     let parent = Target::Parent { job: 0xFEDC, from_port: 0xBA98 };
     let targets = [Target::Nobody, Target::Host, Target::Sender, Target::SendersGroup];
+    for below in [0, 1, u32::MAX] {
+        assert_eq!(Served::or_admitted(Served::word_of(Ok(below))), Ok(below));
+    }
     for &outcome in Outcome::ALL {
         for target in targets.into_iter().chain([Target::All, parent, Target::Rank]) {
             let served = Served { outcome, target };
             assert_eq!(Served::from_word(served.to_word()), served);
             assert_eq!(served.to_word() >> 48, 0, "the upper bits are free");
+            assert_eq!(Served::or_admitted(Served::word_of(Err(served))), Err(served));
         }
         let target = match outcome.action() {
             Action::Pass => Target::Host,
