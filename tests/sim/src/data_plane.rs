@@ -37,7 +37,7 @@ pub struct DataPlane {
     /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
     origins: Vec<(Range<usize>, u32)>,
     open_fails: u32,
-    /// Jobs that have started, by number: where their RESULTs to all go, and the places of the ranks
+    /// Jobs that have started, by number: where their RESULTs to all go, and the places of ranks
     /// that have joined the group.
     started: HashMap<u16, (Receivers, Vec<Binding>)>,
     /// Jobs that are saved for the next daemon, by number.

@@ -1,33 +1,28 @@
 //! A rank's process: the real session, HELLO and data path, and the code that carries out their
 //! decisions, like the product's control thread and data thread.
 
+mod faults;
+mod messages;
+mod path;
+
 use std::time::Duration;
 
-use switchml_control::{JoinRequest, LeaveRequest, ResumeRequest, join_event};
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::{RANKS_PER_GROUP, VERSION};
-use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
-use switchml_userspace_core::jobs::{MemberId, Threads};
-use switchml_worker_core::engine::{Config, Failure, Identity, Keys};
-use switchml_worker_core::hello::{Hello, HelloStep, OpenPath};
-use switchml_worker_core::packet::len_of;
-use switchml_worker_core::session::{self, Action, Ending, Goodbye, Request, Session};
+use switchml_userspace_core::jobs::MemberId;
+use switchml_worker_core::engine::{Config, Failure, Identity};
+use switchml_worker_core::hello::{Hello, OpenPath};
+use switchml_worker_core::session::{self, Action, Ending, Goodbye, Session};
 use tracing::debug;
 
 use crate::calls::{Calls, Turn};
 use crate::hosts::{Doom, Shared};
-use crate::net::{
-    Clock, Connection, Event, Message, News, Place, Violation, ensure, port_of, shard_at,
-};
+use crate::net::{Clock, Connection, Event, Message, News, Place, Violation, port_of, shard_at};
 use crate::oracle::{End, SessionKey, Standing, Who};
 use crate::program::Step;
 use crate::scenario::{JobPlan, Time};
 use crate::shard::Shard;
 use crate::surroundings::Surroundings;
 use crate::tally::{Fate, Fault};
-
-/// The daemon's ping interval, and how long it waits for an answer.
-const PING: (Time, Time) = (PING_INTERVAL.as_nanos() as Time, PING_TIMEOUT.as_nanos() as Time);
 
 /// A rank's process.
 pub struct Worker {
@@ -167,75 +162,6 @@ impl Worker {
         self.perform(world)
     }
 
-    /// Kills the process; its host too if `silent`, so that no connection is closed.
-    pub fn kill(&mut self, world: &mut Surroundings<'_>, silent: bool) -> Result<(), Violation> {
-        if matches!(self.phase, Phase::Rest(_)) {
-            return Ok(());
-        }
-        world.net.tally.fault(if silent { Fault::HostDeath } else { Fault::Crash });
-        if let Some(connection) = self.connection.filter(|_| silent) {
-            let after = PING.1 + world.net.rng.below(PING.0);
-            world.net.go_silent(connection, after);
-            self.connection = None;
-        }
-        self.rest(world, End::Killed, None)
-    }
-
-    /// Has the process die in a later turn, after so many steps.
-    pub fn doom(&mut self, steps: u32, restart: Option<Time>) {
-        if !matches!(self.phase, Phase::Rest(_)) {
-            self.doom.set(1 + steps);
-            self.restart = restart;
-        }
-    }
-
-    /// The process has died in the middle of its turn.
-    fn die(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        world.net.tally.fault(Fault::DeathInTurn);
-        self.rest(world, End::Killed, None)?;
-        if let Some(after) = self.restart.filter(|_| !self.starts) {
-            self.starts = true;
-            world.net.schedule(world.net.now + after, Event::Start(self.index));
-        }
-        Ok(())
-    }
-
-    /// Breaks its control connection.
-    pub fn disconnect(&mut self, world: &mut Surroundings<'_>) {
-        if let Some(connection) = self.connection {
-            world.net.tally.fault(Fault::Disconnect);
-            world.oracle.disconnect(self.who());
-            world.net.break_off(connection);
-        }
-    }
-
-    /// Its connection is about to break, at the daemon's end or between combiners.
-    pub fn lose_connection(&mut self, world: &mut Surroundings<'_>) {
-        if self.connection.is_some() {
-            world.oracle.disconnect(self.who());
-        }
-    }
-
-    /// Stops the process for a while. The daemon gives it up when it does not answer for too long.
-    pub fn stall(&mut self, world: &mut Surroundings<'_>, time: Time) {
-        if matches!(self.phase, Phase::Rest(_)) {
-            return;
-        }
-        world.net.tally.fault(Fault::Stall);
-        self.stalled_until = self.stalled_until.max(world.net.now + time);
-        let patience = PING.1 + world.net.rng.below(PING.0);
-        if let Some(connection) = self.connection.filter(|_| time > patience) {
-            world.oracle.disconnect(self.who());
-            world.net.go_silent(connection, patience);
-            world.net.tell(connection, News::Lost);
-        }
-    }
-
-    /// Ends a stall when the scenario heals.
-    pub fn wake(&mut self, now: Time) {
-        self.stalled_until = self.stalled_until.min(now);
-    }
-
     /// The worker's control thread is told something.
     pub fn hear(
         &mut self,
@@ -263,65 +189,6 @@ impl Worker {
         };
         self.tell_session(world, event)?;
         self.turn(world)
-    }
-
-    /// Translates an event of the stream for the session.
-    fn understand(
-        &mut self,
-        world: &mut Surroundings<'_>,
-        event: join_event::Event,
-    ) -> Result<session::News, Violation> {
-        let narrow = |ranks: &[u32]| ranks.iter().map(|rank| *rank as u16).collect::<Vec<_>>();
-        Ok(match event {
-            join_event::Event::Waiting(waiting) => {
-                let missing = narrow(&waiting.missing_ranks);
-                let rank = self.rank;
-                ensure!(!missing.contains(&rank), "rank {rank} is told that it is missing itself");
-                session::News::Waiting(missing)
-            }
-            join_event::Event::Assigned(assigned) => {
-                let capabilities = Capabilities::from_bits_truncate(assigned.capabilities);
-                let keys =
-                    Keys::from_bytes(&assigned.member_key, &assigned.job_key).unwrap_or_default();
-                let identity = Identity {
-                    job: assigned.job as u16,
-                    epoch: assigned.epoch,
-                    rank: self.rank,
-                    ranks: self.plan(world).ranks,
-                    keys,
-                };
-                let further = assigned.further_shards.iter().map(|shard| shard.job as u16);
-                self.assigned = Some(Assigned {
-                    identity,
-                    shards: std::iter::once(identity.job).chain(further).collect(),
-                    slots: assigned.slots as u16,
-                    max_lanes: assigned.max_lanes as u16,
-                    capabilities,
-                    hello_secret: assigned.hello_secret,
-                    control_secret: assigned.control_secret,
-                });
-                session::News::Assigned { durable: assigned.durable }
-            }
-            join_event::Event::Started(started) => {
-                if matches!(self.phase, Phase::Running(_) | Phase::Failed { .. }) {
-                    world.net.tally.fate(Fate::Resumed);
-                }
-                session::News::Started { lanes: started.lanes as u16 }
-            }
-            join_event::Event::Aborted(aborted) => session::News::Aborted {
-                reason: aborted.reason,
-                ranks: narrow(&aborted.ranks),
-                calls: (aborted.calls.into_iter())
-                    .map(|made| session::MadeCall {
-                        ranks: narrow(&made.ranks),
-                        number: made.number,
-                        call: made.call,
-                    })
-                    .collect(),
-            },
-            join_event::Event::Left(left) => session::News::Left(left.rank as u16),
-            join_event::Event::CallsWanted(_) => session::News::CallsWanted,
-        })
     }
 
     fn tell_session(
@@ -364,86 +231,11 @@ impl Worker {
         self.unanswered = 0;
     }
 
-    fn send(&mut self, world: &mut Surroundings<'_>, request: Request) {
-        let Some(connection) = self.connection else { return };
-        let member = self.member();
-        let message = match request {
-            Request::Join => Message::Join(self.join_request(world)),
-            Request::Resume => {
-                Message::Resume(ResumeRequest { member: Some(member), ..Default::default() })
-            }
-            Request::Ready { lanes, needs_copies } => Message::Ready(member, lanes, needs_copies),
-            Request::Unready => Message::Unready(member),
-            Request::ReportCalls { last, named } => {
-                let calls = match &self.phase {
-                    Phase::Running(calls) | Phase::Failed { calls, .. } => calls.open(last),
-                    _ => Vec::new(),
-                };
-                let named = named.into_iter().flatten().map(u32::from).collect();
-                Message::ReportCalls(member, calls, named)
-            }
-            Request::ReportNoMulticast => Message::ReportNoMulticast(member),
-            Request::Leave(Goodbye { error, ranks }) => {
-                if !matches!(self.phase, Phase::Leaving(_)) {
-                    // The job did not start in time: the others will hear whose fault that is.
-                    world.oracle.blame(self.who(), ranks.iter().copied().chain([self.rank]));
-                }
-                let ranks = ranks.into_iter().map(u32::from).collect();
-                Message::Leave(LeaveRequest {
-                    member: Some(member),
-                    error,
-                    ranks,
-                    ..Default::default()
-                })
-            }
-        };
-        self.unanswered += 1;
-        world.net.ask(connection, message);
-    }
-
-    fn join_request(&self, world: &Surroundings<'_>) -> JoinRequest {
-        let Threads { most, host } = world.scenario.threads[self.index].clone();
-        JoinRequest {
-            job_name: format!("job {}", self.job),
-            rank: self.rank.into(),
-            world_size: self.plan(world).ranks.into(),
-            data_threads: most,
-            host,
-            protocol_version: VERSION.into(),
-            ..JoinRequest::default()
-        }
-    }
-
     fn say_hello(&mut self, world: &mut Surroundings<'_>) {
         if let (Phase::Running(calls), Some(assigned)) = (&mut self.phase, &self.assigned) {
             calls.greet(world.net.now, assigned.hello_secret);
             self.turn_by(world, world.net.now);
         }
-    }
-
-    fn open_path(&mut self, world: &mut Surroundings<'_>) {
-        let Some(assigned) = &self.assigned else { return };
-        let Assigned { identity, max_lanes, capabilities, .. } = *assigned;
-        world.oracle.join(identity.epoch, identity.ranks);
-        if assigned.shards.len() > 1 {
-            world.net.tally.wide += 1;
-        }
-        let asks_group = capabilities.contains(Capabilities::GROUP_HELLOS);
-        let hello = self.hello(world, assigned, 0, (max_lanes, asks_group));
-        self.phase = Phase::Greeting { hello, open: Vec::new() };
-    }
-
-    fn hello(
-        &self,
-        world: &mut Surroundings<'_>,
-        assigned: &Assigned,
-        shard: usize,
-        (lanes, asks_group): (u16, bool),
-    ) -> Hello {
-        // The interface's MTU: the path may pass less.
-        let largest = world.net.largest_packet(self.index) + world.net.rng.below(256) as usize;
-        let hello = Hello::new(assigned.identity(shard), assigned.hello_secret, largest, lanes);
-        if asks_group { hello.ask_group() } else { hello }
     }
 
     /// Begins to run: all ranks are ready.
@@ -522,18 +314,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Puts a packet into the socket's buffer while the process is frozen; false if the buffer is
-    /// full.
-    pub fn has_room(&mut self, world: &mut Surroundings<'_>) -> bool {
-        let room = self.waiting < self.plan(world).socket_room;
-        if room {
-            self.waiting += 1
-        } else {
-            world.net.tally.fault(Fault::SocketFull)
-        }
-        room
-    }
-
     /// Takes the scheduled turn.
     pub fn scheduled_turn(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         self.waiting = 0;
@@ -558,63 +338,6 @@ impl Worker {
             }
             _ => Ok(()),
         }
-    }
-
-    fn greet(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        loop {
-            let Phase::Greeting { hello, open } = &mut self.phase else { return Ok(()) };
-            let shard = open.len();
-            match hello.step(world.net.now) {
-                HelloStep::Send(header) => {
-                    let mut packet = vec![0xEE; len_of(&header)];
-                    hello.fill(&header, &mut packet);
-                    let port = self.port(world, shard);
-                    world.net.to_aggregator(self.index, port, &packet);
-                }
-                HelloStep::Wait(until) => {
-                    self.turn_by(world, until);
-                    return Ok(());
-                }
-                HelloStep::Open(path) => self.go_on_from(world, path)?,
-                HelloStep::Failed(_) => return self.leave(world, End::PathClosed, None),
-            }
-        }
-    }
-
-    /// The path of a shard is open: opens the next, like `open_paths` of the library, or is ready.
-    fn go_on_from(
-        &mut self,
-        world: &mut Surroundings<'_>,
-        path: OpenPath,
-    ) -> Result<(), Violation> {
-        let (Phase::Greeting { open, .. }, Some(assigned)) = (&mut self.phase, &self.assigned)
-        else {
-            return Ok(());
-        };
-        let mut open = std::mem::take(open);
-        open.push(path);
-        let mut groups = open.iter().map(|path| path.hears_group);
-        if open.len() < assigned.shards.len() {
-            let asks_group = groups.all(|hears| hears == Some(true));
-            let hello = self.hello(world, assigned, open.len(), (path.lanes, asks_group));
-            self.phase = Phase::Greeting { hello, open };
-            return Ok(());
-        }
-        let needs_copies = groups.any(|hears| hears == Some(false));
-        let lanes = open.iter().map(|path| path.lanes).min().unwrap_or_default();
-        self.met = self.meet(world, assigned);
-        self.phase = Phase::Open(open);
-        self.tell_session(world, session::Event::PathOpen { lanes, needs_copies })
-    }
-
-    /// Comes to the other ranks of its host, if sums of theirs count, like `Builder::connect`.
-    fn meet(&self, world: &mut Surroundings<'_>, assigned: &Assigned) -> Option<(Shared, usize)> {
-        let Assigned { identity, capabilities, .. } = assigned;
-        if !capabilities.contains(Capabilities::PARTIAL_SUMS) || identity.tag_len() > 0 {
-            return None;
-        }
-        let (host, group) = (world.scenario.hosts[self.index], self.rank / RANKS_PER_GROUP);
-        world.hosts.meet((host, identity.epoch, group), self.rank)
     }
 
     /// Reports that no results come by multicast, like the driver before it waits.

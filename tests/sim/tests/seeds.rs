@@ -22,7 +22,7 @@ const SEEDS: u64 = 2_000;
 const FIRST: u64 = 0x2_0000;
 
 /// Seeds with combiners in every test run.
-const TREES: u64 = 1_000;
+const TREES: u64 = 750;
 /// What goes wrong at combiners alone.
 const OF_COMBINERS: [Fault; 5] =
     [Fault::CombinerCrash, Fault::CombinerStop, Fault::CutOff, Fault::Forgotten, Fault::LetPass];
