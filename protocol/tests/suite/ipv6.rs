@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use switchml_protocol::U32;
-use switchml_protocol::frame::{Checksum, Envelope, Ipv6, Source, Tag, source, sum_of_packet};
+use switchml_protocol::frame::{
+    Checksum, Envelope, Ipv6, Network, Source, Tag, source, sum_of_packet,
+};
 use switchml_protocol::header::{Header, flags};
 use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
