@@ -156,6 +156,22 @@ impl Aggregator {
         Self::start(rack.switch(), command)
     }
 
+    /// Starts the daemon on a host, at this address of it, with the software data plane.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::in_rack`].
+    pub fn software_on(
+        binaries: &Binaries,
+        host: &Namespace,
+        address: IpAddr,
+    ) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--data-plane", "software", "--data-port", "0"]);
+        command.args(["--control", &SocketAddr::new(address, 0).to_string()]);
+        Self::start(host, command)
+    }
+
     fn start(namespace: &Namespace, command: Command) -> Result<Self, Error> {
         let is_self_signed = command.get_args().any(|option| option == "--tls-self-signed");
         let mut process = namespace.spawn("aggregator", command)?;

@@ -14,6 +14,7 @@
 //! | [`refusals`] | counts of refusals |
 //! | [`incoming`] | incoming connections to the control plane |
 //! | [`mailbox`] | a rank's unread events |
+//! | [`embedded`] | an aggregator inside another process |
 //! | [`events`] | the log of notable packets |
 //! | [`throttle`] | log lines that strangers can cause |
 //! | [`traces`] | spans of jobs and ranks |
@@ -25,6 +26,7 @@
 pub mod combiner;
 pub mod data_plane;
 pub mod dual;
+pub mod embedded;
 pub mod events;
 pub mod exposure;
 pub mod guard;
@@ -40,12 +42,14 @@ pub mod traces;
 pub mod view;
 pub mod web;
 
+#[cfg(feature = "daemon")]
 /// The XDP program, as an ELF object with BTF, aligned for loaders.
 pub fn xdp_object() -> &'static [u8] {
     static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp-aggregator"));
     OBJECT
 }
 
+#[cfg(feature = "daemon")]
 /// The XDP object file with tracing: a line for each packet.
 pub fn xdp_trace_object() -> &'static [u8] {
     static OBJECT: &[u8] =

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use switchml_control as control;
 use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
-use switchml_host::neighbours;
+use switchml_host::{interfaces, neighbours, way};
 use switchml_protocol::VERSION;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::times::{BUCKETS, SUM, Times};
@@ -23,9 +23,7 @@ use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
-use switchml_userspace_core::jobs::{
-    JobTable, Joiner, MemberError, Origin, Quotas, StreamId, Threads,
-};
+use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, Origin, Quotas, StreamId};
 use switchml_userspace_core::stragglers::Stragglers;
 use switchml_userspace_core::throughput::Throughputs;
 use switchml_userspace_core::version;
@@ -114,6 +112,11 @@ impl Service {
         drop(self.lock());
     }
 
+    /// Whether a job has started, and not ended.
+    pub(crate) fn has_running_jobs(&self) -> bool {
+        self.lock().control_plane.table().running().next().is_some()
+    }
+
     /// Replaces the tenants' quotas, and the keys of tokens if ranks need tokens.
     pub fn reload(&self, quotas: Quotas, keys: Option<TokenKeys>) {
         self.lock().control_plane.set_quotas(quotas);
@@ -133,6 +136,14 @@ impl Service {
             self.guard.refusals.refuse(error.reason(), peer, "Join", &error);
             token_refused(&error)
         })
+    }
+
+    /// The interface by which frames from this address come in, and its bits per second, if both
+    /// are known.
+    fn link_to(&self, peer: IpAddr) -> Option<(String, u64)> {
+        let interface = way::interface_towards(peer)?;
+        let speed = interfaces::link_speed(&interface)?;
+        Some((interface, speed))
     }
 
     /// The job table's part of a status.
@@ -246,12 +257,9 @@ impl Aggregator for Service {
         let tenant = self.tenant(&request.token, &request.job_name, peer)?;
         version::check(&request, peer)
             .map_err(|error| Status::failed_precondition(error.to_string()))?;
-        let control::JoinRequest {
-            job_name: name, rank, world_size, data_threads, host, via, ..
-        } = request;
-        let threads = Threads { most: data_threads, host };
-        let at = Instant::now();
-        let joiner = Joiner { name, tenant, rank, world_size, peer, local, threads, via, at };
+        // Only ranks with several aggregators are told of links.
+        let own = if request.aggregators > 1 { self.link_to(peer) } else { None };
+        let joiner = Joiner::new(request, tenant, (peer, local), own, Instant::now());
         let (sender, events) = mailbox();
         let State { control_plane, io, traces, .. } = &mut *self.lock();
         let io = &mut io.caused_from(Some(peer));
@@ -259,7 +267,7 @@ impl Aggregator for Service {
             self.guard.refusals.refuse(status::reason(&error), peer, "Join", &error);
             join_refused(error)
         })?;
-        let trace = traces.join(&joiner.name, world_size, rank, &peer.to_string());
+        let trace = traces.join(&joiner.name, joiner.world_size, joiner.rank, &peer.to_string());
         if !control_plane.table().is_waiting(&joiner.name) {
             traces.assigned(&joiner.name);
         }

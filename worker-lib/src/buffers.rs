@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::numerics::{DType, Element};
+use switchml_worker_core::shards;
 use switchml_worker_core::stats::CallStats;
 
 use crate::handle::Whole;
@@ -17,6 +18,7 @@ use crate::prefetch::prefetch;
 
 /// A contiguous part of a call's elements. No two parts have bytes in common.
 struct Part {
+    shard: usize,
     start: *mut u8,
     len: usize,
     /// Memory of the same length for what the elements lose, if the caller wants that.
@@ -55,10 +57,10 @@ impl Buffer for Part {
     }
 
     fn finish(self: Box<Self>, stats: CallStats) {
-        let Self { owner, whole, .. } = *self;
+        let Self { shard, owner, whole, .. } = *self;
         drop(owner);
         // The last part lets the waiting caller continue. The pointers are not used after that.
-        whole.finish_part(&stats);
+        whole.finish_part(shard, &stats);
     }
 }
 
@@ -82,14 +84,14 @@ impl Drop for Borrow {
     }
 }
 
-/// Lends `bytes`, in parts of these lengths, to the buffers that `submit` takes. Returns once all
+/// Lends `bytes`, in these parts, to the buffers that `submit` takes. Returns once all
 /// buffers are gone: the call's statistics if all were finished and none dropped.
 ///
 /// # Panics
 /// When `bytes` has fewer bytes than the lengths add up to.
 pub(crate) fn lend(
     bytes: &mut [u8],
-    lengths: &[usize],
+    cut: &[shards::Part],
     whole: impl FnOnce(mpsc::Sender<CallStats>) -> Whole,
     submit: impl FnOnce(Vec<Box<dyn Buffer>>),
 ) -> Option<CallStats> {
@@ -97,7 +99,7 @@ pub(crate) fn lend(
     let whole = Arc::new(whole(answer));
     // Created before the parts: they must be gone when this function returns or unwinds.
     let borrow = Borrow(answers);
-    submit(parts(bytes, None, lengths, None, whole));
+    submit(parts(bytes, None, cut, None, whole));
     borrow.end()
 }
 
@@ -134,14 +136,14 @@ unsafe impl<T: Element> Tensor for Vec<T> {
     }
 }
 
-/// Gives `tensor` to buffers of these lengths in bytes. The returned [`Arc`] is the only one left
+/// Gives `tensor`, in these parts, to buffers. The returned [`Arc`] is the only one left
 /// once all buffers are gone; the tensor can be taken out of it then.
 ///
 /// # Panics
 /// When the tensor has fewer bytes than the lengths add up to, or the residual has another length.
 pub(crate) fn give<T: Tensor>(
     mut tensor: T,
-    lengths: &[usize],
+    cut: &[shards::Part],
     whole: Whole,
 ) -> (Vec<Box<dyn Buffer>>, Arc<T>) {
     let whole = Arc::new(whole);
@@ -151,23 +153,23 @@ pub(crate) fn give<T: Tensor>(
     // SAFETY: the elements and the residual live as long as `owner`, which each part keeps, and
     // nobody else accesses them, not even through the `Arc` before it is the only one left.
     let (bytes, residual) = unsafe { (&mut *bytes, residual.map(|residual| &mut *residual)) };
-    let buffers = parts(bytes, residual, lengths, Some(owner), whole);
+    let buffers = parts(bytes, residual, cut, Some(owner), whole);
     (buffers, tensor)
 }
 
-/// Cuts `bytes` and `residual` into buffers of these lengths. The caller ensures that the bytes
+/// Cuts `bytes` and `residual` into buffers. The caller ensures that the bytes
 /// outlive the buffers, and that nobody else accesses them meanwhile.
 fn parts(
     mut bytes: &mut [u8],
     mut residual: Option<&mut [u8]>,
-    lengths: &[usize],
+    cut: &[shards::Part],
     owner: Option<Arc<dyn Any + Send + Sync>>,
     whole: Arc<Whole>,
 ) -> Vec<Box<dyn Buffer>> {
     assert!(residual.as_ref().is_none_or(|residual| residual.len() == bytes.len()));
-    let mut buffers: Vec<Box<dyn Buffer>> = Vec::with_capacity(lengths.len());
-    for len in lengths {
-        let (part, rest) = bytes.split_at_mut(*len);
+    let mut buffers: Vec<Box<dyn Buffer>> = Vec::with_capacity(cut.len());
+    for &shards::Part { shard, len } in cut {
+        let (part, rest) = bytes.split_at_mut(len);
         bytes = rest;
         let (start, len) = (part.as_mut_ptr(), part.len());
         let residual = residual.as_mut().map(|all| {
@@ -176,7 +178,7 @@ fn parts(
             part.as_mut_ptr()
         });
         let (owner, whole) = (owner.clone(), Arc::clone(&whole));
-        buffers.push(Box::new(Part { start, len, residual, owner, whole }));
+        buffers.push(Box::new(Part { shard, start, len, residual, owner, whole }));
     }
     buffers
 }
@@ -195,10 +197,16 @@ mod tests {
         move |answer| Whole::new(0, parts, Arc::new(shared), answer)
     }
 
+    /// Parts of these lengths, each for a shard of its own.
+    fn cut(lengths: &[usize]) -> Vec<shards::Part> {
+        let part = |(shard, len): (usize, &usize)| shards::Part { shard, len: *len };
+        lengths.iter().enumerate().map(part).collect()
+    }
+
     #[test]
     fn the_lender_waits_for_all_parts_and_sees_what_was_written() {
         let mut bytes = *b"lent out";
-        let finished = lend(&mut bytes, &[4, 4], whole(2), |buffers| {
+        let finished = lend(&mut bytes, &cut(&[4, 4]), whole(2), |buffers| {
             for (mut buffer, pause) in buffers.into_iter().zip([0, 20]) {
                 thread::spawn(move || {
                     thread::sleep(Duration::from_millis(pause));
@@ -214,7 +222,7 @@ mod tests {
 
     #[test]
     fn dropped_tasks_end_the_borrow() {
-        assert_eq!(lend(&mut [0], &[1], whole(1), drop), None);
+        assert_eq!(lend(&mut [0], &cut(&[1]), whole(1), drop), None);
         let one_is_finished = |mut buffers: Vec<Box<dyn Buffer>>| {
             let kept = buffers.pop().unwrap();
             buffers.pop().unwrap().finish(Recorder::new(1).finish());
@@ -223,13 +231,13 @@ mod tests {
                 drop(kept);
             });
         };
-        assert_eq!(lend(&mut [0; 2], &[1, 1], whole(2), one_is_finished), None);
+        assert_eq!(lend(&mut [0; 2], &cut(&[1, 1]), whole(2), one_is_finished), None);
     }
 
     #[test]
     fn a_tensor_is_whole_again_when_its_tasks_are_gone() {
         let (answer, answers) = mpsc::channel();
-        let (buffers, tensor) = give(vec![1i32, 2, 3], &[4, 8], whole(2)(answer));
+        let (buffers, tensor) = give(vec![1i32, 2, 3], &cut(&[4, 8]), whole(2)(answer));
         for mut buffer in buffers {
             assert!(Arc::strong_count(&tensor) > 1);
             buffer.bytes_mut()[0] += 10;
@@ -261,7 +269,7 @@ mod tests {
     fn each_part_has_the_residual_of_its_elements() {
         let (answer, answers) = mpsc::channel();
         let pair = Pair(vec![1, 2, 3, 4], vec![0; 4]);
-        let (buffers, pair) = give(pair, &[4, 8, 4], whole(3)(answer));
+        let (buffers, pair) = give(pair, &cut(&[4, 8, 4]), whole(3)(answer));
         for mut buffer in buffers {
             let (elements, residual) = buffer.residual_mut().unwrap();
             residual.copy_from_slice(elements);

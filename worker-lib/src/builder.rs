@@ -1,52 +1,46 @@
-//! Settings of a communicator, and how it gets connected.
+//! Settings of a communicator.
 
 use std::env::{self, VarError};
-use std::net::SocketAddrV4;
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use switchml_control::MAX_DATA_THREADS;
 use switchml_control::tls::WrongSetting;
 use switchml_protocol::MAX_RANKS;
-use switchml_protocol::capabilities::Capabilities;
-use switchml_worker_core::data_path::DataPath;
-use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
-use switchml_worker_core::hello::OpenPath;
-use switchml_worker_core::packet::packet_len;
-use switchml_worker_core::spin::Spin;
+use switchml_worker_core::engine::Limits;
 
-use crate::communicator::{self, Communicator, DataThread, Info};
-use crate::control::{Access, Assigned, ClientTls, Membership, Token};
-use crate::driver::{Driver, DriverLock, Shared, Unanswered, Wakers};
+use crate::communicator::Communicator;
+use crate::control::{Access, ClientTls, Token};
 use crate::error::Error;
-use crate::interface::Interface;
 use crate::limits::check_wait;
-use crate::local_sums::{Meeting, Team};
-use crate::narrow_path::Narrow;
-use crate::open_path::open_path;
-use crate::transport::{Transport, Udp};
-use crate::waker::Waker;
-use crate::warning::warn;
+use crate::peers::{OwnAggregator, Peers};
 
 /// Settings of a [`Communicator`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     aggregator: Option<String>,
+    weights: Vec<u32>,
+    meeting: Option<String>,
+    peers: Option<(Arc<OwnAggregator>, Vec<SocketAddr>)>,
     tls: ClientTls,
     token: Option<Token>,
-    job: String,
+    pub(crate) job: String,
     rank: Option<u32>,
     world_size: Option<u32>,
-    limits: Limits,
-    join_timeout: Duration,
-    data_threads: Option<u32>,
-    local_sums: bool,
+    pub(crate) limits: Limits,
+    pub(crate) join_timeout: Duration,
+    pub(crate) data_threads: Option<u32>,
+    pub(crate) local_sums: bool,
 }
 
 impl Default for Builder {
     fn default() -> Self {
         Self {
             aggregator: None,
+            weights: Vec::new(),
+            meeting: None,
+            peers: None,
             tls: ClientTls::default(),
             token: None,
             job: "default".to_owned(),
@@ -62,9 +56,36 @@ impl Default for Builder {
 
 impl Builder {
     /// Where the aggregator's control plane is: `host`, `host:port`, or an IP address; one of IPv6
-    /// with a port is in brackets. Values travel over the same IP version. Required.
+    /// with a port is in brackets. Values travel over the same IP version. Unless given, ranks serve
+    /// each other; see [`Self::meeting`].
+    ///
+    /// Several aggregators, with commas between, share the job's work: `"10.0.0.5,10.0.0.6"`. Every
+    /// rank gives all of them, in any order.
     pub fn aggregator(mut self, address: impl Into<String>) -> Self {
         self.aggregator = Some(address.into());
+        self
+    }
+
+    /// How much each of several aggregators takes of large calls, in proportion to the others: a
+    /// number of 1 or more for each, in their order. Unless given, ranks compute it from the speed
+    /// of the links, and of where aggregators run.
+    pub fn weights(mut self, weights: impl IntoIterator<Item = u32>) -> Self {
+        self.weights = weights.into_iter().collect();
+        self
+    }
+
+    /// Where ranks meet that have no aggregator and serve each other: an address of rank 0's host,
+    /// by which all others reach it, with a port that is free there. Each process then adds up a
+    /// part of every call.
+    pub fn meeting(mut self, place: impl Into<String>) -> Self {
+        self.meeting = Some(place.into());
+        self
+    }
+
+    /// This rank's own aggregator, and the addresses of all ranks' own, in the order of ranks, for
+    /// programs that exchange them in another way than at a [meeting](Self::meeting).
+    pub fn peers(mut self, own: OwnAggregator, all: impl IntoIterator<Item = SocketAddr>) -> Self {
+        self.peers = Some((Arc::new(own), all.into_iter().collect()));
         self
     }
 
@@ -145,7 +166,8 @@ impl Builder {
     /// | variable | setting |
     /// | --- | --- |
     /// | `RANK`, `WORLD_SIZE` | rank and number of ranks |
-    /// | `SWITCHML_AGGREGATOR` | aggregator, `host` or `host:port`; `MASTER_ADDR`'s host unless set |
+    /// | `SWITCHML_AGGREGATOR` | aggregators, as `host` or `host:port` |
+    /// | `MASTER_ADDR`, `MASTER_PORT` | where ranks meet if there is none |
     /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | how the aggregator is verified, for TLS |
     /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | certificate and key that it is shown |
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
@@ -175,12 +197,13 @@ impl Builder {
         if let Some(SlurmStep { rank, world_size, .. }) = &slurm {
             (self.rank, self.world_size) = (Some(*rank), Some(*world_size));
         }
-        let master = text("MASTER_ADDR")?;
-        let meeting = match (&master, text("MASTER_PORT")?) {
+        let meeting = match (text("MASTER_ADDR")?, text("MASTER_PORT")?) {
             (Some(host), Some(port)) => Some(format!("{host}:{port}")),
             _ => None,
         };
-        self.aggregator = text("SWITCHML_AGGREGATOR")?.or(self.aggregator).or(master);
+        self.aggregator = text("SWITCHML_AGGREGATOR")?.or(self.aggregator);
+        let is_taken = text("TORCHELASTIC_USE_AGENT_STORE")?.as_deref() == Some("True");
+        self.meeting = meeting.clone().map(|place| free_place(place, is_taken)).or(self.meeting);
         self = self.tls(ClientTls::from_variables(text)?);
         let file = text("SWITCHML_TOKEN_FILE")?.map(|file| Token::File(file.into()));
         self.token = file.or(text("SWITCHML_TOKEN")?.map(Token::Text)).or(self.token);
@@ -199,10 +222,19 @@ impl Builder {
         Ok(self)
     }
 
-    /// The aggregator as set so far.
-    pub fn get_aggregator(&self) -> Option<Access> {
-        let address = self.aggregator.clone()?;
-        Some(Access { address, tls: self.tls.clone(), token: self.token.clone() })
+    /// The aggregators as set so far.
+    pub fn get_aggregators(&self) -> Vec<Access> {
+        let given = self.aggregator.iter().flat_map(|list| list.split(','));
+        let addresses = given.map(str::trim).filter(|address| !address.is_empty());
+        let weights = self.weights.iter().copied().chain(std::iter::repeat(0));
+        let access = |(address, weight)| Access { weight, ..self.access(address) };
+        addresses.zip(weights).map(access).collect()
+    }
+
+    /// How an aggregator at this address is reached.
+    pub fn access(&self, address: &str) -> Access {
+        let (tls, token) = (self.tls.clone(), self.token.clone());
+        Access { address: address.to_owned(), tls, token, ..Access::default() }
     }
 
     /// The rank as set so far.
@@ -210,150 +242,46 @@ impl Builder {
         self.rank
     }
 
-    /// Joins the job, waits until all its ranks have, and opens the data path.
+    /// The job's aggregators: those given, or those of the ranks.
     ///
     /// # Errors
-    /// [`Error::Setting`] for missing or impossible settings; [`Error::Control`] when the
-    /// aggregator cannot be reached, refuses, or ranks are missing; [`Error::DataPathClosed`],
-    /// [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
-    pub fn connect(self) -> Result<Communicator, Error> {
-        let (aggregator, rank, world_size) = self.check()?;
-        let (membership, assigned) = Membership::join(
-            aggregator,
-            &self.job,
-            rank,
-            world_size,
-            self.data_threads,
-            self.join_timeout,
-        )?;
-        let mut paths = match open_paths(&assigned, rank as u16, world_size as u16) {
-            Ok(paths) => paths,
-            Err(error) => {
-                membership.fail(&error.to_string(), error.ranks());
-                return Err(error);
+    /// Those of [`Peers::meet`]; [`Error::Setting`] if there is nothing to find them by.
+    pub(crate) fn find(&self, rank: u32, ranks: u32) -> Result<Peers, Error> {
+        let aggregators = self.get_aggregators();
+        if !aggregators.is_empty() {
+            return Ok(Peers { own: None, aggregators });
+        }
+        if let Some((own, all)) = &self.peers {
+            return Ok(Peers::new(Arc::clone(own), all));
+        }
+        let place = match (&self.meeting, ranks) {
+            (Some(place), _) => place,
+            (None, 1) => "127.0.0.1",
+            (None, _) => {
+                return Err(Error::Setting {
+                    name: "aggregator",
+                    given: "not set".to_owned(),
+                    allowed: "give its host, or set SWITCHML_AGGREGATOR; or set MASTER_ADDR and \
+                              MASTER_PORT, where ranks meet that serve each other",
+                });
             }
         };
-        // Rule 11.6.
-        let open = paths.iter().map(|path| path.open.lanes).min().unwrap_or_default();
-        let is_narrow = paths.iter().any(|path| path.open.is_narrow);
-        let tag_len = paths.first().map_or(0, |path| path.identity.tag_len());
-        let narrow =
-            is_narrow.then_some(Narrow { aggregator: assigned.data_address, lanes: open, tag_len });
-        if let Some(narrow) = &narrow {
-            warn(&self.job, rank, format_args!(": {narrow}"));
-        }
-        let needs_copies = paths.iter().any(|path| path.open.hears_group == Some(false));
-        if needs_copies {
-            for path in &mut paths {
-                path.group = None;
-                path.transport.leave_group();
-            }
-        }
-        // Rule 7.14: partial sums have no tags.
-        let may_meet = self.local_sums && tag_len == 0 && world_size > 1;
-        let meeting = if may_meet { self.meet(&assigned, rank) } else { None };
-        let lanes = membership.ready(open, needs_copies)?;
-        let team = meeting.and_then(Meeting::end);
-        let info = Info {
-            rank,
-            world_size,
-            job: self.job.clone(),
-            chunk_lanes: lanes,
-            tag_len,
-            data_threads: paths.len(),
-            slots: assigned.slots,
-            aggregator: assigned.data_address,
-            transport: "udp",
-            multicast: assigned.group.filter(|_| !needs_copies),
-            capabilities: assigned.capabilities,
-            narrow,
-            hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
-            local_ranks: team.as_ref().map(Team::ranks).unwrap_or_default(),
-        };
-        self.start(membership, paths, info, team.as_ref())
+        Peers::meet(place, &self.job, (rank as u16, ranks as u16), self.join_timeout)
     }
 
-    /// Comes to the other ranks of this host, if sums of theirs count. Without them it goes on.
-    fn meet(&self, assigned: &Assigned, rank: u32) -> Option<Meeting> {
-        if !assigned.capabilities.contains(Capabilities::PARTIAL_SUMS) {
-            return None;
-        }
-        let meeting = Meeting::enter(assigned, rank as u16);
-        let alone = |error| {
-            let what = format!(" sends apart from other ranks of its host: {error}");
-            warn(&self.job, rank, what);
-        };
-        meeting.map_err(alone).ok()?
-    }
-
-    /// Starts the data threads.
-    fn start(
-        self,
-        membership: Membership,
-        paths: Vec<Path>,
-        info: Info,
-        team: Option<&Team>,
-    ) -> Result<Communicator, Error> {
-        let wakers = paths.iter().map(|path| path.wakers.clone()).collect();
-        let shared = Shared::new(wakers, &info.job, info.rank, self.limits.timeout);
-        let shared = Arc::new(shared);
-        let told = Arc::clone(&shared);
-        // An earlier failure of this rank's own stays the reason.
-        membership.on_end(move |error| told.fail(error.into()));
-        let asked = Arc::clone(&shared);
-        membership.on_calls_wanted(move |last| asked.open_calls(last));
-        let asked = Arc::clone(&shared);
-        membership.on_round_trips_wanted(move || asked.take_round_trips());
-        let (membership, begin) = (Arc::new(membership), Instant::now());
-        let unanswered = Unanswered::default();
-        let mut threads = Vec::with_capacity(paths.len());
-        for (shard, Path { identity, secret, group, transport, wakers, open }) in
-            paths.into_iter().enumerate()
-        {
-            let packet = packet_len(info.chunk_lanes.into()) + info.tag_len;
-            let room = transport.receive_room(packet) as u32;
-            let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
-            let mut engine = Engine::new(Config { capabilities: info.capabilities, ..config });
-            engine.sample_rtt(0, open.rtt.as_nanos() as u64);
-            let batch = transport.batch(packet);
-            let (submissions, received) = mpsc::channel();
-            let driver = Driver {
-                shard,
-                data_path: DataPath::new(engine, info.chunk_lanes, batch as u32),
-                transport,
-                submissions: received,
-                membership: Arc::clone(&membership),
-                unanswered: Arc::clone(&unanswered),
-                shared: Arc::clone(&shared),
-                group,
-                begin,
-                spin: Spin::default(),
-                hellos: (secret, 0),
-                local_sums: team.map(|team| team.sums(shard, batch)),
-            };
-            let driver = Arc::new(DriverLock::new(driver, wakers.idle.clone()));
-            let data_thread = Arc::clone(&driver);
-            let thread = std::thread::Builder::new()
-                .name("switchml-data".to_owned())
-                .spawn(move || data_thread.serve());
-            match thread.map_err(Error::system("cannot start a data thread")) {
-                Ok(thread) => threads.push(DataThread { submissions, wakers, driver, thread }),
-                Err(error) => {
-                    shared.fail(error.clone());
-                    communicator::end(threads);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(Communicator::new(threads, shared, info))
-    }
-
-    /// Aggregator, rank and world size, if they make sense together.
-    fn check(&self) -> Result<(Access, u32, u32), Error> {
+    /// Rank and world size, if the settings make sense together.
+    pub(crate) fn check(&self) -> Result<(u32, u32), Error> {
         let missing = |name, allowed| Error::Setting { name, given: "not set".to_owned(), allowed };
-        let aggregator = self
-            .get_aggregator()
-            .ok_or_else(|| missing("aggregator", "give its host, or set SWITCHML_AGGREGATOR"))?;
+        let aggregators = self.get_aggregators();
+        if !self.weights.is_empty()
+            && (self.weights.len() != aggregators.len() || self.weights.contains(&0))
+        {
+            return Err(Error::Setting {
+                name: "weights",
+                given: format!("{:?} of {} aggregators", self.weights, aggregators.len()),
+                allowed: "give one of 1 or more for each aggregator",
+            });
+        }
         let wrong = |WrongSetting { name, given, allowed }| Error::Setting { name, given, allowed };
         self.tls.check().map_err(wrong)?;
         let rank = self.rank.ok_or_else(|| missing("rank", "give this process's, or set RANK"))?;
@@ -388,7 +316,7 @@ impl Builder {
         }
         check_wait("deadline", self.limits.deadline)?;
         check_wait("timeout", self.limits.timeout)?;
-        Ok((aggregator, rank, world_size))
+        Ok((rank, world_size))
     }
 }
 
@@ -408,45 +336,13 @@ impl Communicator {
     }
 }
 
-/// A shard's way to the aggregator and back.
-struct Path {
-    identity: Identity,
-    /// The secret that the shard's HELLOs carry.
-    secret: u32,
-    /// The multicast group of results for all, if they come by multicast.
-    group: Option<SocketAddrV4>,
-    transport: Udp,
-    wakers: Wakers,
-    open: OpenPath,
-}
-
-/// Opens a path for each shard of the job.
-fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, Error> {
-    let mut paths = Vec::new();
-    // Packets that the first path does not carry need not be tried on the others.
-    let mut lanes = assigned.max_lanes;
-    // Groups need not be tried again either if their packets do not reach this host.
-    let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
-    for (job, group) in assigned.shards() {
-        let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
-        let event = || Waker::new().map_err(Error::system("cannot make an event"));
-        let wakers = Wakers { driving: event()?, idle: event()? };
-        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
-            .map_err(Error::system("cannot open the data sockets"))?;
-        let secret = assigned.hello_secret;
-        let open =
-            open_path(&mut transport, &identity, secret, lanes, asks_group && group.is_some())
-                .map_err(|error| match error {
-                    Error::DataPathClosed { aggregator, .. } if Interface::has(aggregator.ip()) => {
-                        Error::OwnHost { aggregator }
-                    }
-                    error => error,
-                })?;
-        lanes = open.lanes;
-        asks_group &= open.hears_group != Some(false);
-        paths.push(Path { identity, secret, group, transport, wakers, open });
+/// Where ranks can meet, given `MASTER_ADDR:MASTER_PORT`: at the next port if torchrun listens at
+/// that one.
+fn free_place(place: String, is_taken: bool) -> String {
+    match place.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
+        Some((host, Ok(port))) if is_taken && port < u16::MAX => format!("{host}:{}", port + 1),
+        _ => place,
     }
-    Ok(paths)
 }
 
 /// A variable's value; an empty one is as good as none.
@@ -539,11 +435,19 @@ mod tests {
             (nothing.job.as_str(), nothing.rank, nothing.world_size),
             ("default", None, None)
         );
-        let master = Builder::default().variables(|name| match name {
-            "MASTER_ADDR" => Ok("host".to_owned()),
-            _ => Err(VarError::NotPresent),
-        });
-        assert_eq!(master.unwrap().aggregator.as_deref(), Some("host"));
+        assert_eq!(builder.meeting, None);
+    }
+
+    #[test]
+    fn ranks_without_an_aggregator_meet_at_rank_0s_host() {
+        let meeting = |more: &[(&str, &str)]| {
+            let given = [("MASTER_ADDR", "host"), ("MASTER_PORT", "29500")];
+            with(&[&given[..], more].concat()).unwrap().meeting.unwrap()
+        };
+        assert_eq!(meeting(&[]), "host:29500");
+        // torchrun listens there itself.
+        assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "True")]), "host:29501");
+        assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "False")]), "host:29500");
     }
 
     /// The variables that `srun` sets for the sixth of eight tasks.
@@ -599,8 +503,9 @@ mod tests {
         let complete = || Builder::default().aggregator("127.0.0.1:1").rank(0).world_size(1);
         for (builder, expected) in [
             (
-                Builder::default(),
-                "aggregator is not set; give its host, or set SWITCHML_AGGREGATOR",
+                Builder::default().rank(0).world_size(2),
+                "aggregator is not set; give its host, or set SWITCHML_AGGREGATOR; or set \
+                 MASTER_ADDR and MASTER_PORT, where ranks meet that serve each other",
             ),
             (
                 Builder::default().aggregator("a"),

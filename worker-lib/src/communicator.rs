@@ -13,7 +13,7 @@ use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::engine::EngineStats;
 use switchml_worker_core::numerics::{Codec, DType, Element, Precision, Reduction};
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
-use switchml_worker_core::shards;
+use switchml_worker_core::shards::{Part, Shards};
 use switchml_worker_core::spin::WaitStats;
 use switchml_worker_core::stats::CallStats;
 
@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::handle::{Handle, Whole};
 use crate::limits::check_wait;
 use crate::narrow_path::Narrow;
+use crate::peers::OwnAggregator;
 use crate::transport::Udp;
 use crate::warning::warn;
 
@@ -38,8 +39,13 @@ use crate::warning::warn;
 pub struct Communicator {
     /// Data threads by shard.
     threads: Vec<DataThread>,
+    /// How calls are cut among them.
+    shards: Shards,
     shared: Arc<Shared>,
     info: Info,
+    /// The aggregator of this rank, if it has brought one; dropped after the data threads have
+    /// ended.
+    _own: Option<Arc<OwnAggregator>>,
     /// Set once the user was told that 8 bits travel as 16.
     widened: Once,
 }
@@ -63,31 +69,42 @@ pub struct Info {
     pub job: String,
     /// 32-bit lanes in a full packet: the most that the path of every rank carries.
     pub chunk_lanes: u16,
-    /// Bytes of the tag that tells genuine packets from forged ones; 0 if the aggregator wants
-    /// none.
-    pub tag_len: usize,
+    /// How packets travel: "udp".
+    pub transport: &'static str,
+    /// The narrow path, where the path to an aggregator carries less than both ends take.
+    pub narrow: Option<Narrow>,
+    /// The shortest round trip of the HELLOs that opened the data path.
+    pub hello_rtt: Duration,
+    /// The job's parts at its aggregators, at least one, in the same order on all ranks.
+    pub stripes: Vec<Stripe>,
+}
+
+/// The part of a job that one of its aggregators adds up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stripe {
+    /// The aggregator's control plane, as given.
+    pub control: String,
+    /// The aggregator's data plane.
+    pub aggregator: SocketAddr,
+    /// How much it takes of large calls, in proportion to the others.
+    pub weight: u32,
     /// Data threads of each rank: large calls are cut into as many parts, which run side by side.
     pub data_threads: usize,
     /// Slots of the aggregator that each of them uses.
     pub slots: u16,
-    /// The aggregator's data plane.
-    pub aggregator: SocketAddr,
-    /// How packets travel: "udp".
-    pub transport: &'static str,
+    /// Bytes of the tag that tells genuine packets from forged ones; 0 if the aggregator wants
+    /// none.
+    pub tag_len: usize,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
     pub multicast: Option<SocketAddrV4>,
     /// The capabilities of the aggregator's data plane. Without `CHECKED_MAXIMA` the ranks prove
     /// maxima to each other with one more packet, which costs small calls of floats a round trip.
     pub capabilities: Capabilities,
-    /// The narrow path, where the path to the aggregator carries less than both ends take.
-    pub narrow: Option<Narrow>,
-    /// The shortest round trip of the HELLOs that opened the data path.
-    pub hello_rtt: Duration,
     /// The ranks of this host that add up before they send, with this one; none if it does not.
     pub local_ranks: Vec<u16>,
 }
 
-impl Info {
+impl Stripe {
     /// How results for all reach this rank from the start, and why; for people.
     pub fn results(&self) -> String {
         match self.multicast {
@@ -103,10 +120,9 @@ impl Info {
         }
     }
 
-    /// Bytes of the IP packet that carries a full chunk.
-    pub fn ip_packet_bytes(&self) -> usize {
-        let packet = packet_len(self.chunk_lanes.into()) + self.tag_len;
-        ip_packet_len(packet, self.aggregator.is_ipv6())
+    /// Bytes of the IP packet that carries a chunk of `lanes` lanes.
+    pub fn ip_packet_bytes(&self, lanes: u16) -> usize {
+        ip_packet_len(packet_len(lanes.into()) + self.tag_len, self.aggregator.is_ipv6())
     }
 }
 
@@ -129,8 +145,13 @@ pub struct Stats {
 }
 
 impl Communicator {
-    pub(crate) fn new(threads: Vec<DataThread>, shared: Arc<Shared>, info: Info) -> Self {
-        Self { threads, shared, info, widened: Once::new() }
+    pub(crate) fn new(
+        threads: Vec<DataThread>,
+        shared: Arc<Shared>,
+        info: Info,
+        own: Option<Arc<OwnAggregator>>,
+    ) -> Self {
+        Self { threads, shards: info.shards(), shared, info, _own: own, widened: Once::new() }
     }
 
     /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and waits for
@@ -318,21 +339,21 @@ impl Communicator {
     fn run(&self, call: Call, bytes: &mut [u8]) -> Result<CallStats, Error> {
         let codec = self.codec(&call)?;
         self.check()?;
-        let lengths = self.cut(bytes.len(), codec);
         let mut issued = self.shared.issued();
         let number = issued.issue(call);
-        let whole = |answer| Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
-        let finished = lend(bytes, &lengths, whole, |buffers| {
-            let threads = self.submit(number, call, codec, buffers);
+        let parts = self.cut(number, bytes.len(), codec);
+        let whole = |answer| Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
+        let finished = lend(bytes, &parts, whole, |buffers| {
+            self.submit(number, call, codec, &parts, buffers);
             drop(issued);
-            let (first, others) = threads.split_at(1);
-            others.iter().for_each(|thread| thread.wakers.wake());
+            let mut threads = parts.iter().map(|part| &self.threads[part.shard]);
+            let first = threads.next();
+            threads.for_each(|thread| thread.wakers.wake());
             // This thread waits anyway, so it drives the first part, unless another thread already
             // drives that shard.
             first
-                .iter()
                 .filter(|thread| !thread.driver.run(number, None))
-                .for_each(|thread| thread.wakers.wake());
+                .inspect(|thread| thread.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
     }
@@ -342,16 +363,16 @@ impl Communicator {
         let call = Call { kind, dtype, count: bytes / dtype.size() };
         let codec = self.codec(&call)?;
         self.check()?;
-        let lengths = self.cut(bytes, codec);
         let (answer, answers) = mpsc::channel();
         let mut issued = self.shared.issued();
         let number = issued.issue(call);
-        let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
-        let (buffers, tensor) = give(tensor, &lengths, whole);
-        let threads = self.submit(number, call, codec, buffers);
-        threads.iter().for_each(|thread| thread.wakers.wake());
+        let parts = self.cut(number, bytes, codec);
+        let whole = Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
+        let (buffers, tensor) = give(tensor, &parts, whole);
+        self.submit(number, call, codec, &parts, buffers);
+        parts.iter().for_each(|part| self.threads[part.shard].wakers.wake());
         drop(issued);
-        let driver = threads.first().map(|thread| Arc::clone(&thread.driver));
+        let driver = parts.first().map(|part| Arc::clone(&self.threads[part.shard].driver));
         Ok(Handle::new((number, driver), answers, tensor, Arc::clone(&self.shared)))
     }
 
@@ -377,29 +398,28 @@ impl Communicator {
         if root < world_size { Ok(()) } else { Err(Error::Root { root, world_size }) }
     }
 
-    /// Lengths of a call's parts, one for each data thread that runs one.
-    fn cut(&self, bytes: usize, codec: Codec) -> Vec<usize> {
-        shards::cut(bytes, codec, self.info.chunk_lanes, self.threads.len())
+    /// The parts of a call, one for each data thread that runs one.
+    fn cut(&self, number: u64, bytes: usize, codec: Codec) -> Vec<Part> {
+        self.shards.cut(number, bytes, codec, self.info.chunk_lanes)
     }
 
-    /// Hands the parts of a call to drivers and returns these; the caller must wake them. If a
-    /// driver is gone, its part is dropped, which the owner notices.
+    /// Hands the parts of a call to their drivers, which the caller must wake. If a driver is gone,
+    /// its part is dropped, which the owner notices.
     fn submit(
         &self,
         number: u64,
         call: Call,
         codec: Codec,
+        parts: &[Part],
         buffers: Vec<Box<dyn Buffer>>,
-    ) -> &[DataThread] {
-        let threads = &self.threads[..buffers.len()];
+    ) {
         let mut first = 0;
-        for (thread, buffer) in threads.iter().zip(buffers) {
+        for (part, buffer) in parts.iter().zip(buffers) {
             let elements = (buffer.bytes().len() / call.dtype.size()) as u64;
             let submission = Submission { number, call, codec, first, buffer };
-            let _ = thread.submissions.send(submission);
+            let _ = self.threads[part.shard].submissions.send(submission);
             first += elements;
         }
-        threads
     }
 
     fn check(&self) -> Result<(), Error> {

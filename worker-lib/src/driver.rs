@@ -23,10 +23,10 @@ use switchml_worker_core::issued::Issued;
 use switchml_worker_core::local_sum::Outlet;
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::spin::Spin;
-use switchml_worker_core::stats::CallStats;
+use switchml_worker_core::stats::{CallStats, RoundTrips};
 use switchml_worker_core::wire::{TurnError, Wire};
 
-use crate::control::Membership;
+use crate::control::{Membership, Sessions};
 use crate::error::Error;
 use crate::late_ranks::{LONG, LateRanks};
 use crate::local_sums::LocalSums;
@@ -43,16 +43,22 @@ pub(crate) struct Shared {
     issued: Mutex<Issued>,
     /// Statistics of all calls that were given back.
     calls: Mutex<CallStats>,
-    /// Round trips of these calls that were not reported to the aggregator yet.
-    unreported_round_trips: Mutex<Times>,
+    /// What concerns one of the job's aggregators, by stripe.
+    stripes: Vec<OfAggregator>,
     /// How long calls wait for other ranks.
     timeout: Mutex<Duration>,
     late_ranks: LateRanks,
+}
+
+struct OfAggregator {
+    /// Round trips of calls' parts that were not reported to it yet.
+    unreported_round_trips: Mutex<Times>,
     no_multicast: NoMulticast,
 }
 
 /// A driver, as seen by the other drivers.
 struct Shard {
+    stripe: usize,
     wakers: Wakers,
     stats: Mutex<Snapshot>,
 }
@@ -78,18 +84,22 @@ impl AddAssign<&Self> for Snapshot {
 }
 
 impl Shared {
-    /// The shared state of this rank's drivers, which `wakers` wake.
-    pub fn new(wakers: Vec<Wakers>, job: &str, rank: u32, timeout: Duration) -> Self {
-        let shard = |wakers| Shard { wakers, stats: Mutex::default() };
+    /// The shared state of this rank's drivers: the stripe of each, and what wakes it.
+    pub fn new(shards: Vec<(usize, Wakers)>, job: &str, rank: u32, timeout: Duration) -> Self {
+        let stripes = shards.last().map_or(0, |(stripe, _)| stripe + 1);
+        let of_aggregator = |_| OfAggregator {
+            unreported_round_trips: Mutex::default(),
+            no_multicast: NoMulticast::new(job.to_owned(), rank),
+        };
+        let shard = |(stripe, wakers)| Shard { stripe, wakers, stats: Mutex::default() };
         Self {
             failed: OnceLock::new(),
-            shards: wakers.into_iter().map(shard).collect(),
+            shards: shards.into_iter().map(shard).collect(),
             issued: Mutex::default(),
             calls: Mutex::default(),
-            unreported_round_trips: Mutex::default(),
+            stripes: (0..stripes).map(of_aggregator).collect(),
             timeout: Mutex::new(timeout),
             late_ranks: LateRanks::new(job.to_owned(), rank),
-            no_multicast: NoMulticast::new(job.to_owned(), rank),
         }
     }
 
@@ -138,7 +148,14 @@ impl Shared {
         self.issued().finish(number);
         self.late_ranks.forget(number);
         *lock(&self.calls) += stats;
-        stats.round_trips.add_to(&mut lock(&self.unreported_round_trips));
+    }
+
+    /// A shard has done its part of a call, with these round trips.
+    pub fn finish_part(&self, shard: usize, round_trips: &RoundTrips) {
+        let stripe = self.shards.get(shard).and_then(|shard| self.stripes.get(shard.stripe));
+        if let Some(stripe) = stripe {
+            round_trips.add_to(&mut lock(&stripe.unreported_round_trips));
+        }
     }
 
     /// The ranks that the oldest call has waited for long, ascending.
@@ -146,9 +163,9 @@ impl Shared {
         self.late_ranks.ranks()
     }
 
-    /// Takes the round trips that were not reported to the aggregator yet.
-    pub fn take_round_trips(&self) -> Times {
-        std::mem::take(&mut lock(&self.unreported_round_trips))
+    /// Takes the round trips to an aggregator that were not reported to it yet.
+    pub fn take_round_trips(&self, stripe: usize) -> Times {
+        std::mem::take(&mut lock(&self.stripes[stripe].unreported_round_trips))
     }
 
     /// The calls to be reported up to call `last`, with their numbers from 1, for people (rule
@@ -193,11 +210,13 @@ pub(crate) type Unanswered = Arc<Mutex<Vec<(DataPath, Receiver<Submission>)>>>;
 pub(crate) struct Driver<T> {
     /// The driver's index among the drivers.
     pub shard: usize,
+    /// The index of its aggregator among those of the job.
+    pub stripe: usize,
     pub transport: T,
     pub data_path: DataPath,
     pub submissions: Receiver<Submission>,
     /// Left by the last driver.
-    pub membership: Arc<Membership>,
+    pub sessions: Arc<Sessions>,
     /// Dropped by the last driver.
     pub unanswered: Unanswered,
     pub shared: Arc<Shared>,
@@ -316,12 +335,15 @@ impl<T: Transport> Driver<T> {
             self.shared.fail(error);
         }
         self.publish();
-        let Self { data_path, submissions, membership, unanswered, shared, .. } = self;
+        let Self { data_path, submissions, sessions, unanswered, shared, .. } = self;
         lock(&unanswered).push((data_path, submissions));
-        let Some(membership) = Arc::into_inner(membership) else { return };
+        let Some(sessions) = Arc::into_inner(sessions) else { return };
+        // Who ended one session has told its ranks why; those at other aggregators hear it from
+        // this rank.
         match shared.failure() {
-            None | Some(Error::Control(_)) => membership.leave(),
-            Some(own) => membership.fail(&own.to_string(), own.ranks()),
+            None => sessions.leave(),
+            Some(Error::Control(_)) if sessions.iter().count() == 1 => sessions.leave(),
+            Some(own) => sessions.fail(&own.to_string(), own.ranks()),
         }
         // Calls are dropped only now: the process may end as soon as one of its calls fails, and
         // the other ranks must hear why before they hear that it is gone. Callers find the reason
@@ -401,10 +423,9 @@ impl<T: Transport> Driver<T> {
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
         self.data_path.set_timeout(*lock(&self.shared.timeout));
-        let others = Others {
-            departed: self.membership.departed(),
-            are_watched: self.membership.is_watched(),
-        };
+        let membership = self.membership();
+        let others =
+            Others { departed: membership.departed(), are_watched: membership.is_watched() };
         self.greet(now);
         let wire = Batches(&mut self.transport);
         let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
@@ -427,7 +448,7 @@ impl<T: Transport> Driver<T> {
     /// Has the data path say HELLO again if the control plane wants that.
     fn greet(&mut self, now: u64) {
         let (secret, asked) = &mut self.hellos;
-        let hellos = self.membership.hellos();
+        let hellos = self.sessions.at(self.stripe).hellos();
         if std::mem::replace(asked, hellos) != hellos {
             self.data_path.greet(now, *secret);
         }
@@ -471,9 +492,9 @@ impl<T: Transport> Driver<T> {
         let gets_copies = engine.config().capabilities.contains(Capabilities::GROUP_HELLOS);
         if let Some(group) = self.group
             && engine.hears_no_group()
-            && self.shared.no_multicast.report(group, gets_copies)
+            && self.shared.stripes[self.stripe].no_multicast.report(group, gets_copies)
         {
-            self.membership.report_no_multicast();
+            self.membership().report_no_multicast();
         }
     }
 
@@ -485,7 +506,7 @@ impl<T: Transport> Driver<T> {
             }
             _ => None,
         };
-        if let Some(reason) = self.membership.explain(failure, call) {
+        if let Some(reason) = self.membership().explain(failure, call) {
             return reason.into();
         }
         if failure == Failure::Silent && self.transport.take_too_long() {
@@ -500,6 +521,11 @@ impl<T: Transport> Driver<T> {
             _ => engine.config().deadline,
         };
         Error::from_failure(failure, self.transport.aggregator(), Duration::from_nanos(waited))
+    }
+
+    /// The session at this shard's aggregator.
+    fn membership(&self) -> &Membership {
+        self.sessions.at(self.stripe)
     }
 
     fn publish(&self) {

@@ -39,6 +39,12 @@ pub enum Error {
     /// The control plane: not reachable, not joined, or the job was aborted.
     #[error(transparent)]
     Control(#[from] control::Error),
+    /// Ranks that bring their own aggregators cannot find each other, or serve each other.
+    #[error("ranks without an aggregator serve each other, but {why}")]
+    NoPeer {
+        /// What went wrong, and what to do.
+        why: String,
+    },
     /// No packet comes back from the aggregator.
     #[error(
         "the data path to {aggregator} is closed: {reason}; check that UDP port {} passes both \

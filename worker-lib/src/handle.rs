@@ -25,8 +25,9 @@ impl Whole {
         Self { number, parts: Mutex::new((parts, CallStats::default())), shared, answer }
     }
 
-    /// Counts a part as finished. The call is finished with the last part.
-    pub fn finish_part(&self, stats: &CallStats) {
+    /// Counts the part of a shard as finished. The call is finished with the last part.
+    pub fn finish_part(&self, shard: usize, stats: &CallStats) {
+        self.shared.finish_part(shard, &stats.round_trips);
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, call) = &mut *parts;
         call.add_part(stats);

@@ -35,6 +35,11 @@ impl Interface {
         Self::with_address(local)
     }
 
+    /// The interface towards the first of these targets that has one.
+    pub fn towards_any(targets: &[SocketAddr]) -> Option<Self> {
+        targets.iter().find_map(|target| Self::towards(*target))
+    }
+
     /// Whether an address belongs to this host. Loopback addresses belong to every host, so they do
     /// not count.
     pub fn has(address: IpAddr) -> bool {

@@ -39,11 +39,13 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `builder`, `communicator`, `handle` | the caller's objects |
+//! | `connect` | from a builder to a communicator |
 //! | `buffers` | lends the caller's elements to whoever drives |
 //! | [`control`] | joins the job, and hears of its end |
 //! | `open_path`, `transport` | finds the largest packet that the path carries; UDP sockets |
 //! | `driver` | moves packets between data path and sockets, on the caller's thread or its own |
 //! | `local_sums` | adds up with the other ranks of this host, in shared memory |
+//! | `peers` | aggregators that ranks bring along |
 //! | `limits` | the times that a rank can wait |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
@@ -52,6 +54,7 @@
 mod buffers;
 mod builder;
 mod communicator;
+mod connect;
 pub mod control;
 mod driver;
 mod error;
@@ -64,6 +67,7 @@ mod local_sums;
 mod narrow_path;
 mod no_multicast;
 mod open_path;
+mod peers;
 mod prefetch;
 mod transport;
 mod waker;
@@ -72,10 +76,11 @@ mod yield_core;
 
 pub use buffers::Tensor;
 pub use builder::Builder;
-pub use communicator::{Communicator, Info, Stats};
+pub use communicator::{Communicator, Info, Stats, Stripe};
 pub use error::Error;
 pub use handle::Handle;
 pub use narrow_path::Narrow;
+pub use peers::OwnAggregator;
 pub use switchml_protocol::capabilities::Capabilities;
 pub use switchml_worker_core::{
     CallStats, DType, Element, Precision, ReduceOp, Reduction, RoundTrips, Straggler, WaitStats,

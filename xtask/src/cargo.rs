@@ -43,7 +43,7 @@ pub fn build_binaries(selection: Selection) -> Result<PathBuf> {
     let mut command = command("build")?;
     command.args(["--release", "--bins", "-p", "switchml-userspace", "-p", "switchml-worker-cli"]);
     if selection != Selection::All {
-        command.arg("--no-default-features");
+        command.args(["--no-default-features", "--features", "switchml-userspace/daemon"]);
     }
     if selection != Selection::Job {
         command.args(["-p", "switchml-impairment"]);

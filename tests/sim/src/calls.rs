@@ -12,7 +12,7 @@ use switchml_worker_core::call::Submission;
 use switchml_worker_core::engine::{Failure, Identity};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::session::Session;
-use switchml_worker_core::shards;
+use switchml_worker_core::shards::{self, Shards};
 use tracing::debug;
 
 use crate::hosts::Doom;
@@ -232,15 +232,17 @@ impl Calls {
         };
         let bytes = step.elements(element_key(epoch, place), rank);
         let number = self.issued.issue(call);
-        let lengths = shards::cut(bytes.len(), codec, self.lanes, self.shards.len());
-        self.parts.insert(place, vec![None; lengths.len()]);
+        let shards = Shards::new(&[(self.shards.len(), 1)]);
+        let parts = shards.cut(number, bytes.len(), codec, self.lanes);
+        self.parts.insert(place, vec![None; parts.len()]);
         let (mut rest, mut first) = (bytes.as_slice(), 0);
-        for ((part, length), shard) in lengths.into_iter().enumerate().zip(&mut self.shards) {
-            let (bytes, behind) = rest.split_at(length);
+        for (part, shards::Part { shard, len }) in parts.into_iter().enumerate() {
+            let (bytes, behind) = rest.split_at(len);
             let (bytes, done) = (bytes.to_vec(), Arc::clone(&self.done));
             let buffer = Box::new(Part { place, number: part, bytes, done });
-            shard.data_path.submit(Submission { number, call, codec, first, buffer });
-            first += (length / call.dtype.size()) as u64;
+            let submission = Submission { number, call, codec, first, buffer };
+            self.shards[shard].data_path.submit(submission);
+            first += (len / call.dtype.size()) as u64;
             rest = behind;
         }
         Ok(())

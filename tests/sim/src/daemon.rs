@@ -12,7 +12,7 @@ use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, ServesJobs};
 use switchml_userspace_core::jobs::{
-    Epochs, Job, JobTable, Joiner, Level, MemberError, Origin, StreamId, Threads,
+    Epochs, Job, JobTable, Joiner, Level, MemberError, Origin, StreamId,
 };
 use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
@@ -221,19 +221,9 @@ impl Daemon {
 
 /// A rank that joins over a connection from `peer`.
 fn joiner(request: JoinRequest, peer: IpAddr) -> Joiner {
-    let JoinRequest { job_name: name, rank, world_size, data_threads, host, via, .. } = request;
-    Joiner {
-        tenant: String::new(),
-        name,
-        rank,
-        world_size,
-        peer,
-        local: (*AGGREGATOR.ip()).into(),
-        threads: Threads { most: data_threads, host },
-        via,
-        // The time does not matter without tenants.
-        at: Instant::now(),
-    }
+    let local = (*AGGREGATOR.ip()).into();
+    // The time does not matter without tenants.
+    Joiner::new(request, String::new(), (peer, local), None, Instant::now())
 }
 
 fn control_plane(limits: Limits, tags: bool, seed: u64) -> ControlPlane<Connection> {

@@ -111,8 +111,8 @@ fn one_daemon_has_jobs_of_both_kinds_of_ip() {
     };
     let over_v4 = sum_by("127.0.0.1");
     let over_v6 = sum_by("[::1]");
-    assert!(over_v4.iter().all(|rank| rank.info().aggregator.is_ipv4()));
-    assert!(over_v6.iter().all(|rank| rank.info().aggregator.is_ipv6()));
+    assert!(over_v4.iter().all(|rank| rank.info().stripes[0].aggregator.is_ipv4()));
+    assert!(over_v6.iter().all(|rank| rank.info().stripes[0].aggregator.is_ipv6()));
     let mut command = Command::new(&binaries.aggregator);
     command.args([
         "jobs",

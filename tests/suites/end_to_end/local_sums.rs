@@ -37,7 +37,7 @@ fn hosts_send_one_contribution_and_sums_are_those_of_all_ranks(mode: Mode) {
         let communicator = builder.connect().unwrap();
         let first = rank as u16 / PER_HOST as u16 * PER_HOST as u16;
         let host: Vec<u16> = (first..first + PER_HOST as u16).collect();
-        assert_eq!(communicator.info().local_ranks, host);
+        assert_eq!(communicator.info().stripes[0].local_ranks, host);
         let mine = || (0..ELEMENTS).map(|i| element(rank, i));
         let mut sum: Vec<f32> = mine().map(|value| value as f32).collect();
         communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -83,7 +83,7 @@ fn the_same_bits_as_without(mode: Mode) {
     let run = |job: &str, local_sums| {
         cluster.run_ranks(RANKS, job, move |_, builder| {
             let communicator = builder.local_sums(local_sums).connect().unwrap();
-            assert_eq!(communicator.info().local_ranks.is_empty(), !local_sums);
+            assert_eq!(communicator.info().stripes[0].local_ranks.is_empty(), !local_sums);
             bits(&communicator)
         })
     };

@@ -27,6 +27,7 @@
 //! | [`jobs`] | several jobs at once, and one after the other |
 //! | [`quotas`] | quotas of tenants, whose jobs outlive the daemon |
 //! | [`restart`] | the daemon is killed, and another takes its place or does not |
+//! | [`peers`] | ranks that serve each other without an aggregator, and jobs at several |
 //! | [`ports`] | ports that go down and up, lose their program, or are removed |
 //! | [`loops`] | ranks that add up again and again, every element checked |
 
@@ -48,6 +49,7 @@ mod networks;
 mod packed;
 mod packet_tags;
 mod parts;
+mod peers;
 mod ports;
 mod quotas;
 mod restart;

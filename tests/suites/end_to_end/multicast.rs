@@ -192,7 +192,7 @@ fn status_says_how_results_reach_which_rank_and_why(mode: Mode) {
     drop(loops.stop());
     let results = cluster.run_ranks(RANKS, "again", |_, builder| {
         let communicator = builder.connect().unwrap();
-        let results = communicator.info().results();
+        let results = communicator.info().stripes[0].results();
         communicator.close().unwrap();
         results
     });

@@ -116,7 +116,7 @@ fn hosts_of_several_ranks_get_their_parts(mode: Mode) {
     let cluster = Cluster::of_hosts(2, 2, mode);
     cluster.run_ranks(4, "parts of hosts", |_, builder| {
         let communicator = builder.connect().unwrap();
-        assert_eq!(communicator.info().local_ranks.len(), 2);
+        assert_eq!(communicator.info().stripes[0].local_ranks.len(), 2);
         exchange(&communicator, 200_000);
         communicator.close().unwrap();
     });

@@ -132,7 +132,7 @@ fn a_tree_by_mutual_tls() {
     root.wait_for_line("refused: this aggregator requires a job token", PATIENCE).unwrap();
 
     // Past its combiner a rank, which has no certificate, does not get in.
-    let access = Access { address: ROOT.to_owned(), tls: pinned(&of_root), token: None };
+    let access = Access { address: ROOT.to_owned(), tls: pinned(&of_root), ..Access::default() };
     let error = racks.workers()[0].run(move || control::status(access, PATIENCE)).unwrap_err();
     let why = TlsError::ClientCertificateRequired;
     assert_eq!(error, control::Error::Tls { address: ROOT.to_owned(), why });
@@ -167,7 +167,7 @@ fn refused(host: &Namespace, options: &[&str], what: &str) -> u64 {
 
 /// The status of a daemon at a public address of the namespace.
 fn ask(host: &Namespace, port: &str, tls: ClientTls) -> Result<(), control::Error> {
-    let access = Access { address: format!("{PUBLIC}:{port}"), tls, token: None };
+    let access = Access { address: format!("{PUBLIC}:{port}"), tls, ..Access::default() };
     host.run(move || control::status(access, PATIENCE).map(drop))
 }
 

@@ -68,7 +68,8 @@ with_each_torch! {
     a_rank_that_never_uses_a_group_is_named,
     a_rank_that_calls_gloo_instead_is_named_at_once,
     another_call_is_told_and_the_processes_go_on_in_another_job,
-    without_an_aggregator_it_says_so_or_falls_back,
+    without_an_aggregator_ranks_serve_each_other,
+    an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place,
     every_public_function,
     collectives_by_way_of_copies,
     tensors_in_any_memory_and_in_inference_mode,
@@ -661,25 +662,23 @@ fn another_call_is_told_and_the_processes_go_on_in_another_job(case: Case) {
     }
 }
 
-fn without_an_aggregator_it_says_so_or_falls_back(case: Case) {
+fn without_an_aggregator_ranks_serve_each_other(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    let added = site.counter("added");
+    let nothing = [("SWITCHML_AGGREGATOR", "")];
+    site.run_and_hear(&["collectives.py"], &nothing, "all collectives are right");
+    assert_eq!(site.counter("added"), added, "the daemon has nothing to do with it");
+}
+
+fn an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place(case: Case) {
     let Some(site) = case.site(2) else { return };
     let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
-    let refused = |address: &str, variables: &[(&str, &str)], why: &str| {
-        for printed in site.run(&["no_answer.py"], variables) {
-            let head = format!("refused: switchml: no aggregator answers at {address}");
-            assert!(
-                printed.starts_with(&head) && printed.ends_with(&format!("({why})\n")),
-                "{printed}"
-            );
-            assert_eq!(printed.lines().count(), 1, "{printed}");
-        }
-    };
-    let given = format!("SWITCHML_AGGREGATOR is '{nowhere}'; give host or host:port");
-    refused(&nowhere, &[("SWITCHML_AGGREGATOR", &nowhere)], &given);
-    // Where nothing is given, the host is tried that torchrun names.
-    let nothing = "SWITCHML_AGGREGATOR is not set, so MASTER_ADDR's host was tried; \
-        set it to the aggregator's host or host:port, or SWITCHML_FALLBACK=gloo";
-    refused(&Rack::worker_address(0).to_string(), &[("SWITCHML_AGGREGATOR", "")], nothing);
+    for printed in site.run(&["no_answer.py"], &[("SWITCHML_AGGREGATOR", &nowhere)]) {
+        let head = format!("refused: switchml: no aggregator answers at {nowhere}");
+        let why = format!("(SWITCHML_AGGREGATOR is '{nowhere}'; give host or host:port)\n");
+        assert!(printed.starts_with(&head) && printed.ends_with(&why), "{printed}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+    }
     // Only one of the two cannot reach it.
     let variables = [("SWITCHML_FALLBACK", "gloo"), ("SWITCHML_JOIN_TIMEOUT", "3")];
     let first = site.rank(0, &["no_answer.py"], &variables);

@@ -7,6 +7,7 @@
 //! | [`offloads`] | what interfaces do to frames before programs see them |
 //! | [`routes`] | which way packets to an address go |
 //! | [`neighbours`] | the MAC of a host on the same link, and the bridge's port that it is behind |
+//! | [`way`] | the interface by which frames of a host come in |
 //! | [`netlink`] | requests to the kernel |
 
 #![forbid(unsafe_code)]
@@ -16,3 +17,4 @@ pub mod neighbours;
 pub mod netlink;
 pub mod offloads;
 pub mod routes;
+pub mod way;

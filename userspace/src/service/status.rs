@@ -18,6 +18,7 @@ pub fn join_refused(error: JoinError) -> Status {
         JoinError::DuplicateRank { .. } => Code::AlreadyExists,
         JoinError::OtherTenant { .. } => Code::PermissionDenied,
         JoinError::OtherWorldSize { .. }
+        | JoinError::OtherStripe { .. }
         | JoinError::LinkLocal(_)
         | JoinError::NoPartialSums(_)
         | JoinError::Tags(_) => Code::FailedPrecondition,
@@ -44,6 +45,7 @@ pub fn reason(error: &JoinError) -> Reason {
         | JoinError::WorldSize { .. }
         | JoinError::Rank { .. }
         | JoinError::OtherWorldSize { .. }
+        | JoinError::OtherStripe { .. }
         | JoinError::LinkLocal(_)
         | JoinError::NoPartialSums(_)
         | JoinError::Tags(_) => Reason::WrongJoin,

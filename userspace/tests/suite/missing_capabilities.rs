@@ -39,7 +39,7 @@ fn reduce<T: Element + PartialEq>(
 }
 
 fn rank(communicator: Communicator) {
-    assert_eq!(communicator.info().capabilities, Capabilities::empty());
+    assert_eq!(communicator.info().stripes[0].capabilities, Capabilities::empty());
     assert_eq!(communicator.info().chunk_lanes, LANES);
     for count in [1usize, 64, 65, 64 * 64, 100_000] {
         let data = count.div_ceil(64) as u64;

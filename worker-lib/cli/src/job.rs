@@ -37,6 +37,10 @@ pub struct Job {
     /// Longest wait for the other ranks to join, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
     join_timeout: Duration,
+    /// How much each of several aggregators takes of large tensors, in proportion to the others,
+    /// such as 2,1 [default: computed from the links]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    weight: Vec<u32>,
     /// Threads for large tensors, 1 to 8; all ranks get the smallest that any asks for [default:
     /// what suits processors and link]
     #[arg(long, value_name = "N")]
@@ -54,7 +58,8 @@ pub struct Aggregator {
     /// here override it, and it overrides the environment
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The aggregator's control plane [env: SWITCHML_AGGREGATOR, or MASTER_ADDR]
+    /// The aggregator's control plane; several, with commas between, share the work. Without any,
+    /// ranks serve each other, and meet at MASTER_ADDR:MASTER_PORT [env: SWITCHML_AGGREGATOR]
     #[arg(long, value_name = "HOST[:PORT]")]
     aggregator: Option<String>,
     #[command(flatten)]
@@ -104,6 +109,9 @@ impl Job {
         if let Some(data_threads) = self.data_threads {
             settings = settings.data_threads(data_threads);
         }
+        if !self.weight.is_empty() {
+            settings = settings.weights(self.weight.iter().copied());
+        }
         if self.no_local_sums {
             settings = settings.local_sums(false);
         }
@@ -117,9 +125,9 @@ pub fn status(aggregator: &Access) -> Result<AggregatorStatus, Failure> {
         .map_err(|error| Failure::joining(error.into()))
 }
 
-/// The aggregator.
-pub fn aggregator(settings: &Builder) -> Result<Access, Failure> {
-    settings.get_aggregator().ok_or_else(|| {
+/// The job's aggregators, at least one.
+pub fn aggregators(settings: &Builder) -> Result<Vec<Access>, Failure> {
+    Some(settings.get_aggregators()).filter(|given| !given.is_empty()).ok_or_else(|| {
         Failure::Usage(
             "no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR"
                 .to_owned(),

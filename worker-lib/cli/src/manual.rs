@@ -14,7 +14,7 @@ pub const MANUAL: Manual = Manual {
 const ENVIRONMENT: Section = (
     "ENVIRONMENT",
     &[
-        ("SWITCHML_AGGREGATOR", "The aggregator, as host or host:port; else MASTER_ADDR's host."),
+        ("SWITCHML_AGGREGATOR", "The aggregators, as host or host:port, with commas between."),
         (
             "RANK, WORLD_SIZE",
             "This rank, and how many there are, as torchrun sets them. Without both, the tasks of \

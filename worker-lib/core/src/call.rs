@@ -65,6 +65,16 @@ impl Call {
         };
         hash::fold([number, kind << 32 | detail, self.dtype as u64, self.count as u64]) as u32
     }
+
+    /// Rule 16.3: the fingerprint of a part, which has some of the call's elements, from `first`
+    /// on. Ranks that cut the call in other places have other fingerprints.
+    pub fn fingerprint_of_part(&self, number: u64, first: u64, elements: usize) -> u32 {
+        let whole = self.fingerprint(number);
+        match elements == self.count {
+            true => whole,
+            false => hash::fold([whole.into(), first, elements as u64]) as u32,
+        }
+    }
 }
 
 /// The protocol's number of a reduction.

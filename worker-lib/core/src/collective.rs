@@ -62,7 +62,7 @@ pub(crate) struct Collective {
 impl Collective {
     /// A schedule's collective at `place`.
     pub fn new(place: u64, terms: Terms, submission: Submission) -> Self {
-        let Submission { number, call, codec, .. } = submission;
+        let Submission { number, call, codec, first, .. } = submission;
         let Terms { rank, ranks, lanes, capabilities } = terms;
         let checked_maxima = capabilities.contains(Capabilities::CHECKED_MAXIMA);
         let lanes = usize::from(lanes);
@@ -87,7 +87,11 @@ impl Collective {
             place,
             number,
             call,
-            fingerprint: call.fingerprint(number),
+            fingerprint: call.fingerprint_of_part(
+                number,
+                first,
+                elements.len() / call.dtype.size(),
+            ),
             ranks,
             op: codec.wire_op(),
             leaves_out,

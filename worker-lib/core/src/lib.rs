@@ -46,6 +46,7 @@ pub mod session;
 pub mod shards;
 pub mod spin;
 pub mod stats;
+pub mod stripes;
 pub mod wire;
 
 pub use numerics::{DType, Element, Precision, ReduceOp, Reduction};

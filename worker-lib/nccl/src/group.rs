@@ -57,8 +57,9 @@ impl Group {
         let builder = Communicator::builder().env().map_err(failure)?;
         let builder = builder.job(job(first)?).rank(rank).world_size(ranks);
         let communicator = builder.join_timeout(JOIN_TIMEOUT).connect().map_err(failure)?;
-        let aggregator = communicator.info().aggregator;
-        info(&format!("rank {rank} of {ranks} sums up at {aggregator}"));
+        let stripes = communicator.info().stripes.iter();
+        let aggregators: Vec<_> = stripes.map(|stripe| stripe.aggregator.to_string()).collect();
+        info(&format!("rank {rank} of {ranks} sums up at {}", aggregators.join(", ")));
         Ok(Self {
             communicator: Mutex::new(Some(communicator)),
             in_flight: Arc::new(AtomicUsize::new(0)),

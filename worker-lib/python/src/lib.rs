@@ -14,7 +14,9 @@ use own::Own;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use switchml_worker::control::{ClientTls, Token};
-use switchml_worker::{CallStats, Communicator, DType, Error, Handle, Reduction, Tensor};
+use switchml_worker::{
+    CallStats, Communicator, DType, Error, Handle, OwnAggregator, Reduction, Tensor,
+};
 
 /// How long a wait keeps Python from running handlers of signals, such as Ctrl-C's.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -75,6 +77,36 @@ impl Borrowed {
     }
 }
 
+/// An aggregator inside this process, until a communicator takes it.
+#[pyclass(name = "OwnAggregator", frozen)]
+struct PyOwnAggregator {
+    inner: Own<Mutex<Option<OwnAggregator>>>,
+    address: String,
+}
+
+#[pymethods]
+impl PyOwnAggregator {
+    /// Starts one at the address from which this host reaches `towards`.
+    #[new]
+    fn new(py: Python<'_>, towards: &str) -> PyResult<Self> {
+        let own = OwnAggregator::start(towards).map_err(|error| raised(py, &error))?;
+        let address = own.address().to_string();
+        Ok(Self { inner: Own::new(Mutex::new(Some(own))), address })
+    }
+
+    /// Where ranks join.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+impl PyOwnAggregator {
+    fn take(&self) -> Option<OwnAggregator> {
+        self.inner.get().ok()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// A rank's membership in a job.
 #[pyclass(name = "Communicator", frozen)]
 struct PyCommunicator {
@@ -88,13 +120,15 @@ struct PyCommunicator {
 impl PyCommunicator {
     #[new]
     #[pyo3(signature = (
-        *, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads,
-        tls_fingerprint, tls_ca, tls_cert, tls_key, token_file, is_wanted
+        *, aggregator, meeting, peers, job, rank, world_size, deadline, timeout, join_timeout,
+        data_threads, tls_fingerprint, tls_ca, tls_cert, tls_key, token_file, is_wanted
     ))]
     #[expect(clippy::too_many_arguments, reason = "one for each setting, by name")]
     fn new(
         py: Python<'_>,
         aggregator: Option<String>,
+        meeting: Option<String>,
+        peers: Option<(Bound<'_, PyOwnAggregator>, Vec<String>)>,
         job: Option<String>,
         rank: Option<u32>,
         world_size: Option<u32>,
@@ -109,6 +143,7 @@ impl PyCommunicator {
         token_file: Option<PathBuf>,
         is_wanted: Py<PyAny>,
     ) -> PyResult<Self> {
+        let peers = peers.map(|(own, all)| (own.get().take(), all));
         let connect = move || {
             let tls = ClientTls {
                 fingerprint: tls_fingerprint,
@@ -120,6 +155,10 @@ impl PyCommunicator {
             let token = token_file.map(Token::File);
             builder = given(builder, token, switchml_worker::Builder::token);
             builder = given(builder, aggregator, switchml_worker::Builder::aggregator);
+            builder = given(builder, meeting, switchml_worker::Builder::meeting);
+            if let Some((Some(own), all)) = peers {
+                builder = builder.peers(own, all.iter().filter_map(|address| address.parse().ok()));
+            }
             builder = given(builder, job, switchml_worker::Builder::job);
             builder = given(builder, rank, switchml_worker::Builder::rank);
             builder = given(builder, world_size, switchml_worker::Builder::world_size);
@@ -236,13 +275,20 @@ impl PyCommunicator {
         let info = inner.info();
         let dict = PyDict::new(py);
         dict.set_item("job", &info.job)?;
-        dict.set_item("aggregator", info.aggregator.to_string())?;
         dict.set_item("chunk_lanes", info.chunk_lanes)?;
-        dict.set_item("slots", info.slots)?;
-        dict.set_item("data_threads", info.data_threads)?;
-        dict.set_item("multicast", info.multicast.map(|group| group.to_string()))?;
-        dict.set_item("results", info.results())?;
+        dict.set_item("data_threads", info.data_threads())?;
         dict.set_item("hello_rtt", info.hello_rtt.as_secs_f64())?;
+        let aggregators = info.stripes.iter().map(|stripe| {
+            let dict = PyDict::new(py);
+            dict.set_item("aggregator", stripe.aggregator.to_string())?;
+            dict.set_item("weight", stripe.weight)?;
+            dict.set_item("slots", stripe.slots)?;
+            dict.set_item("data_threads", stripe.data_threads)?;
+            dict.set_item("multicast", stripe.multicast.map(|group| group.to_string()))?;
+            dict.set_item("results", stripe.results())?;
+            Ok(dict)
+        });
+        dict.set_item("aggregators", aggregators.collect::<PyResult<Vec<_>>>()?)?;
         Ok(dict)
     }
 
@@ -471,5 +517,5 @@ fn raised_with(py: Python<'_>, text: String, ranks: Vec<u16>) -> PyErr {
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::{PyCommunicator, PyHandle};
+    use super::{PyCommunicator, PyHandle, PyOwnAggregator};
 }

@@ -33,7 +33,10 @@ class Communicator:
 
     Every rank makes the same calls in the same order, with the same number and type of elements.
     Arguments that are not given come from the environment, as torchrun sets it: RANK, WORLD_SIZE,
-    SWITCHML_AGGREGATOR (or MASTER_ADDR's host), SWITCHML_JOB (or TORCHELASTIC_RUN_ID).
+    SWITCHML_AGGREGATOR, SWITCHML_JOB (or TORCHELASTIC_RUN_ID).
+
+    Several aggregators, with commas between, share the work. Without any, ranks serve each other:
+    they meet at `meeting`, an address and port of rank 0's host (MASTER_ADDR:MASTER_PORT).
 
     An aggregator that speaks TLS is known by the fingerprint of its certificate
     (`tls_fingerprint`, SWITCHML_TLS_FINGERPRINT) or by a file of CAs (`tls_ca`, SWITCHML_TLS_CA).
@@ -57,6 +60,7 @@ class Communicator:
         self,
         *,
         aggregator: str | None = None,
+        meeting: str | None = None,
         job: str | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -70,9 +74,12 @@ class Communicator:
         tls_key: str | os.PathLike[str] | None = None,
         token_file: str | os.PathLike[str] | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
+        _peers: tuple[_native.OwnAggregator, list[str]] | None = None,
     ) -> None:
         self._native = _native.Communicator(
             aggregator=aggregator,
+            meeting=meeting,
+            peers=_peers,
             job=job,
             rank=rank,
             world_size=world_size,

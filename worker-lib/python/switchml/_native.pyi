@@ -1,7 +1,13 @@
 import os
 from typing import Any, Callable, final
 
-__all__ = ["Communicator", "Handle"]
+__all__ = ["Communicator", "Handle", "OwnAggregator"]
+
+@final
+class OwnAggregator:
+    def __new__(cls, towards: str) -> OwnAggregator: ...
+    @property
+    def address(self) -> str: ...
 
 @final
 class Communicator:
@@ -9,6 +15,8 @@ class Communicator:
         cls,
         *,
         aggregator: str | None,
+        meeting: str | None,
+        peers: tuple[OwnAggregator, list[str]] | None,
         job: str | None,
         rank: int | None,
         world_size: int | None,

@@ -20,6 +20,11 @@ pub struct Access {
     pub tls: ClientTls,
     /// The token that lets ranks join, where the aggregator asks for one.
     pub token: Option<Token>,
+    /// How much it takes of calls, in proportion to the job's other aggregators; 0 has the ranks
+    /// compute that.
+    pub weight: u32,
+    /// The rank whose process it is in, if ranks bring their own.
+    pub peer: Option<u16>,
 }
 
 /// A job token.

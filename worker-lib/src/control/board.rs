@@ -25,6 +25,7 @@ pub(super) struct Heard {
     /// The control plane has nothing to say on the failure of the data path.
     pub has_no_reason: bool,
     ended: Option<Error>,
+    has_left: bool,
     on_end: Option<OnEnd>,
     pub calls_in_flight: Option<CallsInFlight>,
     round_trips: Option<TakeRoundTrips>,
@@ -63,6 +64,11 @@ impl Board {
         if let Some(on_end) = on_end {
             on_end(why);
         }
+    }
+
+    /// This rank has left: nothing will be heard any more.
+    pub fn leave(&self) {
+        self.note(|heard| heard.has_left = true);
     }
 
     /// The ranks that have left normally.
@@ -104,7 +110,7 @@ impl Board {
     ///
     /// # Errors
     ///
-    /// The reason why the session ended, if it ends first.
+    /// The reason why the session ended, if it ends first; [`Error::Left`] if this rank leaves.
     pub fn wait<T>(&self, pick: impl Fn(&Heard) -> Option<T>) -> Result<T, Error> {
         let mut heard = self.lock();
         loop {
@@ -113,6 +119,9 @@ impl Board {
             }
             if let Some(found) = pick(&heard) {
                 return Ok(found);
+            }
+            if heard.has_left {
+                return Err(Error::Left);
             }
             heard = self.changed.wait(heard).unwrap_or_else(PoisonError::into_inner);
         }

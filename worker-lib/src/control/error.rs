@@ -31,6 +31,14 @@ pub enum Error {
         /// The error of the system's resolver.
         why: String,
     },
+    /// Two of the addresses given lead to the same aggregator.
+    #[error("aggregators {one:?} and {other:?} are the same; give each once")]
+    Twice {
+        /// The one.
+        one: String,
+        /// The other.
+        other: String,
+    },
     /// No aggregator answers at the address.
     #[error(
         "no aggregator answers at {address} ({why}); start switchml-aggregator there, or give the \
@@ -143,6 +151,9 @@ pub enum Error {
         /// The answer.
         what: String,
     },
+    /// This rank has left the job.
+    #[error("this rank has left the job")]
+    Left,
     /// The system has no thread or socket left.
     #[error("cannot start the control thread: {why}")]
     System {

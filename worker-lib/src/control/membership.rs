@@ -1,7 +1,7 @@
 //! A rank's membership in a job.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -14,7 +14,26 @@ use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::interface::Interface;
+
 use super::{Access, Assigned, Error, board::Board, connection, resolve, thread::Joining, threads};
+
+/// What a rank asks for when it joins a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// The job's name.
+    pub job: &'a str,
+    /// This rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Most data threads; as many as this host has use for unless given.
+    pub data_threads: Option<u32>,
+    /// The number of aggregators of the job.
+    pub aggregators: u32,
+    /// How long to wait for the other ranks.
+    pub timeout: Duration,
+}
 
 /// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in
 /// a panic, as a failure.
@@ -25,17 +44,12 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Joins the job named `job` at `aggregator` as `rank` of `world_size`, and
-    /// waits until all ranks have. `timeout` also bounds the wait in [`Membership::ready`]. The
-    /// rank asks for `data_threads`, or for as many as this host has use for.
+    /// Joins the job named `job` at its only aggregator as `rank` of `world_size`, and waits until
+    /// all ranks have: [`Membership::begin`] and [`Membership::assigned`] in one.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`], [`Error::Tls`] or
-    /// [`Error::TokenFile`]; [`Error::Refused`] with the aggregator's reason (no job token, a rank
-    /// or world size out of range, a rank that is taken, another world size than the job's);
-    /// [`Error::Missing`] with the ranks that did not come in time; [`Error::Aborted`] or
-    /// [`Error::Lost`].
+    /// The errors of both.
     pub fn join(
         aggregator: impl Into<Access>,
         job: &str,
@@ -44,15 +58,30 @@ impl Membership {
         data_threads: Option<u32>,
         timeout: Duration,
     ) -> Result<(Self, Assigned), Error> {
+        let wish = Wish { job, rank, world_size, data_threads, aggregators: 1, timeout };
+        let membership = Self::begin(aggregator.into(), &wish)?;
+        let assigned = membership.assigned()?;
+        Ok((membership, assigned))
+    }
+
+    /// Begins to join a job at one of its aggregators; [`Membership::assigned`] waits for the other
+    /// ranks. The timeout also bounds the wait in [`Membership::ready`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::TokenFile`].
+    pub fn begin(access: Access, wish: &Wish<'_>) -> Result<Self, Error> {
+        let &Wish { job, rank, world_size, data_threads, aggregators, timeout } = wish;
+        let weight = access.weight;
         let begin = Instant::now();
         let board = Arc::new(Board::default());
         let (events, received) = tokio::sync::mpsc::unbounded_channel();
-        let access = aggregator.into();
         let token = access.token()?;
         let addresses = resolve(&access.address)?;
+        let link = Interface::towards_any(&addresses).and_then(|interface| interface.speed);
         let (data_threads, host) = match data_threads {
             Some(exactly) => (exactly, String::new()),
-            None => threads::of_this_host(&addresses),
+            None => threads::of_this_host(link, aggregators),
         };
         let joining = Joining {
             access,
@@ -66,6 +95,9 @@ impl Membership {
                 via: Vec::new(),
                 token,
                 protocol_version: VERSION.into(),
+                aggregators,
+                link_speed: link.unwrap_or_default() as u64,
+                weight,
             },
             timeout,
             begin,
@@ -76,22 +108,47 @@ impl Membership {
             .name("switchml-control".to_owned())
             .spawn(move || joining.run(&runtime, received))
             .map_err(|error| Error::System { why: error.to_string() })?;
-        let membership = Self { board, events, thread: Some(thread) };
-        let assigned = membership.board.wait(|heard| heard.assigned.clone())?;
-        Ok((membership, assigned))
+        Ok(Self { board, events, thread: Some(thread) })
+    }
+
+    /// Waits until all ranks have joined.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] or [`Error::Tls`]; [`Error::Refused`] with the aggregator's reason
+    /// (no job token, a rank or world size out of range, a rank that is taken, another world size
+    /// than the job's); [`Error::Missing`] with the ranks that did not come in time;
+    /// [`Error::Aborted`] or [`Error::Lost`].
+    pub fn assigned(&self) -> Result<Assigned, Error> {
+        self.board.wait(|heard| heard.assigned.clone())
+    }
+
+    /// Says that this rank is ready, and waits until all are: [`Membership::path_opened`] and
+    /// [`Membership::started`] in one.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the latter.
+    pub fn ready(&self, lanes: u16, needs_copies: bool) -> Result<u16, Error> {
+        self.path_opened(lanes, needs_copies);
+        self.started()
     }
 
     /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator (rule 22.4),
-    /// and whether it needs its own copies of results, and waits until every rank has told its own.
-    /// Returns the smallest: the lanes of the job's full chunk (rule 22.5).
+    /// and whether it needs its own copies of results.
+    pub fn path_opened(&self, lanes: u16, needs_copies: bool) {
+        // A control thread that has ended has said why on the board.
+        let _ = self.events.send(Event::PathOpen { lanes, needs_copies });
+    }
+
+    /// Waits until every rank is ready. Returns the fewest lanes that any was ready for: those of
+    /// the job's full chunk (rule 22.5).
     ///
     /// # Errors
     ///
     /// [`Error::NotReady`] with the ranks that were not ready in time; [`Error::Refused`],
     /// [`Error::Aborted`] or [`Error::Lost`].
-    pub fn ready(&self, lanes: u16, needs_copies: bool) -> Result<u16, Error> {
-        // A control thread that has ended has said why on the board.
-        let _ = self.events.send(Event::PathOpen { lanes, needs_copies });
+    pub fn started(&self) -> Result<u16, Error> {
         self.board.wait(|heard| heard.started)
     }
 
@@ -127,6 +184,11 @@ impl Membership {
     /// The ranks that have left normally.
     pub fn departed(&self) -> Ranks {
         self.board.departed()
+    }
+
+    /// What it hears, as long as it lasts.
+    pub(super) fn board(&self) -> Weak<Board> {
+        Arc::downgrade(&self.board)
     }
 
     /// How often the control plane asked the data path to say HELLO again.
@@ -165,8 +227,13 @@ impl Membership {
         self.end(Goodbye { error: error.to_owned(), ranks });
     }
 
-    fn end(&mut self, goodbye: Goodbye) {
+    /// Says goodbye; [`Membership::leave`] waits until the aggregator has heard it.
+    pub(super) fn say(&self, goodbye: Goodbye) {
         let _ = self.events.send(Event::Leave(goodbye));
+    }
+
+    fn end(&mut self, goodbye: Goodbye) {
+        self.say(goodbye);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

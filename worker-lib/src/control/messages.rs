@@ -7,11 +7,13 @@ use switchml_control::{self as control, JoinEvent, MemberId, join_event::Event};
 use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::engine::Keys;
 use switchml_worker_core::session::{Answer, MadeCall, News};
+use switchml_worker_core::stripes::Links;
 use tonic::{Code, Status};
 
 use super::connection::failure_of;
 
-/// What a job gives to a rank (rule 22.2). The same for all ranks, except the secrets.
+/// What a job gives to a rank at one of its aggregators (rule 22.2). The same for all ranks, except
+/// the secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Number of the job, for the header.
@@ -37,6 +39,10 @@ pub struct Assigned {
     pub durable: bool,
     /// The data plane's capabilities.
     pub capabilities: Capabilities,
+    /// The aggregator, among those of the job.
+    pub aggregator: u64,
+    /// How fast it is reached.
+    pub links: Links,
     /// Job number and group of each shard after the first; the first has the ones above. All shards
     /// have the same number of slots.
     pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
@@ -83,6 +89,13 @@ impl Assigned {
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,
             capabilities: Capabilities::from_bits_truncate(message.capabilities),
+            aggregator: message.aggregator,
+            links: Links {
+                hosts: message.hosts,
+                own: message.link_speed,
+                slowest: message.slowest_link,
+                is_on_ranks_host: message.is_on_ranks_host,
+            },
             further_shards: further.collect::<Result<_, String>>()?,
         })
     }

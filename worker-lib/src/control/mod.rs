@@ -11,14 +11,16 @@ mod error;
 mod membership;
 mod messages;
 mod reports;
+mod sessions;
 mod status;
 mod thread;
 mod threads;
 
 pub use address::{Access, Token, resolve};
 pub use error::Error;
-pub use membership::Membership;
+pub use membership::{Membership, Wish};
 pub use messages::Assigned;
+pub use sessions::Sessions;
 pub use status::{
     AggregatorStatus, RankWithoutMulticast, examine, ranks_without_multicast, status,
 };

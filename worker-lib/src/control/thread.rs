@@ -308,7 +308,7 @@ impl ControlThread {
         let later = self.connection.as_ref().and_then(Connection::fault);
         let tls_fault = self.tls_fault.as_ref().or(later).cloned();
         self.joining.board.end(match ending {
-            Ending::Left => return,
+            Ending::Left => return self.joining.board.leave(),
             Ending::Unreachable(_) | Ending::Lost(_) if let Some(why) = tls_fault => {
                 Error::Tls { address, why }
             }

@@ -1,25 +1,19 @@
 //! The number of data threads that this host can use.
 
-use std::{fs, net::SocketAddr, thread};
-
-use crate::interface::Interface;
+use std::{fs, thread};
 
 /// Bits per second that a data thread moves in each direction, with margin: `docs/benchmarks.md`.
 const PER_THREAD: f64 = 12.5e9;
 /// Identifies this host; equal in all its namespaces and containers.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The number of data threads that the ranks of this host can use together, and the host's
-/// identity: enough threads to fill the link towards the aggregator if its speed is known, and no
-/// more than processors.
-pub(super) fn of_this_host(aggregator: &[SocketAddr]) -> (u32, String) {
+/// The number of data threads that the ranks of this host can use together for each of a job's
+/// aggregators, and the host's identity: enough threads to fill the link towards the aggregator if
+/// its speed is known, and no more than processors.
+pub(super) fn of_this_host(link: Option<f64>, aggregators: u32) -> (u32, String) {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let speed = aggregator
-        .iter()
-        .find_map(|address| Interface::towards(*address))
-        .and_then(|interface| interface.speed);
     match fs::read_to_string(BOOT_ID) {
-        Ok(host) => (wanted(processors, speed), host.trim().to_owned()),
+        Ok(host) => (wanted(processors, link).div_ceil(aggregators.max(1)), host.trim().to_owned()),
         // Without an identity, it is unknown which ranks share the processors.
         Err(_) => (1, String::new()),
     }
@@ -43,8 +37,9 @@ mod tests {
 
     #[test]
     fn this_host_has_a_name() {
-        let (threads, host) = of_this_host(&["127.0.0.1:1".parse().unwrap()]);
+        let (threads, host) = of_this_host(None, 1);
         assert!(threads >= 1);
+        assert_eq!(of_this_host(None, 1000).0, 1);
         assert_eq!(host.len(), 36, "{host}");
     }
 }

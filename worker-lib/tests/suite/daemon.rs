@@ -83,6 +83,15 @@ impl Daemon {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// One of the data plane's counters.
+    pub fn counter(&self, name: &str) -> u64 {
+        let status = self.status(&[]);
+        let mut lines = status.lines().map(str::split_whitespace);
+        let line =
+            lines.find_map(|mut words| words.next().filter(|word| *word == name).and(words.next()));
+        line.and_then(|packets| packets.parse().ok()).unwrap_or_default()
+    }
+
     /// Waits until the daemon's list shows a job with some text, such as its state, or "1 of 2"
     /// ranks.
     pub fn wait_for_job(&self, job: &str, text: &str) {

@@ -56,7 +56,7 @@ fn the_same_bits_with_any_number_of_threads() {
     let daemon = Daemon::start();
     let sums = |threads: u32| {
         with_ranks(&daemon, &format!("t{threads}"), &[threads; 3], |communicator| {
-            assert_eq!(communicator.info().data_threads, threads as usize);
+            assert_eq!(communicator.info().data_threads(), threads as usize);
             let rank = communicator.rank();
             let mut floats = wild(rank, LARGE);
             communicator.all_reduce(&mut floats, ReduceOp::Sum).unwrap();
@@ -126,7 +126,7 @@ fn all_ranks_have_as_many_threads_as_the_one_that_wants_fewest() {
         let mut tensor = vec![1i32; LARGE];
         communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
         assert!(tensor == vec![3; LARGE]);
-        communicator.info().data_threads
+        communicator.info().data_threads()
     });
     assert_eq!(threads, [2; 3]);
 }
@@ -139,7 +139,7 @@ fn a_small_pool_makes_fewer_threads() {
         let mut tensor = vec![1i32; LARGE];
         communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
         assert!(tensor == vec![8; LARGE]);
-        (communicator.info().data_threads, communicator.info().slots)
+        (communicator.info().data_threads(), communicator.info().stripes[0].slots)
     });
     assert_eq!(slots, [(2, 512); 8]);
 }

@@ -46,7 +46,7 @@ fn by_ca(ca: PathBuf) -> ClientTls {
 /// Asks the daemon for its status with these settings.
 fn ask(daemon: &Daemon, tls: ClientTls) -> Result<(), TlsError> {
     let address = daemon.address.clone();
-    match status(Access { address, tls, token: None }, PATIENCE) {
+    match status(Access { address, tls, ..Access::default() }, PATIENCE) {
         Ok(_) => Ok(()),
         Err(Error::Tls { address, why }) => {
             assert_eq!(address, daemon.address);
@@ -172,7 +172,8 @@ fn a_certificate_of_a_ca() {
 fn somebody_who_shows_the_certificate_but_lacks_its_key() {
     let address = impostor();
     let ask = |fingerprint: &str| {
-        let access = Access { address: address.clone(), tls: pinned(fingerprint), token: None };
+        let access =
+            Access { address: address.clone(), tls: pinned(fingerprint), ..Access::default() };
         match status(access, PATIENCE) {
             Err(Error::Tls { why, .. }) => why,
             other => panic!("{other:?}"),

@@ -11,7 +11,7 @@ use switchml_protocol::job::Binding;
 
 use super::*;
 use crate::data_plane::{Fanout, JobSpec, Limits};
-use crate::jobs::{Epochs, Job, Threads};
+use crate::jobs::{Epochs, Job, Link, Stripe, Threads};
 
 const LIMITS: Limits = Limits {
     shards: 16,
@@ -160,6 +160,8 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         peer: address(rank as u8 + 1).into(),
         local: address(254).into(),
         threads: Threads::default(),
+        stripe: Stripe::default(),
+        link: Link::default(),
         via: Vec::new(),
         at: std::time::Instant::now(),
     }

@@ -96,7 +96,7 @@ impl JobTable {
                 .extend(member.stream().map(|stream| (stream, (JobKey::Assigned(number), rank))));
         }
         let fanout = job.fanout(self.limits.fanout);
-        let terms = Terms { limits: &self.limits, fanout, specs: &specs };
+        let terms = Terms { id: self.id, limits: &self.limits, fanout, specs: &specs };
         let told = job.joined().filter_map(|(_, member)| {
             Some(Effect::Tell(member.stream()?, Event::Assigned(terms.of(&job, member))))
         });
@@ -130,6 +130,8 @@ impl JobTable {
 
 /// The parameters of a job's shards, of which there is at least one, for its ranks.
 pub(super) struct Terms<'a> {
+    /// The aggregator.
+    pub id: u64,
     pub limits: &'a Limits,
     pub fanout: Fanout,
     pub specs: &'a [JobSpec],
@@ -138,7 +140,7 @@ pub(super) struct Terms<'a> {
 impl Terms<'_> {
     /// What this one is told (rule 22.2).
     pub fn of(&self, job: &Job, member: &Member) -> control::Assigned {
-        let Self { limits, fanout, specs } = self;
+        let Self { id, limits, fanout, specs } = self;
         let shard = |spec: &JobSpec| {
             let (group_address, group_port) = match fanout {
                 Fanout::Auto | Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
@@ -158,8 +160,9 @@ impl Terms<'_> {
             lacks |= Capabilities::AUDIENCES;
         }
         let control::Shard { job: number, group_address, group_port } = shard(first);
-        control::Assigned {
+        job.links(control::Assigned {
             job: number,
+            aggregator: *id,
             epoch: first.epoch,
             slots: limits.slots_per_shard,
             data_address: first.address.to_string(),
@@ -175,7 +178,8 @@ impl Terms<'_> {
             world_size: job.world_size() as u32,
             member_key: bytes(member.key),
             job_key: bytes(job.key),
-        }
+            ..control::Assigned::default()
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::times::BUCKETS;
 
+use super::stripe::Stripe;
 use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_TENANT_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};
 
 /// The resources that a tenant's quota bounds.
@@ -67,6 +68,11 @@ pub enum JoinError {
          or each job a name"
     )]
     OtherWorldSize { name: String, expected: usize, given: u32 },
+    #[error(
+        "job {name:?} has {expected}, not {given}; give all ranks the same aggregators, with the \
+         same weights, or each job a name"
+    )]
+    OtherStripe { name: String, expected: Stripe, given: Stripe },
     #[error(
         "tenant {tenant:?} may have {most} {resource} at once, has {used}, and this job needs \
          {wanted} more; wait for jobs of the tenant to end, or ask the aggregator's operator for a \

@@ -10,6 +10,7 @@ use switchml_protocol::fanout::Way;
 
 use super::mismatch::Mismatch;
 use super::rack::Rack;
+use super::stripe::{Link, Stripe};
 use super::{Effect, MemberId, StreamId, Threads};
 use crate::limits::Fanout;
 
@@ -84,6 +85,9 @@ pub(super) struct Member {
     /// Set until the job is assigned.
     #[serde(skip)]
     pub(super) threads: Threads,
+    /// What it was assigned is not told again, so the next daemon need not know it.
+    #[serde(skip)]
+    pub(super) link: Link,
     /// Most lanes that the rank's path carries, once the rank is ready.
     pub(super) ready: Option<u16>,
     /// Whether RESULTs to all reach the rank by the job's group, once it is ready; else it gets
@@ -160,6 +164,9 @@ pub struct Job {
     /// The tenant of its ranks' job tokens; empty if no tokens are asked for.
     #[serde(default)]
     pub(super) tenant: String,
+    /// Ranks that come back do not ask again, so the next daemon need not know it.
+    #[serde(skip)]
+    pub(super) stripe: Stripe,
     /// Key for the tags of RESULTs to all; see [`Member::key`].
     #[serde(skip)]
     pub(super) key: Key,

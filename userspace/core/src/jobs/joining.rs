@@ -12,6 +12,7 @@ use switchml_protocol::capabilities::Capabilities;
 use super::error::JoinError;
 use super::job::{Job, Member, Presence, State};
 use super::rack::{Rack, in_words, peer_of};
+use super::stripe::{Link, Stripe};
 use super::{
     Effect, JobKey, JobTable, MAX_HOST_LEN, MAX_NAME_LEN, MAX_TENANT_LEN, MAX_WAITING,
     MAX_WAITING_OF_HOST, StreamId, Threads, info,
@@ -35,10 +36,40 @@ pub struct Joiner {
     pub local: IpAddr,
     /// The data threads that the rank can use.
     pub threads: Threads,
+    /// What the rank knows of the job's aggregators.
+    pub stripe: Stripe,
+    /// The links between the rank and the aggregator.
+    pub link: Link,
     /// The combiners between the rank and the daemon.
     pub via: Vec<control::Combiner>,
     /// The time of the request.
     pub at: Instant,
+}
+
+impl Joiner {
+    /// The rank that this request is from: of this tenant, at this end of the connection to ours,
+    /// which leads over this link if that is known.
+    pub fn new(
+        request: control::JoinRequest,
+        tenant: String,
+        (peer, local): (IpAddr, IpAddr),
+        own: Option<(String, u64)>,
+        at: Instant,
+    ) -> Self {
+        Self {
+            name: request.job_name,
+            tenant,
+            rank: request.rank,
+            world_size: request.world_size,
+            peer,
+            local,
+            threads: Threads { most: request.data_threads, host: request.host },
+            stripe: Stripe { aggregators: request.aggregators.max(1), weight: request.weight },
+            link: Link { of_rank: request.link_speed, own },
+            via: request.via,
+            at,
+        }
+    }
 }
 
 impl JobTable {
@@ -84,6 +115,7 @@ impl JobTable {
             control_secret,
             key,
             threads: joiner.threads.clone(),
+            link: joiner.link.clone(),
             ready: None,
             ports: BTreeSet::new(),
             by_group: false,
@@ -132,6 +164,7 @@ impl JobTable {
             state: State::Waiting,
             mismatch: None,
             tenant: joiner.tenant.clone(),
+            stripe: joiner.stripe,
             key: self.new_key(),
             begun_from: Some(peer),
             members: (0..joiner.world_size).map(|_| None).collect(),
@@ -192,6 +225,13 @@ fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
             name: joiner.name.clone(),
             expected: job.world_size(),
             given: joiner.world_size,
+        });
+    }
+    if job.state == State::Waiting && job.stripe != joiner.stripe {
+        return Err(JoinError::OtherStripe {
+            name: joiner.name.clone(),
+            expected: job.stripe,
+            given: joiner.stripe,
         });
     }
     match &job.members[joiner.rank as usize] {

@@ -36,6 +36,7 @@ mod reports;
 mod restart;
 mod round_trips;
 mod starting;
+mod stripe;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use rand::Rng;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
@@ -69,6 +71,7 @@ pub use rack::Origin;
 pub(crate) use rack::in_words;
 use recent_aborts::RecentAborts;
 use round_trips::RoundTrips;
+pub use stripe::{Link, Stripe};
 pub use switchml_control::MemberId;
 pub use tally::Tally;
 pub use threads::Threads;
@@ -161,6 +164,8 @@ pub struct JobTable {
     quotas: Quotas,
     /// The joins of each tenant whose joins are bounded.
     joins: BTreeMap<String, Rate>,
+    /// The aggregator, for ranks whose jobs have several.
+    id: u64,
     /// Whether packets of new jobs have tags.
     has_tags: bool,
     /// Whether the log has warned that jobs without tags are open to forged packets.
@@ -191,6 +196,7 @@ impl JobTable {
             has_warned_of_forgery: false,
             tally: Tally::default(),
             epochs: Epochs::new(&mut rng),
+            id: rng.next_u64(),
             rng,
             waiting: BTreeMap::new(),
             jobs: BTreeMap::new(),

@@ -63,6 +63,7 @@ impl JobTable {
     ) -> Result<(StreamId, Vec<Effect>), MemberError> {
         let stream = self.next_stream;
         let limits = self.limits;
+        let own = self.id;
         let job = match self.job_of(id) {
             Ok(job) => job,
             Err(error) => {
@@ -81,7 +82,7 @@ impl JobTable {
         let Origin { peer, via } = origin;
         if !via.is_empty() {
             let (specs, fanout) = (job.specs(), job.fanout(limits.fanout));
-            let all = Terms { limits: &limits, fanout, specs: &specs };
+            let all = Terms { id: own, limits: &limits, fanout, specs: &specs };
             if let Some(member) = job.member(id.rank) {
                 news.insert(0, Event::Assigned(all.of(job, member)));
             }

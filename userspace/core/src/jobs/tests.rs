@@ -11,6 +11,7 @@ mod reports;
 mod restart;
 mod round_trips;
 mod starting;
+mod stripes;
 mod table;
 
 use std::collections::HashSet;
@@ -72,6 +73,8 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         peer: peer(rank),
         local: LOCAL.into(),
         threads,
+        stripe: Stripe::default(),
+        link: Link::default(),
         via: Vec::new(),
         at: Instant::now(),
     }
@@ -124,6 +127,15 @@ fn opened(effects: &[Effect]) -> Opened {
         _ => None,
     });
     Opened { spec: spec.expect("an Open").clone(), control_secrets: told.collect() }
+}
+
+/// What the first rank is told by these effects.
+fn told(effects: &[Effect]) -> &control::Assigned {
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(_, Event::Assigned(assigned)) => Some(assigned),
+        _ => None,
+    });
+    told.expect("an Assigned")
 }
 
 /// Rank `rank` with its own secret; for a rank that does not exist, with no rank's secret.

@@ -66,8 +66,8 @@ fn assigned(rank: u32, durable: bool) -> Assigned {
             .bits(),
         control_secret: 1000 + u64::from(rank),
         world_size: 4,
-        member_key: Vec::new(),
-        job_key: Vec::new(),
+        aggregator: 77,
+        ..Assigned::default()
     }
 }
 

@@ -5,9 +5,7 @@
 //! | `alike` | what all ranks of a job must share |
 //! | `local` | the addresses and MACs that the aggregator answers to |
 //! | `uplink` | the way from a combiner to its parent |
-//! | `way` | the interface through which a host's frames come in |
 
 pub mod alike;
 pub mod local;
 pub mod uplink;
-pub mod way;

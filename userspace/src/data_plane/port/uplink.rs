@@ -5,13 +5,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use switchml_host::interfaces::{self, Interface};
-use switchml_host::{neighbours, routes};
+use switchml_host::{neighbours, routes, way};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::relay::Uplink;
 
 use super::local::Local;
-use super::way;
 
 /// Longest wait for the next hop's MAC.
 const ASKING: Duration = Duration::from_millis(300);

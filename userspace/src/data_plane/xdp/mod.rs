@@ -57,7 +57,7 @@ use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
 use super::port::local::Local;
-use super::port::{alike, uplink, way};
+use super::port::{alike, uplink};
 use super::worker_thread::{Stop, WorkerThread};
 
 pub use attach::StartError;
@@ -70,6 +70,7 @@ use pins::Pins;
 use ports::Ports;
 use shards::Shards;
 use switchml_host::interfaces::{self, Interface};
+use switchml_host::way;
 
 /// The settings of the data plane.
 #[derive(Clone, Debug)]

@@ -98,10 +98,12 @@ impl Bench {
         let settings = self.job.settings()?;
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
-        let aggregator = job::aggregator(&settings)?;
-        let communicator = settings.connect().map_err(Failure::joining)?;
+        let communicator = settings.clone().connect().map_err(Failure::joining)?;
         // Leaving normally would tell the others that this rank makes no more calls.
-        let status = job::status(&aggregator).inspect_err(|_| communicator.abort())?;
+        let stripes = communicator.info().stripes.iter();
+        let status = stripes.map(|stripe| job::status(&settings.access(&stripe.control)));
+        let status = status.collect::<Result<Vec<_>, _>>();
+        let status = status.inspect_err(|_| communicator.abort())?;
 
         let mut report = Report::new(self.setup::<T>(&communicator, &status));
         let prints = is_reporter && !output.is_stdout();
@@ -134,7 +136,7 @@ impl Bench {
         let stats = runner.finish().map_err(Failure::Collective)?;
         (report.sent, report.waits) = ((&stats.calls).into(), stats.waits.into());
 
-        report.conclude(interface(&status).as_ref());
+        report.conclude(status.first().and_then(interface).as_ref());
         if prints {
             say(Foot(&report));
         }
@@ -190,20 +192,25 @@ impl Bench {
     fn setup<T: Value>(
         &self,
         communicator: &Communicator,
-        status: &control::AggregatorStatus,
+        status: &[control::AggregatorStatus],
     ) -> Setup {
+        let words = |of: fn(&control::AggregatorStatus) -> &str| {
+            let mut words: Vec<_> = status.iter().map(of).collect();
+            words.dedup();
+            words.join(", ")
+        };
         let step = match self.stepbytes {
             Some(step) => format!("{step}(bytes)"),
             None => format!("{}(factor)", self.stepfactor.unwrap_or(2)),
         };
         Setup {
             version: env!("CARGO_PKG_VERSION"),
-            aggregator: status.address.clone(),
-            data_plane: status.data_plane.clone(),
-            attachment: status.attachment.clone(),
+            aggregator: words(|status| &status.address),
+            data_plane: words(|status| &status.data_plane),
+            attachment: words(|status| &status.attachment),
             world_size: communicator.world_size() as usize,
             lanes: communicator.info().chunk_lanes.into(),
-            data_threads: communicator.info().data_threads,
+            data_threads: communicator.info().data_threads(),
             dtype: T::NCCL_NAME,
             redop: self.reduction().name(),
             minbytes: self.minbytes,

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use switchml_worker::control::{self, Access, AggregatorStatus, Membership, RankWithoutMulticast};
 use switchml_worker::interface::{Interface, unspecified};
-use switchml_worker::{Builder, Capabilities, Communicator, Error, ReduceOp};
+use switchml_worker::{Builder, Capabilities, Communicator, Error, ReduceOp, Stripe};
 
 use cause::{Cause, Fix, Instead};
 use counters::Counters;
@@ -51,16 +51,26 @@ impl Doctor {
     /// what it found.
     pub fn run(&self) -> Result<(), Failure> {
         let settings = self.aggregator.settings()?;
-        let access = job::aggregator(&settings)?;
-        let mut causes = Vec::new();
-        let outcome = check(settings, &access, &mut causes);
-        for cause in &causes {
-            let Fix { host, command } = cause.fix();
-            say(format_args!("{:4}  {cause}", if cause.breaks() { "WHY" } else { "NOTE" }));
-            say(format_args!("FIX   on {host}: {command}"));
+        let aggregators = job::aggregators(&settings)?;
+        let mut outcome = Ok(());
+        for access in &aggregators {
+            if aggregators.len() > 1 {
+                say(format_args!("aggregator {}:", access.address));
+            }
+            let mut causes = Vec::new();
+            let settings = settings.clone().aggregator(&access.address);
+            outcome = outcome.and(check(settings, access, &mut causes));
+            causes.iter().for_each(explain);
         }
         outcome
     }
+}
+
+/// Prints a cause, and what to do.
+fn explain(cause: &Cause) {
+    let Fix { host, command } = cause.fix();
+    say(format_args!("{:4}  {cause}", if cause.breaks() { "WHY" } else { "NOTE" }));
+    say(format_args!("FIX   on {host}: {command}"));
 }
 
 fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<(), Failure> {
@@ -81,7 +91,7 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
     // If copies were allowed, ranks would get them.
     let instead = Instead::Nothing(status.ports.into_iter().map(|port| port.name).collect());
     step("results", || results(&communicator)).inspect_err(|_| {
-        let group = communicator.info().multicast;
+        let group = stripe(&communicator).multicast;
         causes.push(examine::lost_group(data_address, group, group, instead.clone()));
     })?;
     step("leave", || leave(communicator))?;
@@ -93,12 +103,18 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
 
 /// Whether the group of results does not reach this rank, as the aggregator has found out.
 fn is_without_multicast(communicator: &Communicator) -> bool {
-    let info = communicator.info();
+    let stripe = stripe(communicator);
     // There is no multicast over IPv6, and it reaches no rank on the aggregator's own host.
-    info.multicast.is_none()
-        && info.aggregator.is_ipv4()
-        && info.capabilities.contains(Capabilities::GROUP_HELLOS)
-        && !Interface::has(info.aggregator.ip())
+    stripe.multicast.is_none()
+        && stripe.aggregator.is_ipv4()
+        && stripe.capabilities.contains(Capabilities::GROUP_HELLOS)
+        && !Interface::has(stripe.aggregator.ip())
+}
+
+/// The only aggregator.
+fn stripe(communicator: &Communicator) -> &Stripe {
+    // A communicator has at least one.
+    &communicator.info().stripes[0]
 }
 
 /// Does a step, and prints how it went.
@@ -175,7 +191,7 @@ fn open_path(
     let settings = settings.job(name).rank(0).world_size(1).deadline(TIMEOUT).join_timeout(TIMEOUT);
     let communicator = settings.connect().map_err(Failure::joining)?;
     let info = communicator.info();
-    let packet = info.ip_packet_bytes();
+    let packet = stripe(&communicator).ip_packet_bytes(info.chunk_lanes);
     let mtu = match interface {
         _ if info.narrow.is_some() => "; larger ones do not".to_owned(),
         Some(Interface { name, mtu: Some(mtu), .. }) => format!("; {name} takes {mtu}"),
@@ -213,9 +229,9 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
 
 /// How results arrive.
 fn results(communicator: &Communicator) -> Result<((), String), Failure> {
-    let info = communicator.info();
-    let Some(group) = info.multicast else {
-        return Ok(((), info.results()));
+    let stripe = stripe(communicator);
+    let Some(group) = stripe.multicast else {
+        return Ok(((), stripe.results()));
     };
     let engine = communicator.stats().engine;
     by_multicast(group, engine.for_all, engine.copies).map(|detail| ((), detail))

@@ -4,7 +4,7 @@
 
 all_reduce (sum, avg, max, min), broadcast and barrier run in the network. All other collectives go
 to a Gloo group of the same ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's
-first rank, or else MASTER_ADDR's host. A group's `timeout` is how long its calls wait for ranks
+first rank; several have commas between. Without it, ranks serve each other. A group's `timeout` is how long its calls wait for ranks
 that are late but connected. SWITCHML_JOIN_TIMEOUT is how many seconds ranks wait for each other at
 the aggregator: unless set, 60 for the first group, which joins at once, and `timeout` for others,
 which join with their first call.

@@ -1,4 +1,4 @@
-"""How the ranks of a process group find their job at the aggregator, or agree on Gloo."""
+"""How the ranks of a process group find their job, or agree on Gloo."""
 
 import functools
 import os
@@ -15,6 +15,7 @@ from .._error import Error
 from ._gloo import gloo_group
 from ._group import Group, backends_of, group_of, log
 from ._membership import Membership
+from ._peers import exchange
 from ._threads import NAME
 from ._trampoline import IS_BACKEND, as_backend, check
 from ._work import backend_error, see_through_holders
@@ -44,27 +45,33 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     fallback = os.environ.get("SWITCHML_FALLBACK", "")
     if fallback not in ("", "gloo"):
         raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; set it to gloo, or leave it out")
-    aggregator, known_by, job = _meet(store, rank, size)
+    aggregator, job = _meet(store, rank, size)
     # The first group reports at once what is wrong. For a fallback, all ranks must know before the
     # first call.
     at_once = fallback or not dist.is_initialized()
     limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
 
     def join(job: str, is_wanted: Callable[[], bool]) -> Communicator:
+        most = min(timeout.total_seconds(), limit)
         try:
+            peers = None
+            if not aggregator:
+                meeting = dist.PrefixStore(job, store)
+                peers = exchange(meeting, rank, size, most, is_wanted)
             return Communicator(
                 aggregator=aggregator or None,
                 job=job,
                 rank=rank,
                 world_size=size,
                 timeout=timeout.total_seconds(),
-                join_timeout=min(timeout.total_seconds(), limit),
+                join_timeout=most,
                 is_wanted=is_wanted,
+                _peers=peers,
             )
         except Error as error:
             told = str(error)
-            if told.startswith(("aggregator ", "no aggregator ")):
-                told += f" ({known_by})"
+            if aggregator and told.startswith(("aggregator ", "no aggregator ")):
+                told += f" (SWITCHML_AGGREGATOR is {aggregator!r}; give host or host:port)"
             raise Error(told, error.ranks) from None
 
     membership = Membership(lambda is_wanted: join(job, is_wanted))
@@ -158,35 +165,23 @@ def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:
     return {other: reason for other, reason in enumerate(failures) if reason}
 
 
-def _meet(store: Any, rank: int, size: int) -> tuple[str, str, str]:
-    """The aggregator (host or host:port), how it is known (for messages), and the job's name.
+def _meet(store: Any, rank: int, size: int) -> tuple[str, str]:
+    """The aggregators (host or host:port), and the job's name.
 
-    What the environment of this rank does not say is taken from the first rank.
+    What the environment of this rank does not say is taken from the first rank. Without an
+    aggregator, ranks serve each other.
     """
     given = os.environ.get("SWITCHML_AGGREGATOR", "")
     if rank == 0:
         store.set("aggregator", given)
-        store.set("master", os.environ.get("MASTER_ADDR", ""))
         store.set("job", f"torch-{uuid.uuid4()}")
-    aggregator, master, job = (store.get(key).decode() for key in ("aggregator", "master", "job"))
+    aggregator, job = (store.get(key).decode() for key in ("aggregator", "job"))
     # The store is in the first rank's process, which must not end before all others have read.
     if store.add("have read", 1) == size:
         store.set("all have read", "")
     if rank == 0:
         store.get("all have read")
-    if aggregator := given or aggregator:
-        return (
-            aggregator,
-            f"SWITCHML_AGGREGATOR is {aggregator!r}; give host or host:port",
-            job,
-        )
-    tried = "so MASTER_ADDR's host was tried" if master else "and neither is MASTER_ADDR"
-    return (
-        master,
-        f"SWITCHML_AGGREGATOR is not set, {tried}; set it to the aggregator's host or host:port, "
-        "or SWITCHML_FALLBACK=gloo",
-        job,
-    )
+    return given or aggregator, job
 
 
 def _seconds(name: str, otherwise: float) -> float:

@@ -17,6 +17,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
     assert_eq!((spec.number, spec.slots.clone(), spec.address), (0, 0..512, LOCAL.into()));
     assert_eq!(spec.group, (Ipv4Addr::new(239, 255, 0, 0), 48866));
     assert_ne!(spec.epoch, 0);
+    let aggregator = told(&effects).aggregator;
     let assigned = |rank: usize, hello_secret| {
         Event::Assigned(control::Assigned {
             job: 0,
@@ -33,8 +34,9 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             capabilities: 0b1,
             further_shards: Vec::new(),
             world_size: 3,
-            member_key: Vec::new(),
-            job_key: Vec::new(),
+            hosts: 3,
+            aggregator,
+            ..control::Assigned::default()
         })
     };
     let [zero, one, two] = spec.secrets[..] else { panic!("{} secrets", spec.secrets.len()) };

@@ -174,7 +174,21 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
         let via = Vec::new();
         let tenant = "\u{1}".repeat(MAX_TENANT_LEN);
         let at = Instant::now();
-        let joiner = Joiner { name, tenant, rank, world_size: 64, peer, local, threads, via, at };
+        // They are not saved.
+        let (stripe, link) = (Stripe::default(), Link::default());
+        let joiner = Joiner {
+            stripe,
+            link,
+            name,
+            tenant,
+            rank,
+            world_size: 64,
+            peer,
+            local,
+            threads,
+            via,
+            at,
+        };
         effects = table.join(&joiner).unwrap().1;
     }
     let spec = opened(&effects);

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use switchml_host::{interfaces, neighbours, routes};
+use crate::{interfaces, neighbours, routes};
 
 /// Name of the interface by which the kernel sends to `peer`; for a bridge, the port at which it
 /// has learned the peer's MAC. `None` if there is no route.

@@ -1,0 +1,172 @@
+//! Jobs without an aggregator of their own, whose ranks serve each other; and jobs at several
+//! aggregators of different kinds at once.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use switchml_rack::{Aggregator, Binaries, Mode, Process, Rack, RackOptions, in_both_modes};
+use switchml_worker::{Builder, Communicator, ReduceOp};
+
+use crate::lost_ranks::{LONG, LOST, RANKS, others_name_it};
+use crate::{Cluster, PATIENCE, report};
+
+in_both_modes! {
+    aggregators_of_all_kinds_share_a_job,
+}
+
+/// Where the ranks of a rack meet.
+fn meeting() -> String {
+    SocketAddr::from((Rack::worker_address(0), 29_500)).to_string()
+}
+
+/// Whole numbers, so that sums are exact in f32, and differ between ranks.
+fn element(rank: u32, i: usize) -> i32 {
+    (i as i32 * 37 + rank as i32 * 1_000_003) % 99_991
+}
+
+/// Adds up tensors of many sizes, twice each, and checks every element.
+fn add_up(communicator: &Communicator) {
+    for count in [1, 100, 5_000, 200_000, 1_000_003, 1, 100, 5_000, 200_000] {
+        let mut values: Vec<f32> =
+            (0..count).map(|i| element(communicator.rank(), i) as f32).collect();
+        communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        for (i, value) in values.iter().enumerate() {
+            let sum: i32 = (0..communicator.world_size()).map(|rank| element(rank, i)).sum();
+            assert_eq!(*value, sum as f32, "element {i} of {count}");
+        }
+    }
+}
+
+/// Runs `life` as each rank of a rack without a daemon, in its namespace.
+fn run_peers<T: Send + 'static>(
+    rack: &Rack,
+    ranks: usize,
+    life: impl Fn(u32, Builder) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    thread::scope(|scope| {
+        let start = |rank: usize| {
+            let life = life.clone();
+            scope.spawn(move || {
+                rack.worker(rank).run(move || {
+                    let builder = Communicator::builder().meeting(meeting()).job("peers");
+                    life(rank as u32, builder.rank(rank as u32).world_size(ranks as u32))
+                })
+            })
+        };
+        let ranks: Vec<_> = (0..ranks).map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn rack(workers: usize) -> Rack {
+    Rack::new(RackOptions { workers, ..RackOptions::default() }).unwrap()
+}
+
+#[test]
+fn ranks_without_an_aggregator_serve_each_other() {
+    let rack = rack(4);
+    let stripes = run_peers(&rack, 4, |_, builder| {
+        let communicator = builder.connect().unwrap();
+        add_up(&communicator);
+        let stripes = communicator.info().stripes.clone();
+        communicator.close().unwrap();
+        stripes
+    });
+    // One on each rank's host, in the same order for all ranks, with equal parts.
+    let hosts = |rank: usize| {
+        let mut hosts: Vec<_> = stripes[rank].iter().map(|stripe| stripe.aggregator.ip()).collect();
+        assert_eq!(stripes[rank].iter().map(|stripe| stripe.weight).max(), Some(2500));
+        hosts.dedup();
+        hosts
+    };
+    let first = hosts(0);
+    assert!((1..4).all(|rank| hosts(rank) == first), "{stripes:?}");
+    assert!((0..4).all(|rank| first.contains(&Rack::worker_address(rank).into())), "{first:?}");
+}
+
+/// The aggregators of ranks that have left are not missed, as long as nobody makes more calls.
+#[test]
+fn a_rank_that_leaves_early_disturbs_nobody() {
+    let rack = rack(3);
+    run_peers(&rack, 3, |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        add_up(&communicator);
+        if rank != 1 {
+            // Longer than the aggregator of rank 1 waits for the others.
+            sleep(Duration::from_secs(4));
+        }
+        let begin = Instant::now();
+        communicator.close().unwrap();
+        assert!(begin.elapsed() < PATIENCE);
+    });
+}
+
+#[test]
+fn a_call_after_a_rank_has_left_names_it() {
+    let rack = rack(3);
+    let errors = run_peers(&rack, 3, |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        add_up(&communicator);
+        if rank == 1 {
+            communicator.close().unwrap();
+            return None;
+        }
+        sleep(Duration::from_secs(4));
+        let mut values = vec![1.0f32; 1_000_000];
+        communicator.all_reduce(&mut values, ReduceOp::Sum).err().map(|error| error.ranks())
+    });
+    assert_eq!(errors, [Some(vec![1]), None, Some(vec![1])]);
+}
+
+/// A rank of the command line's benchmark, which has no other setting than torchrun's.
+fn bench(binaries: &Binaries, rack: &Rack, rank: usize, arguments: &[&str]) -> Process {
+    let mut command = Command::new(&binaries.worker);
+    command.env_remove("SWITCHML_AGGREGATOR");
+    command.env("MASTER_ADDR", Rack::worker_address(0).to_string()).env("MASTER_PORT", "29500");
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
+    command.args(["bench", "--json", "-"]).args(arguments);
+    rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
+}
+
+#[test]
+fn a_killed_rank_is_named_although_its_aggregator_dies_with_it() {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = rack(RANKS);
+    let mut ranks: Vec<_> = (0..RANKS).map(|rank| bench(&binaries, &rack, rank, &LONG)).collect();
+    // They make calls as soon as all data paths are open, which takes far less.
+    sleep(Duration::from_secs(3));
+    ranks[LOST].kill().unwrap();
+    others_name_it(&mut ranks);
+}
+
+#[test]
+fn the_command_line_needs_no_aggregator() {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = rack(RANKS);
+    let arguments = ["-b", "8", "-e", "1M", "-f", "8"];
+    let ranks = (0..RANKS).map(|rank| bench(&binaries, &rack, rank, &arguments)).collect();
+    let report = report(ranks);
+    assert_eq!(report["data_plane"], "software");
+    assert_eq!(report["out_of_bounds"], 0);
+}
+
+/// The switch in the kernel, a spare host and a rank's own host with the software data plane.
+fn aggregators_of_all_kinds_share_a_job(mode: Mode) {
+    let cluster = Cluster::in_mode(4, mode);
+    let on = |host: usize| {
+        let address = Rack::worker_address(host).into();
+        Aggregator::software_on(&cluster.binaries, cluster.rack.worker(host), address).unwrap()
+    };
+    let (spare, of_rank) = (on(3), on(0));
+    let all = [cluster.aggregator.control(), spare.control(), of_rank.control()].join(",");
+    cluster.run_ranks(3, "mixed", move |_, builder| {
+        let communicator = builder.aggregator(&all).connect().unwrap();
+        add_up(&communicator);
+        communicator.close().unwrap();
+    });
+    assert!(cluster.counter("completed") > 0);
+    drop((spare, of_rank));
+    cluster.stop();
+}

@@ -1,0 +1,143 @@
+//! How much of a call each of a job's aggregators adds up.
+//!
+//! Theorem 1 of BytePS (Jiang et al., OSDI 2020), with parts of any size. n hosts with links of B
+//! each way have a tensor of M each. An aggregator on a host of its own with a link of b takes part
+//! x: n x come in. One on a rank's host takes part y: y does not cross the link, so M - y go out
+//! from the host's ranks, M - y of results come in, and n - 1 contributions of y: in all M + (n - 2)
+//! y come in. (As many bytes go out if each rank gets its own copy of results; with multicast,
+//! fewer.) All are busy for the same time t if
+//!
+//! ```text
+//! x = t b / n,    y = (t B - M) / (n - 2)
+//! ```
+//!
+//! and t is the least for which all parts are M together. If dedicated aggregators alone do it in M
+//! / B, in which every host can send its tensor, the others take nothing.
+
+/// What is known of the links between a job's ranks and one of its aggregators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// The number of hosts that the ranks are on.
+    pub hosts: u32,
+    /// Bits per second of the aggregator's links, all together; 0 if unknown.
+    pub own: u64,
+    /// Bits per second of the slowest link of a rank; 0 if unknown.
+    pub slowest: u64,
+    /// Whether ranks run on the aggregator's host.
+    pub is_on_ranks_host: bool,
+}
+
+/// The sum of all weights, up to rounding.
+const WHOLE: f64 = 10_000.0;
+
+/// The weight of each aggregator's part (rule 36.4). An aggregator whose link is not known counts
+/// as one with the link of a rank.
+pub fn weights(aggregators: &[Links]) -> Vec<u32> {
+    let hosts = f64::from(aggregators.iter().map(|links| links.hosts).max().unwrap_or(1).max(1));
+    let slowest = aggregators.iter().map(|links| links.slowest).min().unwrap_or_default();
+    // In units of the slowest link of a rank.
+    let link = |links: &Links| match (links.own, slowest) {
+        (0, _) | (_, 0) => 1.0,
+        (own, slowest) => own as f64 / slowest as f64,
+    };
+    let (beside, dedicated): (Vec<&Links>, Vec<&Links>) =
+        aggregators.iter().partition(|links| links.is_on_ranks_host);
+    let capacity: f64 = dedicated.iter().map(|links| link(links)).sum();
+    let part = if beside.is_empty() || capacity >= hosts {
+        0.0
+    } else {
+        part_beside_ranks(hosts, beside.len() as f64, capacity)
+    };
+    let rest = 1.0 - part * beside.len() as f64;
+    let share = |links: &Links| match links.is_on_ranks_host {
+        true => part,
+        false => rest * link(links) / capacity,
+    };
+    let weight = |links| (share(links) * WHOLE).round() as u32;
+    aggregators.iter().map(weight).collect()
+}
+
+/// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones that
+/// have c times the link of a rank together:
+///
+/// ```text
+/// m y + c t / n = 1,  t = 1 + (n - 2) y   =>   y = (n - c) / (n m + c (n - 2))
+/// ```
+fn part_beside_ranks(n: f64, m: f64, c: f64) -> f64 {
+    (n - c) / (n * m + c * (n - 2.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GIGABIT: u64 = 1_000_000_000;
+
+    fn dedicated(hosts: u32, own: u64) -> Links {
+        Links { hosts, own, slowest: GIGABIT, is_on_ranks_host: false }
+    }
+
+    fn beside(hosts: u32) -> Links {
+        Links { is_on_ranks_host: true, ..dedicated(hosts, GIGABIT) }
+    }
+
+    /// Four ranks at 1 Gb/s: y = (n - c) / (n^2 + c (n - 2)) on each host.
+    #[test]
+    fn as_the_theorem_says() {
+        assert_eq!(weights(&[beside(4); 4]), [2500; 4]);
+        // c = 1: y = 3 / 18, and a third for the spare host.
+        let all = [[beside(4); 4].to_vec(), vec![dedicated(4, GIGABIT)]].concat();
+        assert_eq!(weights(&all), [1667, 1667, 1667, 1667, 3333]);
+        // c = 2, in one host: y = 2 / 20.
+        let all = [[beside(4); 4].to_vec(), vec![dedicated(4, 2 * GIGABIT)]].concat();
+        assert_eq!(weights(&all), [1000, 1000, 1000, 1000, 6000]);
+        // c = n: they alone.
+        let all = [[beside(4); 4].to_vec(), vec![dedicated(4, 4 * GIGABIT)]].concat();
+        assert_eq!(weights(&all), [0, 0, 0, 0, 10_000]);
+        assert_eq!(
+            weights(&[dedicated(4, GIGABIT), dedicated(4, 3 * GIGABIT)]),
+            [2500, 7500],
+            "dedicated ones by their links"
+        );
+    }
+
+    #[test]
+    fn links_that_nobody_knows_are_equal() {
+        assert_eq!(weights(&[Links::default()]), [10_000]);
+        assert_eq!(weights(&[dedicated(2, 0), dedicated(2, GIGABIT)]), [5000, 5000]);
+    }
+
+    proptest! {
+        /// The parts are the whole, and nobody who works needs longer than the others: the links of
+        /// all aggregators are busy for the same time, computed from what crosses each.
+        #[test]
+        fn all_links_are_busy_for_the_same_time(
+            hosts in 2u32..64,
+            with_one in 0u32..64,
+            spare in prop::collection::vec(1u64..=16, 0..8),
+        ) {
+            let with_one = with_one.min(hosts);
+            prop_assume!(with_one as usize + spare.len() > 0);
+            let mut all: Vec<Links> = vec![beside(hosts); with_one as usize];
+            all.extend(spare.iter().map(|gigabits| dedicated(hosts, gigabits * GIGABIT)));
+            let weights = weights(&all);
+            let (n, whole) = (f64::from(hosts), f64::from(weights.iter().sum::<u32>()));
+            prop_assert!((whole - 10_000.0).abs() <= all.len() as f64);
+            let times = all.iter().zip(&weights).filter(|(_, weight)| **weight > 0);
+            let times: Vec<f64> = times.map(|(links, weight)| {
+                let part = f64::from(*weight) / whole;
+                let crosses = match links.is_on_ranks_host {
+                    true => (1.0 - part) + (n - 1.0) * part,
+                    false => n * part,
+                };
+                crosses / (links.own as f64 / GIGABIT as f64)
+            }).collect();
+            let (least, most) = times.iter().fold((f64::MAX, 0.0f64), |(least, most), time| {
+                (least.min(*time), most.max(*time))
+            });
+            // Weights are rounded to 1 / 10,000.
+            prop_assert!(most - least <= 2.0 * n / 10_000.0, "{times:?} {weights:?}");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Connects a communicator: joins at each of the job's aggregators, opens a path for each shard, and
+//! starts the data threads.
+
+use std::net::SocketAddrV4;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use switchml_protocol::capabilities::Capabilities;
+use switchml_worker_core::call::Submission;
+use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::engine::{Config, Engine, Identity};
+use switchml_worker_core::hello::OpenPath;
+use switchml_worker_core::packet::packet_len;
+use switchml_worker_core::shards::Shards;
+use switchml_worker_core::spin::Spin;
+use switchml_worker_core::stripes;
+
+use crate::builder::Builder;
+use crate::communicator::{self, Communicator, DataThread, Info, Stripe};
+use crate::control::{self, Access, Assigned, Sessions, Wish};
+use crate::driver::{Driver, DriverLock, Shared, Unanswered, Wakers};
+use crate::error::Error;
+use crate::interface::Interface;
+use crate::local_sums::{Meeting, Team};
+use crate::narrow_path::Narrow;
+use crate::open_path::open_path;
+use crate::peers::{OwnAggregator, Peers};
+use crate::transport::{Transport, Udp};
+use crate::waker::Waker;
+use crate::warning::warn;
+
+impl Builder {
+    /// Joins the job, waits until all its ranks have, and opens the data paths.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for missing or impossible settings; [`Error::Control`] when an aggregator
+    /// cannot be reached, refuses, or ranks are missing; [`Error::DataPathClosed`],
+    /// [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
+    pub fn connect(self) -> Result<Communicator, Error> {
+        let (rank, world_size) = self.check()?;
+        let Peers { own, aggregators } = self.find(rank, world_size)?;
+        let wish = Wish {
+            job: &self.job,
+            rank,
+            world_size,
+            data_threads: self.data_threads,
+            aggregators: aggregators.len() as u32,
+            timeout: self.join_timeout,
+        };
+        let (sessions, joined) = Sessions::join(&aggregators, &wish)?;
+        let me = (rank as u16, world_size as u16);
+        let opened = joined.into_iter().map(|(access, assigned)| Opened::at(access, assigned, me));
+        let mut opened = match opened.collect::<Result<Vec<_>, _>>() {
+            Ok(opened) => opened,
+            Err(error) => {
+                sessions.fail(&error.to_string(), error.ranks());
+                return Err(error);
+            }
+        };
+        // Rule 11.6.
+        let lanes = opened.iter().map(Opened::lanes).min().unwrap_or_default();
+        let narrow = opened.iter().find_map(Opened::narrow);
+        if let Some(narrow) = &narrow {
+            warn(&self.job, rank, format_args!(": {narrow}"));
+        }
+        let copies: Vec<_> = opened.iter_mut().map(Opened::needs_copies).collect();
+        let meetings: Vec<_> = opened.iter().map(|opened| self.meet(opened, me)).collect();
+        let chunk_lanes = sessions.ready(lanes, &copies)?;
+        let teams: Vec<_> =
+            meetings.into_iter().map(|meeting| meeting.and_then(Meeting::end)).collect();
+        let hello_rtts = opened.iter().flat_map(|opened| &opened.paths).map(|path| path.open.rtt);
+        let info = Info {
+            rank,
+            world_size,
+            job: self.job.clone(),
+            chunk_lanes,
+            transport: "udp",
+            hello_rtt: hello_rtts.min().unwrap_or_default(),
+            narrow,
+            stripes: stripes(&opened, &copies, &teams),
+        };
+        self.start(sessions, opened, info, &teams, own)
+    }
+
+    /// Comes to the other ranks of this host, if sums of theirs count. Without them it goes on.
+    fn meet(&self, opened: &Opened, (rank, ranks): (u16, u16)) -> Option<Meeting> {
+        let assigned = &opened.assigned;
+        // Rule 7.14: partial sums have no tags.
+        if !self.local_sums
+            || opened.tag_len() > 0
+            || ranks < 2
+            || !assigned.capabilities.contains(Capabilities::PARTIAL_SUMS)
+        {
+            return None;
+        }
+        let meeting = Meeting::enter(assigned, rank);
+        let alone = |error| {
+            let what = format!(" sends apart from other ranks of its host: {error}");
+            warn(&self.job, rank.into(), what);
+        };
+        meeting.map_err(alone).ok()?
+    }
+
+    /// Starts the data threads.
+    fn start(
+        self,
+        sessions: Sessions,
+        opened: Vec<Opened>,
+        info: Info,
+        teams: &[Option<Team>],
+        own: Option<Arc<OwnAggregator>>,
+    ) -> Result<Communicator, Error> {
+        let shards = opened.iter().enumerate().flat_map(|(stripe, opened)| {
+            opened.paths.iter().map(move |path| (stripe, path.wakers.clone()))
+        });
+        let shared = Shared::new(shards.collect(), &info.job, info.rank, self.limits.timeout);
+        let shared = Arc::new(shared);
+        let peers: Vec<_> = opened.iter().map(|opened| opened.access.peer).collect();
+        hear(&sessions, &shared, &peers);
+        let common = Common {
+            sessions: Arc::new(sessions),
+            unanswered: Unanswered::default(),
+            begin: Instant::now(),
+            shared: Arc::clone(&shared),
+        };
+        let mut threads = Vec::with_capacity(info.data_threads());
+        for (stripe, (opened, team)) in opened.into_iter().zip(teams).enumerate() {
+            let Opened { assigned, paths, .. } = opened;
+            let at =
+                At { stripe, assigned: &assigned, lanes: info.chunk_lanes, team: team.as_ref() };
+            for (place, path) in paths.into_iter().enumerate() {
+                let wakers = path.wakers.clone();
+                let driver = |submissions| {
+                    self.driver(&common, &at, (threads.len(), place), path, submissions)
+                };
+                match data_thread(wakers, driver) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        shared.fail(error.clone());
+                        drop(common);
+                        communicator::end(threads);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(Communicator::new(threads, shared, info, own))
+    }
+
+    /// The driver of a shard: its index among all, and at its aggregator.
+    fn driver(
+        &self,
+        common: &Common,
+        at: &At<'_>,
+        (shard, place): (usize, usize),
+        path: Path,
+        submissions: mpsc::Receiver<Submission>,
+    ) -> Driver<Udp> {
+        let Path { identity, secret, group, transport, open, .. } = path;
+        let &At { stripe, assigned, lanes, team } = at;
+        let packet = packet_len(lanes.into()) + identity.tag_len();
+        let room = transport.receive_room(packet) as u32;
+        let config = Config::new(identity, assigned.slots, lanes, room, self.limits);
+        let mut engine = Engine::new(Config { capabilities: assigned.capabilities, ..config });
+        engine.sample_rtt(0, open.rtt.as_nanos() as u64);
+        let batch = transport.batch(packet);
+        Driver {
+            shard,
+            stripe,
+            data_path: DataPath::new(engine, lanes, batch as u32),
+            transport,
+            submissions,
+            sessions: Arc::clone(&common.sessions),
+            unanswered: Arc::clone(&common.unanswered),
+            shared: Arc::clone(&common.shared),
+            group,
+            begin: common.begin,
+            spin: Spin::default(),
+            hellos: (secret, 0),
+            local_sums: team.map(|team| team.sums(place, batch)),
+        }
+    }
+}
+
+/// What all drivers share.
+struct Common {
+    sessions: Arc<Sessions>,
+    unanswered: Unanswered,
+    /// When the data paths' time starts.
+    begin: Instant,
+    shared: Arc<Shared>,
+}
+
+/// The aggregator of a driver.
+struct At<'a> {
+    stripe: usize,
+    assigned: &'a Assigned,
+    lanes: u16,
+    team: Option<&'a Team>,
+}
+
+/// Starts the data thread of a driver.
+fn data_thread(
+    wakers: Wakers,
+    driver: impl FnOnce(mpsc::Receiver<Submission>) -> Driver<Udp>,
+) -> Result<DataThread, Error> {
+    let (submissions, received) = mpsc::channel();
+    let driver = Arc::new(DriverLock::new(driver(received), wakers.idle.clone()));
+    let data_thread = Arc::clone(&driver);
+    let thread = std::thread::Builder::new()
+        .name("switchml-data".to_owned())
+        .spawn(move || data_thread.serve())
+        .map_err(Error::system("cannot start a data thread"))?;
+    Ok(DataThread { submissions, wakers, driver, thread })
+}
+
+/// Has the sessions tell the drivers, and ask them.
+fn hear(sessions: &Sessions, shared: &Arc<Shared>, peers: &[Option<u16>]) {
+    for ((stripe, membership), peer) in sessions.iter().enumerate().zip(peers.iter().copied()) {
+        let told = Arc::clone(shared);
+        let departed = sessions.departed();
+        membership.on_end(move |error| match peer {
+            // It has made all calls, and its aggregator has ended with its process. Later calls
+            // fail, because it makes none.
+            Some(rank) if departed().contains(rank) => {}
+            // An earlier failure of this rank's own stays the reason.
+            peer => told.fail(of_peer(error, peer).into()),
+        });
+        let asked = Arc::clone(shared);
+        membership.on_calls_wanted(move |last| asked.open_calls(last));
+        let asked = Arc::clone(shared);
+        membership.on_round_trips_wanted(move || asked.take_round_trips(stripe));
+    }
+}
+
+/// If a session broke with the process that the aggregator is in, that rank is to blame.
+fn of_peer(error: control::Error, peer: Option<u16>) -> control::Error {
+    match (error, peer) {
+        (control::Error::Lost { why, .. } | control::Error::Forgotten { why, .. }, Some(rank)) => {
+            let reason = format!("rank {rank} is gone, and with it its aggregator ({why})");
+            control::Error::Aborted { reason, ranks: vec![rank] }
+        }
+        (error, _) => error,
+    }
+}
+
+/// The part of a job at one of its aggregators, with open paths.
+struct Opened {
+    access: Access,
+    assigned: Assigned,
+    /// A path for each shard.
+    paths: Vec<Path>,
+}
+
+impl Opened {
+    fn at(access: Access, assigned: Assigned, (rank, ranks): (u16, u16)) -> Result<Self, Error> {
+        let paths = open_paths(&assigned, rank, ranks)?;
+        Ok(Self { access, assigned, paths })
+    }
+
+    /// The most lanes that pass on all paths.
+    fn lanes(&self) -> u16 {
+        self.paths.iter().map(|path| path.open.lanes).min().unwrap_or_default()
+    }
+
+    fn tag_len(&self) -> usize {
+        self.paths.first().map_or(0, |path| path.identity.tag_len())
+    }
+
+    fn narrow(&self) -> Option<Narrow> {
+        let (aggregator, lanes, tag_len) =
+            (self.assigned.data_address, self.lanes(), self.tag_len());
+        let is_narrow = self.paths.iter().any(|path| path.open.is_narrow);
+        is_narrow.then_some(Narrow { aggregator, lanes, tag_len })
+    }
+
+    /// Whether the rank needs its own copies of results. It leaves the groups then.
+    fn needs_copies(&mut self) -> bool {
+        let needs_copies = self.paths.iter().any(|path| path.open.hears_group == Some(false));
+        if needs_copies {
+            for path in &mut self.paths {
+                path.group = None;
+                path.transport.leave_group();
+            }
+        }
+        needs_copies
+    }
+}
+
+/// Rule 36.4: how much of calls each aggregator takes, and what else there is to know of it.
+fn stripes(opened: &[Opened], copies: &[bool], teams: &[Option<Team>]) -> Vec<Stripe> {
+    let given: Vec<_> = opened.iter().map(|opened| opened.access.weight).collect();
+    let weights = match given.contains(&0) {
+        true => {
+            stripes::weights(&opened.iter().map(|opened| opened.assigned.links).collect::<Vec<_>>())
+        }
+        false => given,
+    };
+    let stripe = |(((opened, weight), copies), team): (((&Opened, u32), &bool), &Option<Team>)| {
+        let Opened { access, assigned, paths } = opened;
+        Stripe {
+            control: access.address.clone(),
+            aggregator: assigned.data_address,
+            weight,
+            data_threads: paths.len(),
+            slots: assigned.slots,
+            tag_len: opened.tag_len(),
+            multicast: assigned.group.filter(|_| !copies),
+            capabilities: assigned.capabilities,
+            local_ranks: team.as_ref().map(Team::ranks).unwrap_or_default(),
+        }
+    };
+    opened.iter().zip(weights).zip(copies).zip(teams).map(stripe).collect()
+}
+
+impl Info {
+    /// Data threads of this rank: shards of the job.
+    pub fn data_threads(&self) -> usize {
+        self.stripes.iter().map(|stripe| stripe.data_threads).sum()
+    }
+
+    /// How calls are cut among the shards.
+    pub(crate) fn shards(&self) -> Shards {
+        // 8 threads at most, and a power of two: all shards at an aggregator have the same weight.
+        let shards = |stripe: &Stripe| {
+            let threads = stripe.data_threads;
+            (threads, stripe.weight * 8 / threads.max(1) as u32)
+        };
+        Shards::new(&self.stripes.iter().map(shards).collect::<Vec<_>>())
+    }
+}
+
+/// A shard's way to its aggregator and back.
+struct Path {
+    identity: Identity,
+    /// The secret that the shard's HELLOs carry.
+    secret: u32,
+    /// The multicast group of results for all, if they come by multicast.
+    group: Option<SocketAddrV4>,
+    transport: Udp,
+    wakers: Wakers,
+    open: OpenPath,
+}
+
+/// Opens a path for each of the job's shards at an aggregator.
+fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, Error> {
+    let mut paths = Vec::new();
+    // Packets that the first path does not carry need not be tried on the others.
+    let mut lanes = assigned.max_lanes;
+    // Groups need not be tried again either if their packets do not reach this host.
+    let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
+    for (job, group) in assigned.shards() {
+        let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
+        let event = || Waker::new().map_err(Error::system("cannot make an event"));
+        let wakers = Wakers { driving: event()?, idle: event()? };
+        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
+            .map_err(Error::system("cannot open the data sockets"))?;
+        let secret = assigned.hello_secret;
+        let open =
+            open_path(&mut transport, &identity, secret, lanes, asks_group && group.is_some())
+                .map_err(|error| match error {
+                    Error::DataPathClosed { aggregator, .. } if Interface::has(aggregator.ip()) => {
+                        Error::OwnHost { aggregator }
+                    }
+                    error => error,
+                })?;
+        lanes = open.lanes;
+        asks_group &= open.hears_group != Some(false);
+        paths.push(Path { identity, secret, group, transport, wakers, open });
+    }
+    Ok(paths)
+}

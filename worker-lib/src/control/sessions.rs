@@ -1,0 +1,136 @@
+//! A rank's sessions: one at each aggregator of its job. What ends one ends all.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Weak, mpsc};
+use std::thread;
+
+use switchml_protocol::ranks::Ranks;
+use switchml_worker_core::session::Goodbye;
+
+use super::{Access, Assigned, Error, Membership, Wish, resolve};
+
+/// A rank's memberships in a job, by aggregator, in the order that all ranks agree on.
+pub struct Sessions(Vec<Membership>);
+
+impl Sessions {
+    /// Joins at all of the job's aggregators, and waits until all ranks have joined everywhere.
+    /// Returns what each aggregator has assigned.
+    ///
+    /// # Errors
+    ///
+    /// The first error of any aggregator: those of [`Membership::begin`] and
+    /// [`Membership::assigned`]; [`Error::Twice`] if an aggregator was given twice.
+    pub fn join(
+        aggregators: &[Access],
+        wish: &Wish<'_>,
+    ) -> Result<(Self, Vec<(Access, Assigned)>), Error> {
+        check_differ(aggregators)?;
+        let begun = aggregators.iter().map(|access| Membership::begin(access.clone(), wish));
+        let begun: Vec<Membership> = begun.collect::<Result<_, _>>()?;
+        let assigned = all(&begun, Membership::assigned)?;
+        let joined = aggregators.iter().cloned().zip(assigned);
+        let mut all: Vec<_> = begun.into_iter().zip(joined).collect();
+        // Rule 36.2.
+        all.sort_by_key(|(_, (_, assigned))| assigned.aggregator);
+        let (memberships, joined) = all.into_iter().unzip();
+        Ok((Self(memberships), joined))
+    }
+
+    /// Tells all aggregators that chunks of `lanes` lanes pass, and at which of them the rank needs
+    /// its own copies of results; and waits until every rank is ready everywhere. Returns the lanes
+    /// of the job's full chunk.
+    ///
+    /// # Errors
+    ///
+    /// The first error of any aggregator: those of [`Membership::started`].
+    pub fn ready(&self, lanes: u16, needs_copies: &[bool]) -> Result<u16, Error> {
+        for (membership, needs_copies) in self.0.iter().zip(needs_copies) {
+            membership.path_opened(lanes, *needs_copies);
+        }
+        let lanes = all(&self.0, Membership::started)?;
+        // They are equal, because every rank has told all aggregators the same.
+        Ok(lanes.into_iter().min().unwrap_or_default())
+    }
+
+    /// The session at one aggregator.
+    pub fn at(&self, stripe: usize) -> &Membership {
+        &self.0[stripe]
+    }
+
+    /// All sessions.
+    pub fn iter(&self) -> impl Iterator<Item = &Membership> {
+        self.0.iter()
+    }
+
+    /// Returns a function that tells which ranks have left normally at any of the aggregators.
+    pub fn departed(&self) -> impl Fn() -> Ranks + Send + 'static {
+        let boards: Vec<_> = self.iter().map(Membership::board).collect();
+        move || {
+            let ranks = boards.iter().filter_map(Weak::upgrade).map(|board| board.departed());
+            ranks.fold(Ranks::NONE, |all, ranks| all.union(&ranks))
+        }
+    }
+
+    /// Leaves everywhere, as [`Membership::leave`] does.
+    pub fn leave(self) {
+        self.end(&Goodbye::default());
+    }
+
+    /// Leaves everywhere as failed, as [`Membership::fail`] does.
+    pub fn fail(self, error: &str, ranks: Vec<u16>) {
+        self.end(&Goodbye { error: error.to_owned(), ranks });
+    }
+
+    fn end(self, goodbye: &Goodbye) {
+        // All aggregators hear it at the same time; dropping a membership waits for its answer.
+        self.iter().for_each(|membership| membership.say(goodbye.clone()));
+    }
+}
+
+/// No two lead to the same aggregator, as far as addresses tell.
+fn check_differ(aggregators: &[Access]) -> Result<(), Error> {
+    if aggregators.len() < 2 {
+        return Ok(());
+    }
+    let mut known: HashMap<SocketAddr, usize> = HashMap::new();
+    for (index, Access { address, .. }) in aggregators.iter().enumerate() {
+        for place in resolve(address)? {
+            let before = known.insert(place, index).filter(|before| *before != index);
+            if let Some(before) = before {
+                let (one, other) = (aggregators[before].address.clone(), address.clone());
+                return Err(Error::Twice { one, other });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for all memberships at the same time. If one fails, the others end.
+fn all<T: Send>(
+    memberships: &[Membership],
+    wait: impl Fn(&Membership) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        for (index, membership) in memberships.iter().enumerate() {
+            let (tell, wait) = (tell.clone(), &wait);
+            scope.spawn(move || tell.send((index, wait(membership))));
+        }
+        drop(tell);
+        let mut found: Vec<Option<T>> = memberships.iter().map(|_| None).collect();
+        let mut failed = None;
+        for (index, outcome) in told {
+            match outcome {
+                Ok(value) => found[index] = Some(value),
+                Err(error) if failed.is_none() => {
+                    let goodbye = Goodbye { error: error.to_string(), ranks: error.ranks() };
+                    memberships.iter().for_each(|other| other.say(goodbye.clone()));
+                    failed = Some(error);
+                }
+                Err(_) => {}
+            }
+        }
+        failed.map_or_else(|| Ok(found.into_iter().flatten().collect()), Err)
+    })
+}

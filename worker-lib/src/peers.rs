@@ -1,0 +1,155 @@
+//! Ranks that have no aggregator bring their own: each process adds up a part of every call
+//! (section 36 of `docs/protocol.md`).
+
+mod meeting;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchml_userspace::embedded::Embedded;
+
+use crate::control::{self, Access};
+use crate::error::Error;
+use crate::interface::unspecified;
+use meeting::Attendant;
+
+/// An aggregator inside this process. Ranks that are handed the addresses of all ranks' own
+/// ([`Builder::peers`](crate::Builder::peers)) need no other.
+///
+/// It serves until it is dropped, which takes two seconds at most: other ranks may still lack
+/// results.
+#[derive(Debug)]
+pub struct OwnAggregator(Embedded);
+
+impl OwnAggregator {
+    /// Starts one at the address from which this host reaches `towards`: `host`, `host:port`, or an
+    /// IP address, such as rank 0's.
+    ///
+    /// # Errors
+    /// [`Error::Control`] if there is no such host, [`Error::NoPeer`] if the system refuses, or the
+    /// address is one that anybody on the Internet can reach.
+    pub fn start(towards: &str) -> Result<Self, Error> {
+        Self::at(own_address(towards, resolve(towards)?)?)
+    }
+
+    fn at(address: IpAddr) -> Result<Self, Error> {
+        let failed = |error: switchml_userspace::embedded::EmbedError| Error::NoPeer {
+            why: error.to_string(),
+        };
+        Embedded::start(address).map(Self).map_err(failed)
+    }
+
+    /// Address and port, for the other ranks.
+    pub fn address(&self) -> SocketAddr {
+        self.0.control()
+    }
+}
+
+/// The aggregators of a job whose ranks bring their own.
+pub(crate) struct Peers {
+    /// This rank's, if it is one of them.
+    pub own: Option<Arc<OwnAggregator>>,
+    pub aggregators: Vec<Access>,
+}
+
+impl Peers {
+    /// All ranks' aggregators, in the order of ranks. Of ranks with the same address, which are on
+    /// the same host, the first one's counts.
+    pub fn new(own: Arc<OwnAggregator>, all: &[SocketAddr]) -> Self {
+        let is_first = |(rank, address): &(usize, &SocketAddr)| {
+            !all[..*rank].iter().any(|other| other.ip() == address.ip())
+        };
+        let access = |(rank, address): (usize, &SocketAddr)| Access {
+            address: address.to_string(),
+            peer: Some(rank as u16),
+            ..Access::default()
+        };
+        let aggregators: Vec<_> = all.iter().enumerate().filter(is_first).map(access).collect();
+        let address = own.address().to_string();
+        let is_used = aggregators.iter().any(|access| access.address == address);
+        Self { own: is_used.then_some(own), aggregators }
+    }
+
+    /// Meets the other ranks of the job at rank 0's host, and exchanges addresses.
+    ///
+    /// # Errors
+    /// Those of [`OwnAggregator::start`]; [`Error::Control`] with the ranks that did not come in
+    /// time; [`Error::NoPeer`] if rank 0 cannot be reached, or cannot listen.
+    pub fn meet(
+        place: &str,
+        job: &str,
+        (rank, ranks): (u16, u16),
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let target = resolve(place)?;
+        let own = OwnAggregator::at(own_address(place, target)?)?;
+        let attendant = Attendant { job, rank, ranks, address: own.address() };
+        let all = match rank {
+            0 => attendant.hold((own.address().ip(), target.port()).into(), timeout),
+            _ => attendant.attend(target, timeout),
+        }?;
+        Ok(Self::new(Arc::new(own), &all))
+    }
+}
+
+fn resolve(given: &str) -> Result<SocketAddr, Error> {
+    let found = control::resolve(given)?;
+    // There is at least one address, or `resolve` had failed.
+    Ok(found[0])
+}
+
+/// The address of this host from which packets to `target` come, which was given like this.
+fn own_address(given: &str, target: SocketAddr) -> Result<IpAddr, Error> {
+    let find = || {
+        let socket = UdpSocket::bind(unspecified(target))?;
+        // Sends nothing: it only looks up the route.
+        socket.connect(target)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let found = find().map_err(|error: std::io::Error| Error::NoPeer {
+        why: format!("no way to {}: {error}", target.ip()),
+    })?;
+    // On Debian a host's own name is 127.0.1.1 there, and something else for others.
+    let is_own_name = found.is_loopback()
+        && switchml_control::host(given) != "localhost"
+        && switchml_control::host(given).parse::<IpAddr>().is_err();
+    let outside = if is_own_name { address_for_others() } else { None };
+    Ok(outside.unwrap_or(found))
+}
+
+/// An address of this host that is not loopback's.
+fn address_for_others() -> Option<IpAddr> {
+    let interfaces = if_addrs::get_if_addrs().ok()?;
+    let addresses = || interfaces.iter().map(if_addrs::Interface::ip);
+    let usable = |address: &IpAddr| !address.is_loopback();
+    addresses().filter(IpAddr::is_ipv4).find(usable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_each_host_the_first_rank_has_the_aggregator() {
+        let own = OwnAggregator::start("127.0.0.1").unwrap();
+        let mine = own.address();
+        let others = ["10.0.0.1:7", "10.0.0.2:7", "10.0.0.1:8", "10.0.0.2:9"];
+        let mut all: Vec<SocketAddr> =
+            others.iter().map(|address| address.parse().unwrap()).collect();
+        all.push(mine);
+        let peers = Peers::new(Arc::new(own), &all);
+        let told: Vec<_> = peers
+            .aggregators
+            .iter()
+            .map(|access| (access.peer.unwrap(), access.address.clone()))
+            .collect();
+        let expected = [(0, all[0]), (1, all[1]), (4, mine)];
+        assert_eq!(told, expected.map(|(rank, address)| (rank, address.to_string())));
+        assert!(peers.own.is_some());
+        let second = OwnAggregator::start("127.0.0.1").unwrap();
+        let both = [mine, second.address()];
+        let peers = Peers::new(Arc::new(second), &both);
+        assert_eq!((peers.aggregators.len(), peers.own.is_none()), (1, true));
+    }
+}
