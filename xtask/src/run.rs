@@ -31,7 +31,7 @@ pub struct Run {
         long,
         value_name = "NAME",
         conflicts_with_all = [
-            "workers", "racks", "jobs", "mtu", "mode", "vlan", "data_plane", "topology",
+            "workers", "racks", "peers", "jobs", "mtu", "mode", "vlan", "data_plane", "topology",
             "multicast", "fanout", "ipv6"
         ]
     )]
@@ -54,6 +54,15 @@ pub struct Run {
         conflicts_with_all = ["vlan", "topology", "multicast", "fanout", "own_host"]
     )]
     racks: Option<usize>,
+
+    /// Without an aggregator: the workers serve each other
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "racks", "mode", "vlan", "data_plane", "multicast", "fanout", "own_host"
+        ]
+    )]
+    peers: bool,
 
     /// Jobs that run the benchmark at once, 1 to 64; the first one prints as it goes
     #[arg(
@@ -250,6 +259,10 @@ impl Run {
             self.fanout == Fanout::Auto || self.data_plane == DataPlane::Xdp,
             "--fanout needs --data-plane xdp: the others have one way to send results to all"
         );
+        ensure!(
+            !self.peers || matches!(self.topology, RackTopology::Star | RackTopology::OneNic),
+            "--peers is for --topology star or one-nic"
+        );
         if let (DataPlane::Bmv2, Some(obstacle)) = (self.data_plane, SimpleSwitch::obstacle()) {
             // Rather now than after the build.
             return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
@@ -270,6 +283,9 @@ impl Run {
                 let plane =
                     if plane == DataPlane::Software { Plane::Software } else { Plane::Programs };
                 job::in_racks(&binaries, racks, rack, plane, self.rate, load)
+            }
+            _ if self.peers && getuid().is_root() => {
+                job::of_peers(&binaries, rack, self.rate, load)
             }
             _ if getuid().is_root() => {
                 job::in_rack(&binaries, rack, self.fanout.argument(), self.rate, load)

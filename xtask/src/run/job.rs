@@ -1,5 +1,6 @@
 //! Jobs: aggregators and their workers as processes, and the benchmark in them.
 
+use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use super::bench::Bench;
 const LARGEST: &str = "64M";
 const LARGEST_ON_BMV2: &str = "64K";
 
+/// Where the workers of the first job meet without an aggregator, and those of others at the next.
+const MEETING_PORT: usize = 29_500;
+
 /// The time that a worker may run after the others have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -29,8 +33,31 @@ pub struct Load<'a> {
     pub bench: &'a Bench,
 }
 
-/// The namespace of a worker, and the control plane that it joins.
-type Place<'a> = (&'a Namespace, &'a str);
+/// The namespace of a worker, and how it gets into its job.
+type Place<'a> = (&'a Namespace, Way<'a>);
+
+/// How a worker gets into its job.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// By an aggregator's control plane.
+    Aggregator(&'a str),
+    /// It meets the others at this address, and they serve each other.
+    Meeting(IpAddr),
+}
+
+impl Way<'_> {
+    /// Tells a worker of this job.
+    fn tell(self, worker: &mut Command, job: usize) {
+        match self {
+            Self::Aggregator(control) => worker.args(["--aggregator", control]),
+            Self::Meeting(place) => {
+                let port = MEETING_PORT + job;
+                worker.env_remove("SWITCHML_AGGREGATOR");
+                worker.env("MASTER_ADDR", place.to_string()).env("MASTER_PORT", port.to_string())
+            }
+        };
+    }
+}
 
 /// Runs jobs in a new rack, on links of a given rate, through the programs in the kernel or through
 /// bmv2.
@@ -50,10 +77,25 @@ pub fn in_rack(
     let aggregator = Aggregator::in_rack_with(binaries, &rack, fanout)?;
     let _shaping = megabits.map(|rate| Shaping::new(&rack, rate * 1_000_000)).transpose()?;
     let places: Vec<Place> =
-        (0..ranks).map(|rank| (rack.worker(rank), aggregator.control())).collect();
+        (0..ranks).map(|rank| (rack.worker(rank), Way::Aggregator(aggregator.control()))).collect();
     let result = load.run(binaries, &places, largest);
     aggregator.stop()?;
     result
+}
+
+/// Runs jobs in a new rack without an aggregator, on links of a given rate.
+pub fn of_peers(
+    binaries: &Binaries,
+    options: RackOptions,
+    megabits: Option<u64>,
+    load: Load,
+) -> Result<()> {
+    let place = options.ip.of(Rack::worker_address(0));
+    let rack = Rack::new(options)?;
+    let _shaping = megabits.map(|rate| Shaping::new(&rack, rate * 1_000_000)).transpose()?;
+    let places: Vec<Place> =
+        rack.workers().iter().map(|worker| (worker, Way::Meeting(place))).collect();
+    load.run(binaries, &places, LARGEST)
 }
 
 /// Runs jobs over several racks, on links and uplinks of a given rate, and prints the bytes that
@@ -72,7 +114,7 @@ pub fn in_racks(
     let _shaping = megabits.map(shape).transpose()?;
     let ranks = 0..racks.workers().len();
     let places: Vec<Place> =
-        ranks.map(|rank| (&racks.workers()[rank], tree.control(rank))).collect();
+        ranks.map(|rank| (&racks.workers()[rank], Way::Aggregator(tree.control(rank)))).collect();
     load.run(binaries, &places, LARGEST)?;
     tree.stop()?;
     say!("# Bytes of each rack's uplink, and of the link of the rack's first worker, over which");
@@ -104,7 +146,8 @@ fn uplink_line(rack: usize, uplink: Carried, rank: usize, worker: Carried) -> St
 pub fn on_loopback(binaries: &Binaries, workers: usize, load: Load) -> Result<()> {
     let host = Namespace::of_host()?;
     let aggregator = Aggregator::on_loopback(binaries, &host)?;
-    let result = load.run(binaries, &vec![(&host, aggregator.control()); workers], LARGEST);
+    let result =
+        load.run(binaries, &vec![(&host, Way::Aggregator(aggregator.control())); workers], LARGEST);
     aggregator.stop()?;
     result
 }
@@ -139,10 +182,10 @@ fn start(
     arguments: &[&str],
 ) -> Result<Vec<Process>> {
     let mut processes = Vec::new();
-    for (rank, (namespace, control)) in places.iter().enumerate() {
+    for (rank, (namespace, way)) in places.iter().enumerate() {
         let mut worker = Command::new(&binaries.worker);
-        worker.arg("bench").args(arguments);
-        worker.args(["--aggregator", control, "--job", &format!("bench-{job}")]);
+        worker.arg("bench").args(arguments).args(["--job", &format!("bench-{job}")]);
+        way.tell(&mut worker, job);
         worker.args(["--rank", &rank.to_string(), "--world-size", &places.len().to_string()]);
         // The first job's rank 0 prints the table and its progress while it runs.
         let process = match (job, rank) {
