@@ -17,6 +17,7 @@ mod plot;
 mod report;
 mod share;
 mod site;
+mod stripes;
 mod switch;
 mod team;
 
@@ -73,6 +74,13 @@ pub struct Bench {
     )]
     hosts: bool,
 
+    /// Instead: ranks that serve each other, and spare hosts that help them, beside Gloo
+    #[arg(
+        long,
+        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "hosts", "output"]
+    )]
+    stripes: bool,
+
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
@@ -99,6 +107,12 @@ impl Bench {
             return Ok(());
         }
         let programs = Programs::ensure()?;
+        if self.stripes {
+            let scratch = Scratch::new()?;
+            let table = stripes::measure(&binaries, &programs, &scratch.folder, self.runs)?;
+            say!("{}.\n\n{table}", processor());
+            return Ok(());
+        }
         let items = match (self.quick, self.networks, self.racks, self.mpi) {
             (true, ..) => plan::quick(),
             (_, true, ..) => plan::networks(),

@@ -1,0 +1,207 @@
+//! `cargo xtask bench --stripes`: ranks that serve each other, and spare hosts that help them,
+//! beside Gloo, on links of one rate for every host.
+//!
+//! Expected times are those of the theorem in docs/scaling.md, with headers and exponents counted.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Shaping};
+
+use super::ground::Ground;
+use super::measured::{Method, Task};
+use super::peers::Programs;
+use super::plan;
+use super::team::{Team, Work};
+use crate::stats::Spread;
+
+const LARGE: usize = 16 << 20;
+const SMALL: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Where ranks meet.
+const PORT: &str = "29500";
+
+/// Bytes of a packet's elements and of its frame, at an MTU of 1500: 352 lanes, and 74 bytes of
+/// Ethernet's, IP's, UDP's and our own headers.
+const PAYLOAD: f64 = 1408.0;
+const FRAME: f64 = PAYLOAD + 74.0;
+/// A word of exponents for each chunk.
+const EXPONENTS: f64 = 1.0 + 1.0 / 352.0;
+
+/// A way to add up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    name: &'static str,
+    /// Bytes of a tensor.
+    size: usize,
+    /// Bits of an element in packets.
+    bits: u32,
+    spare: Spare,
+}
+
+/// The spare hosts with an aggregator.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spare {
+    /// None: ranks bring their own.
+    None,
+    /// So many, and aggregators on the ranks' hosts.
+    Beside(usize),
+    /// As many as ranks, and these alone.
+    All,
+}
+
+const fn way(name: &'static str, size: usize, bits: u32, spare: Spare) -> Way {
+    Way { name, size, bits, spare }
+}
+
+const WAYS: [Way; 7] = [
+    way("no aggregator", LARGE, 32, Spare::None),
+    way("no aggregator, 16 bits", LARGE, 16, Spare::None),
+    way("no aggregator, 8 bits", LARGE, 8, Spare::None),
+    way("one spare host, and the ranks' own", LARGE, 32, Spare::Beside(1)),
+    way("two spare hosts, and the ranks' own", LARGE, 32, Spare::Beside(2)),
+    way("as many spare hosts as ranks", LARGE, 32, Spare::All),
+    way("no aggregator, 64 KiB", SMALL, 32, Spare::None),
+];
+
+impl Way {
+    /// The theorem's time in milliseconds, for n ranks with links of so many bits per second.
+    fn expected(self, n: usize, rate: u64) -> f64 {
+        let (c, n) = (self.spare.hosts(n) as f64, n as f64);
+        let times = 2.0 * n * (n - 1.0) / (n * n + c * n - 2.0 * c);
+        let bytes = self.size as f64 * f64::from(self.bits) / 32.0 * FRAME / PAYLOAD * EXPONENTS;
+        times * bytes * 8e3 / rate as f64
+    }
+
+    fn iters(self) -> &'static str {
+        if self.size == SMALL { "100" } else { "5" }
+    }
+}
+
+impl Spare {
+    fn hosts(self, ranks: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Beside(hosts) => hosts,
+            Self::All => ranks,
+        }
+    }
+
+    /// Starts the aggregators; none if ranks bring their own.
+    fn start(self, binaries: &Binaries, rack: &Rack, ranks: usize) -> Result<Vec<Aggregator>> {
+        let on = |host: usize| {
+            let address = Rack::worker_address(host).into();
+            Ok(Aggregator::software_on(binaries, rack.worker(host), address)?)
+        };
+        match self {
+            Self::None => Ok(Vec::new()),
+            Self::Beside(hosts) => (0..ranks + hosts).map(on).collect(),
+            Self::All => (ranks..2 * ranks).map(on).collect(),
+        }
+    }
+}
+
+/// Measures, in turn, and returns the table.
+pub fn measure(
+    binaries: &Binaries,
+    programs: &Programs,
+    scratch: &Path,
+    runs: usize,
+) -> Result<String> {
+    let mut text = String::new();
+    for ranks in [4, 8] {
+        let rate = plan::rate(ranks);
+        let rack = Rack::new(RackOptions { workers: 2 * ranks, ..RackOptions::default() })?;
+        let _shaped = Shaping::new(&rack, rate)?;
+        let ground = Ground::new(Method::Gloo, ranks)?;
+        let _gloos = ground.shape(rate)?;
+        let mut gloo = Team::start(Method::Gloo, programs, &ground, None, scratch)?;
+        gloo.wait()?;
+        let mut times: Vec<(Vec<f64>, Vec<f64>)> = WAYS.map(|_| Default::default()).into();
+        for run in 0..runs {
+            for turn in 0..WAYS.len() {
+                let index = (turn + run) % WAYS.len();
+                let way = WAYS[index];
+                let iters = way.iters().parse()?;
+                let work = Work { size: way.size, iters, task: Task::Sum };
+                times[index].0.push(gloo.measure(&work, 32)?.seconds * 1e3);
+                times[index].1.push(milliseconds(binaries, &rack, ranks, way)?);
+            }
+            eprintln!("bench: {ranks} ranks, repetition {} of {runs}", run + 1);
+        }
+        gloo.stop()?;
+        write_table(&mut text, ranks, rate, times);
+    }
+    Ok(text)
+}
+
+fn write_table(text: &mut String, ranks: usize, rate: u64, times: Vec<(Vec<f64>, Vec<f64>)>) {
+    let gigabits = rate as f64 / 1e9;
+    let _ = writeln!(
+        text,
+        "{ranks} ranks, links of {gigabits} Gb/s, f32, in ms (quartiles):\n\n\
+         | | Gloo | ours | theorem | Gloo's time to ours |\n|---|---|---|---|---|"
+    );
+    let cell = |Spread { low, median, high }| format!("{median:.2} ({low:.2}-{high:.2})");
+    for (way, (gloo, ours)) in WAYS.iter().zip(times) {
+        let ratio = Spread::of_ratios(&gloo, &ours);
+        let expected = way.expected(ranks, rate);
+        let [gloo, ours] = [gloo, ours].map(|times| cell(Spread::of(times)));
+        let _ =
+            writeln!(text, "| {} | {gloo} | {ours} | {expected:.2} | {} |", way.name, cell(ratio));
+    }
+    text.push('\n');
+}
+
+/// Milliseconds of a call in place, on the slowest rank. Every element is checked.
+fn milliseconds(binaries: &Binaries, rack: &Rack, ranks: usize, way: Way) -> Result<f64> {
+    let aggregators = way.spare.start(binaries, rack, ranks)?;
+    let all: Vec<&str> = aggregators.iter().map(Aggregator::control).collect();
+    let (all, size, ranks_text) = (all.join(","), way.size.to_string(), ranks.to_string());
+    let start = |rank: usize| {
+        let mut command = Command::new(&binaries.worker);
+        command.env_remove("SWITCHML_AGGREGATOR").env("MASTER_PORT", PORT);
+        command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
+        command.args(["bench", "--job", "stripes", "--rank", &rank.to_string()]);
+        command.args(["--world-size", &ranks_text, "--json", "-", "-w", "2"]);
+        command.args(["-b", &size, "-e", &size, "-n", way.iters()]);
+        if !all.is_empty() {
+            command.args(["--aggregator", &all]);
+        }
+        match way.bits {
+            32 => {}
+            bits => drop(command.args(["--precision", &bits.to_string()])),
+        }
+        rack.worker(rank).spawn(&format!("rank {rank}"), command)
+    };
+    let mut processes: Vec<Process> = (0..ranks).map(start).collect::<Result<_, _>>()?;
+    processes.iter_mut().try_for_each(|rank| rank.wait_success(PATIENCE))?;
+    for aggregator in aggregators {
+        aggregator.stop()?;
+    }
+    let report: Value = serde_json::from_str(&processes[0].stdout()).context("not a report")?;
+    let call = &report["rows"][0]["in_place"];
+    ensure!(report["out_of_bounds"] == 0, "wrong elements: {call}");
+    Ok(call["time_us"].as_f64().context("no time")? / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 16 MiB at 1 Gb/s take 134.2 ms without headers, 141.7 with headers and exponents.
+    #[test]
+    fn expected_times_are_those_of_the_theorem() {
+        let times = |ranks: usize, spare| {
+            let ms = way("", LARGE, 32, spare).expected(ranks, 1_000_000_000);
+            (ms / 141.67 * 100.0).round() / 100.0
+        };
+        let all = [Spare::None, Spare::Beside(1), Spare::Beside(2), Spare::All];
+        assert_eq!(all.map(|spare| times(4, spare)), [1.5, 1.33, 1.2, 1.0]);
+        assert_eq!(all.map(|spare| times(8, spare)), [1.75, 1.6, 1.47, 1.0]);
+    }
+}
