@@ -56,8 +56,8 @@ impl Default for Builder {
 
 impl Builder {
     /// Where the aggregator's control plane is: `host`, `host:port`, or an IP address; one of IPv6
-    /// with a port is in brackets. Values travel over the same IP version. Unless given, ranks serve
-    /// each other; see [`Self::meeting`].
+    /// with a port is in brackets. Values travel over the same IP version. Unless given, ranks
+    /// serve each other; see [`Self::meeting`].
     ///
     /// Several aggregators, with commas between, share the job's work: `"10.0.0.5,10.0.0.6"`. Every
     /// rank gives all of them, in any order.

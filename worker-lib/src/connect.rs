@@ -1,5 +1,5 @@
-//! Connects a communicator: joins at each of the job's aggregators, opens a path for each shard, and
-//! starts the data threads.
+//! Connects a communicator: joins at each of the job's aggregators (rule 36.1), opens a path for
+//! each shard, and starts the data threads.
 
 use std::net::SocketAddrV4;
 use std::sync::{Arc, mpsc};
@@ -220,8 +220,8 @@ fn hear(sessions: &Sessions, shared: &Arc<Shared>, peers: &[Option<u16>]) {
         let told = Arc::clone(shared);
         let departed = sessions.departed();
         membership.on_end(move |error| match peer {
-            // It has made all calls, and its aggregator has ended with its process. Later calls
-            // fail, because it makes none.
+            // Rule 36.7: it has made all calls, and its aggregator has ended with its process.
+            // Later calls fail, because it makes none.
             Some(rank) if departed().contains(rank) => {}
             // An earlier failure of this rank's own stays the reason.
             peer => told.fail(of_peer(error, peer).into()),
@@ -233,7 +233,7 @@ fn hear(sessions: &Sessions, shared: &Arc<Shared>, peers: &[Option<u16>]) {
     }
 }
 
-/// If a session broke with the process that the aggregator is in, that rank is to blame.
+/// Rule 36.7: if a session broke with the process that the aggregator is in, that rank is to blame.
 fn of_peer(error: control::Error, peer: Option<u16>) -> control::Error {
     match (error, peer) {
         (control::Error::Lost { why, .. } | control::Error::Forgotten { why, .. }, Some(rank)) => {

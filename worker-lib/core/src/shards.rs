@@ -32,8 +32,8 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// The shards at each aggregator: how many, and the weight of each. At least one must have a
-    /// weight.
+    /// Rule 36.3: the shards at each aggregator, how many, and the weight of each. At least one
+    /// must have a weight.
     pub fn new(aggregators: &[(usize, u32)]) -> Self {
         let (mut weights, mut firsts) = (Vec::new(), Vec::new());
         for &(shards, weight) in aggregators {

@@ -3,9 +3,9 @@
 //! Theorem 1 of BytePS (Jiang et al., OSDI 2020), with parts of any size. n hosts with links of B
 //! each way have a tensor of M each. An aggregator on a host of its own with a link of b takes part
 //! x: n x come in. One on a rank's host takes part y: y does not cross the link, so M - y go out
-//! from the host's ranks, M - y of results come in, and n - 1 contributions of y: in all M + (n - 2)
-//! y come in. (As many bytes go out if each rank gets its own copy of results; with multicast,
-//! fewer.) All are busy for the same time t if
+//! from the host's ranks, M - y of results come in, and n - 1 contributions of y: in all
+//! M + (n - 2) y come in. (As many bytes go out if each rank gets its own copy of results; with
+//! multicast, fewer.) All are busy for the same time t if
 //!
 //! ```text
 //! x = t b / n,    y = (t B - M) / (n - 2)

@@ -1,4 +1,4 @@
-//! A rank's sessions: one at each aggregator of its job. What ends one ends all.
+//! A rank's sessions: one at each aggregator of its job. What ends one ends all (rule 36.5).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

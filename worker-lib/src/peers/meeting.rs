@@ -1,5 +1,5 @@
-//! Ranks exchange addresses at rank 0's host, over TCP: each says a line, and gets one when all
-//! have. Frameworks that have a store of their own need none of this.
+//! Rule 36.6: ranks exchange addresses at rank 0's host, over TCP. Each says a line, and gets one
+//! when all have. Frameworks that have a store of their own need none of this.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};

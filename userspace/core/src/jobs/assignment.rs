@@ -10,7 +10,7 @@ use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
 
 use super::job::{Job, Member, State};
-use super::{Effect, JobKey, JobTable, info, threads, warn};
+use super::{Effect, JobKey, JobTable, info, stripe, threads, warn};
 use crate::job_spec::JobSpec;
 use crate::limits::{Fanout, Limits};
 use crate::slots::power_of_two_up_to;
@@ -160,7 +160,11 @@ impl Terms<'_> {
             lacks |= Capabilities::AUDIENCES;
         }
         let control::Shard { job: number, group_address, group_port } = shard(first);
-        job.links(control::Assigned {
+        // A connection to an address of the host's own comes from the same address.
+        let is_here = |member: &Member| !member.is_behind && member.peer == member.local;
+        let ranks = job.joined().map(|(_, member)| (&member.link, member.peer, is_here(member)));
+        let ranks: Vec<_> = ranks.collect();
+        let told = control::Assigned {
             job: number,
             aggregator: *id,
             epoch: first.epoch,
@@ -179,7 +183,8 @@ impl Terms<'_> {
             member_key: bytes(member.key),
             job_key: bytes(job.key),
             ..control::Assigned::default()
-        })
+        };
+        stripe::links(&ranks, told)
     }
 }
 

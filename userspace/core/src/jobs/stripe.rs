@@ -1,14 +1,12 @@
 //! The part of a job that this aggregator adds up, where the job has several aggregators
-//! (section 36 of `docs/protocol.md`). Ranks compute how large it is, from what all of them are told
-//! of the links.
+//! (rule 36.1). Ranks compute how large it is, from what all of them are told of the links.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
-
-use super::job::Job;
 
 /// What ranks must know alike of a job's aggregators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,22 +44,18 @@ pub struct Link {
     pub own: Option<(String, u64)>,
 }
 
-impl Job {
-    /// What ranks are told of the links between them and the aggregator.
-    pub(super) fn links(&self, told: control::Assigned) -> control::Assigned {
-        let members = || self.joined().map(|(_, member)| member);
-        let mut peers: Vec<_> = members().map(|member| member.peer).collect();
-        peers.sort_unstable();
-        peers.dedup();
-        let own: Option<BTreeMap<_, _>> = members().map(|member| member.link.own.clone()).collect();
-        control::Assigned {
-            hosts: peers.len() as u32,
-            // A connection to an address of the host's own comes from the same address.
-            is_on_ranks_host: members()
-                .any(|member| !member.is_behind && member.peer == member.local),
-            slowest_link: members().map(|member| member.link.of_rank).min().unwrap_or_default(),
-            link_speed: own.map_or(0, |own| own.values().sum()),
-            ..told
-        }
+/// What ranks are told of the links between them and the aggregator, given each rank's own, its
+/// address, and whether that is the aggregator's.
+pub(super) fn links(ranks: &[(&Link, IpAddr, bool)], told: control::Assigned) -> control::Assigned {
+    let mut peers: Vec<_> = ranks.iter().map(|(_, peer, _)| *peer).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    let own: Option<BTreeMap<_, _>> = ranks.iter().map(|(link, ..)| link.own.clone()).collect();
+    control::Assigned {
+        hosts: peers.len() as u32,
+        is_on_ranks_host: ranks.iter().any(|(_, _, is_here)| *is_here),
+        slowest_link: ranks.iter().map(|(link, ..)| link.of_rank).min().unwrap_or_default(),
+        link_speed: own.map_or(0, |own| own.values().copied().fold(0, u64::saturating_add)),
+        ..told
     }
 }
