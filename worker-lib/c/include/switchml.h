@@ -64,14 +64,16 @@ typedef struct switchml_request switchml_request;
 
 /**
  * How to connect. What is zero or null comes from the environment as torchrun sets it:
- * SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
- * MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
- * SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host
- * add up before they send, unless SWITCHML_LOCAL_SUMS is 0.
+ * SWITCHML_AGGREGATOR, or without any MASTER_ADDR:MASTER_PORT, where ranks meet that serve each
+ * other; SWITCHML_JOB, TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE;
+ * SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
+ * SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
+ * SWITCHML_LOCAL_SUMS is 0.
  */
 typedef struct switchml_settings {
   /**
    * Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
+   * Several, with commas between, share the work.
    */
   const char *aggregator;
   /**

@@ -20,14 +20,15 @@ pub struct Communicator(switchml_worker::Communicator);
 pub struct Request(Handle<Array>);
 
 /// How to connect. What is zero or null comes from the environment as torchrun sets it:
-/// SWITCHML_AGGREGATOR, and without it MASTER_ADDR:MASTER_PORT, where ranks meet that serve each
-/// other; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
-/// MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
-/// SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host
-/// add up before they send, unless SWITCHML_LOCAL_SUMS is 0.
+/// SWITCHML_AGGREGATOR, or without any MASTER_ADDR:MASTER_PORT, where ranks meet that serve each
+/// other; SWITCHML_JOB, TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE;
+/// SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
+/// SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
+/// SWITCHML_LOCAL_SUMS is 0.
 #[repr(C)]
 pub struct Settings {
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
+    /// Several, with commas between, share the work.
     pub aggregator: *const c_char,
     /// Name of the job: ranks that give the same name at the same aggregator belong together.
     pub job: *const c_char,
