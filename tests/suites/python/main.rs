@@ -664,10 +664,10 @@ fn another_call_is_told_and_the_processes_go_on_in_another_job(case: Case) {
 
 fn without_an_aggregator_ranks_serve_each_other(case: Case) {
     let Some(site) = case.site(3) else { return };
-    let added = site.counter("added");
     let nothing = [("SWITCHML_AGGREGATOR", "")];
     site.run_and_hear(&["collectives.py"], &nothing, "all collectives are right");
-    assert_eq!(site.counter("added"), added, "the daemon has nothing to do with it");
+    // A status has the counters that are not 0.
+    assert!(!site.told(&["status"]).contains("added"), "the daemon has nothing to do with it");
 }
 
 fn an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place(case: Case) {
