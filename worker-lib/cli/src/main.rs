@@ -46,7 +46,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Bench(bench::Bench),
+    Bench(Box<bench::Bench>),
     Doctor(doctor::Doctor),
     /// Writes manual pages and completions of this command line; for packages
     #[command(hide = true)]
