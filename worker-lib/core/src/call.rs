@@ -124,6 +124,18 @@ mod tests {
     use super::*;
 
     /// The examples of docs/protocol.md.
+    /// Rule 16.3, with the hash of rule 4.1 computed elsewhere.
+    #[test]
+    fn a_part_has_a_fingerprint_of_its_own() {
+        let sum = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count: 1000 };
+        assert_eq!(sum.fingerprint_of_part(0, 0, 1000), 0x513B_1A32, "the whole call");
+        assert_eq!(sum.fingerprint_of_part(0, 352, 648), 0x2837_81E6);
+        let others = [(0, 352), (0, 648), (352, 352), (648, 352)];
+        for (first, elements) in others {
+            assert_ne!(sum.fingerprint_of_part(0, first, elements), 0x2837_81E6);
+        }
+    }
+
     #[test]
     fn fingerprints_are_those_of_the_specification() {
         let sum = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count: 1000 };
