@@ -1,5 +1,7 @@
 //! Memory for one superpacket's way through the program: more than the stack holds.
 
+use core::arch::asm;
+
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::auth::TAG_LEN;
@@ -166,7 +168,11 @@ impl Scratch {
                 self.done = done;
             }
         }
-        let at = usize::from(self.done.rounds());
+        let mut at = usize::from(self.done.rounds());
+        // A DONE names no more rounds than there are segments. The verifier of Linux 6.1 forgets a
+        // comparison of a copy; the compiler would leave out a mask that changes nothing.
+        // SAFETY: only registers are used.
+        unsafe { asm!("{at} &= {mask}", at = inout(reg) at, mask = const MAX_SEGMENTS - 1) };
         let lane = if self.has_done == 0 { None } else { self.done.add(result) };
         self.has_done = u8::from(lane.is_some());
         if let (Some(lane), Some(to)) = (lane, self.done_lanes.get_mut(at)) {
