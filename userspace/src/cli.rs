@@ -10,7 +10,9 @@ use std::time::Duration;
 
 #[cfg(feature = "otlp")]
 use axum::http::Uri;
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
+};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -140,7 +142,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     pub mode: Mode,
     /// How results reach the ranks of a job. For `--data-plane xdp`.
-    #[arg(long, value_enum, default_value_t = Fanout::Auto)]
+    #[arg(long, value_parser = fanouts(), default_value = "auto")]
     pub fanout: Fanout,
     /// Address and TCP port of the control plane. [::] is all addresses, of IPv4 too.
     #[arg(long, value_name = "ADDRESS",
@@ -296,6 +298,21 @@ fn listener(text: &str) -> Result<SocketAddr, String> {
         ),
         _ => Ok(address),
     }
+}
+
+/// The values of `--fanout`. The core, whose type this is, does without clap.
+fn fanouts() -> impl TypedValueParser<Value = Fanout> {
+    let values = [
+        ("auto", "By multicast to ranks that it reaches, a copy for each of the others"),
+        ("multicast", "One frame to the job's multicast group, which the network copies"),
+        ("unicast", "A copy for each rank: works in every network"),
+    ];
+    let values = values.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values).map(|name| match &*name {
+        "multicast" => Fanout::Multicast,
+        "unicast" => Fanout::Unicast,
+        _ => Fanout::Auto,
+    })
 }
 
 fn tenant_name(given: &str) -> Result<String, String> {

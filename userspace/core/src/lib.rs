@@ -18,8 +18,7 @@
 //! | [`memory_cells`] | the cells of a combiner, in this process's memory |
 
 #![forbid(unsafe_code)]
-// Not `forbid`: what clap derives allows all of clippy's style lints for itself.
-#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), forbid(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests begin at some time"))]
 
 pub mod control_plane;

@@ -46,7 +46,6 @@ impl Limits {
 
 /// How a RESULT for all reaches the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Fanout {
     /// By multicast to ranks that it reaches, a copy for each of the others.
     Auto,
