@@ -32,6 +32,7 @@ pub struct Builder {
     pub(crate) join_timeout: Duration,
     pub(crate) data_threads: Option<u32>,
     pub(crate) local_sums: bool,
+    own_hosts: bool,
 }
 
 impl Default for Builder {
@@ -50,6 +51,7 @@ impl Default for Builder {
             join_timeout: Duration::from_secs(60),
             data_threads: None,
             local_sums: true,
+            own_hosts: true,
         }
     }
 }
@@ -160,6 +162,15 @@ impl Builder {
         self
     }
 
+    /// Whether ranks' hosts help aggregators whose links are so slow that a ring of the ranks would
+    /// be faster: each process then adds up a part of every call. The default is true, except with
+    /// [weights](Self::weights), TLS, a token or tags; and where ranks cannot reach each other, the
+    /// job goes on without. Every rank must give the same.
+    pub fn own_hosts(mut self, may_help: bool) -> Self {
+        self.own_hosts = may_help;
+        self
+    }
+
     /// Takes settings from the environment, as torchrun and Slurm's srun set it; settings that are
     /// not there keep their values.
     ///
@@ -173,6 +184,7 @@ impl Builder {
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
     /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
     /// | `SWITCHML_LOCAL_SUMS` | 0 or 1: [`Self::local_sums`] |
+    /// | `SWITCHML_OWN_HOSTS` | 0 or 1: [`Self::own_hosts`] |
     ///
     /// Without `RANK` and `WORLD_SIZE`, the tasks of a step that `srun` has started are the ranks:
     /// `SLURM_PROCID` of `SLURM_STEP_NUM_TASKS`. Their job is `slurm-<job>.<step>` unless one of
@@ -211,14 +223,8 @@ impl Builder {
         if let Some(job) = own.or(slurm.map(|step| step.job)) {
             self.job = job;
         }
-        if let Some(given) = text("SWITCHML_LOCAL_SUMS")? {
-            let allowed = "0 and 1 are allowed";
-            self.local_sums = match given.as_str() {
-                "0" => false,
-                "1" => true,
-                _ => return Err(Error::Setting { name: "SWITCHML_LOCAL_SUMS", given, allowed }),
-            };
-        }
+        self.local_sums = switch("SWITCHML_LOCAL_SUMS", text)?.unwrap_or(self.local_sums);
+        self.own_hosts = switch("SWITCHML_OWN_HOSTS", text)?.unwrap_or(self.own_hosts);
         Ok(self)
     }
 
@@ -235,6 +241,13 @@ impl Builder {
     pub fn access(&self, address: &str) -> Access {
         let (tls, token) = (self.tls.clone(), self.token.clone());
         Access { address: address.to_owned(), tls, token, ..Access::default() }
+    }
+
+    /// Whether ranks' hosts may help the aggregators given. Those hosts have no TLS and ask for no
+    /// token, so jobs that want either do without.
+    pub(crate) fn may_add_hosts(&self) -> bool {
+        let is_open = self.tls == ClientTls::default() && self.token.is_none();
+        self.own_hosts && is_open && self.weights.is_empty()
     }
 
     /// The rank as set so far.
@@ -354,6 +367,21 @@ fn variable(name: &'static str, value: Result<String, VarError>) -> Result<Optio
             Err(Error::Setting { name, given: format!("{value:?}"), allowed: "it must be UTF-8" })
         }
     }
+}
+
+/// A variable that is 0 or 1.
+fn switch(
+    name: &'static str,
+    text: impl Fn(&'static str) -> Result<Option<String>, Error>,
+) -> Result<Option<bool>, Error> {
+    let allowed = "0 and 1 are allowed";
+    text(name)?
+        .map(|given| match given.as_str() {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => Err(Error::Setting { name, given, allowed }),
+        })
+        .transpose()
 }
 
 /// Slurm's settings for a task that `srun` has started.

@@ -16,6 +16,7 @@ use switchml_worker_core::packet::{ip_packet_len, packet_len};
 use switchml_worker_core::shards::{Part, Shards};
 use switchml_worker_core::spin::WaitStats;
 use switchml_worker_core::stats::CallStats;
+use switchml_worker_core::stripes::Links;
 
 use crate::buffers::{Tensor, give, lend};
 use crate::driver::{DriverLock, Shared, Snapshot, Wakers};
@@ -88,6 +89,8 @@ pub struct Stripe {
     pub aggregator: SocketAddr,
     /// How much it takes of large calls, in proportion to the others.
     pub weight: u32,
+    /// The links between it and the ranks, which the weight is computed from.
+    pub links: Links,
     /// Data threads of each rank: large calls are cut into as many parts, which run side by side.
     pub data_threads: usize,
     /// Slots of the aggregator that each of them uses.

@@ -38,7 +38,20 @@ impl Builder {
     /// [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
     pub fn connect(self) -> Result<Communicator, Error> {
         let (rank, world_size) = self.check()?;
-        let Peers { own, aggregators } = self.find(rank, world_size)?;
+        let peers = self.find(rank, world_size)?;
+        let communicator = self.connect_to((rank, world_size), peers)?;
+        self.with_own_hosts(communicator)
+    }
+
+    /// Joins the job at these aggregators, and opens the data paths.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`] but for settings.
+    pub(crate) fn connect_to(
+        &self,
+        (rank, world_size): (u32, u32),
+        Peers { own, aggregators }: Peers,
+    ) -> Result<Communicator, Error> {
         let wish = Wish {
             job: &self.job,
             rank,
@@ -103,7 +116,7 @@ impl Builder {
 
     /// Starts the data threads.
     fn start(
-        self,
+        &self,
         sessions: Sessions,
         opened: Vec<Opened>,
         info: Info,
@@ -302,6 +315,7 @@ fn stripes(opened: &[Opened], copies: &[bool], teams: &[Option<Team>]) -> Vec<St
             control: access.address.clone(),
             aggregator: assigned.data_address,
             weight,
+            links: assigned.links,
             data_threads: paths.len(),
             slots: assigned.slots,
             tag_len: opened.tag_len(),

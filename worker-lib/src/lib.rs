@@ -46,6 +46,7 @@
 //! | `driver` | moves packets between data path and sockets, on the caller's thread or its own |
 //! | `local_sums` | adds up with the other ranks of this host, in shared memory |
 //! | `peers` | aggregators that ranks bring along |
+//! | `own_hosts` | adds ranks' hosts to aggregators that are slower than a ring |
 //! | `limits` | the times that a rank can wait |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
@@ -67,6 +68,7 @@ mod local_sums;
 mod narrow_path;
 mod no_multicast;
 mod open_path;
+mod own_hosts;
 mod peers;
 mod prefetch;
 mod transport;

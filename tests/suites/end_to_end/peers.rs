@@ -152,6 +152,41 @@ fn the_command_line_needs_no_aggregator() {
     assert_eq!(report["out_of_bounds"], 0);
 }
 
+/// Runs three ranks with an aggregator on a fourth host, whose one link they share.
+fn run_with_slow_aggregator(rack: &Rack, may_help: bool) -> Vec<Vec<u32>> {
+    let binaries = Binaries::for_test().unwrap();
+    let address = Rack::worker_address(3).into();
+    let aggregator = Aggregator::software_on(&binaries, rack.worker(3), address).unwrap();
+    let control = aggregator.control().to_owned();
+    run_peers(rack, 3, move |_, builder| {
+        let communicator = builder.aggregator(&control).own_hosts(may_help).connect().unwrap();
+        add_up(&communicator);
+        let weights = communicator.info().stripes.iter().map(|stripe| stripe.weight);
+        let mut weights: Vec<_> = weights.collect();
+        weights.sort();
+        communicator.close().unwrap();
+        weights
+    })
+}
+
+/// n = 3, m = 3, c = 1: y = 2 / 10 for each rank's host, and 4 / 10 for the aggregator given.
+#[test]
+fn ranks_hosts_help_an_aggregator_that_is_slower_than_a_ring() {
+    let rack = rack(4);
+    assert_eq!(run_with_slow_aggregator(&rack, true), vec![vec![2000, 2000, 2000, 4000]; 3]);
+    assert_eq!(run_with_slow_aggregator(&rack, false), vec![vec![10_000]; 3]);
+}
+
+/// As behind a firewall: rank 1 does not reach rank 2, but both reach the aggregator.
+#[test]
+fn where_ranks_do_not_reach_each_other_the_aggregator_works_alone() {
+    let rack = rack(4);
+    let mut ip = Command::new("ip");
+    ip.args(["route", "add", "unreachable", &Rack::worker_address(2).to_string()]);
+    assert!(rack.worker(1).output(ip).unwrap().status.success());
+    assert_eq!(run_with_slow_aggregator(&rack, true), vec![vec![10_000]; 3]);
+}
+
 /// The switch in the kernel, a spare host and a rank's own host with the software data plane.
 fn aggregators_of_all_kinds_share_a_job(mode: Mode) {
     let cluster = Cluster::in_mode(4, mode);

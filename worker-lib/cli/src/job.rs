@@ -49,6 +49,10 @@ pub struct Job {
     /// contribution
     #[arg(long)]
     no_local_sums: bool,
+    /// Leave all the work to the aggregators given, even if they are slower than a ring; otherwise
+    /// ranks' hosts help these
+    #[arg(long)]
+    no_own_hosts: bool,
 }
 
 /// Where the aggregator is.
@@ -114,6 +118,9 @@ impl Job {
         }
         if self.no_local_sums {
             settings = settings.local_sums(false);
+        }
+        if self.no_own_hosts {
+            settings = settings.own_hosts(false);
         }
         Ok(settings)
     }

@@ -33,38 +33,74 @@ const WHOLE: f64 = 10_000.0;
 /// The weight of each aggregator's part (rule 36.4). An aggregator whose link is not known counts
 /// as one with the link of a rank.
 pub fn weights(aggregators: &[Links]) -> Vec<u32> {
-    let hosts = f64::from(aggregators.iter().map(|links| links.hosts).max().unwrap_or(1).max(1));
-    let slowest = aggregators.iter().map(|links| links.slowest).min().unwrap_or_default();
-    // In units of the slowest link of a rank.
-    let link = |links: &Links| match (links.own, slowest) {
-        (0, _) | (_, 0) => 1.0,
-        (own, slowest) => own as f64 / slowest as f64,
-    };
-    let (beside, dedicated): (Vec<&Links>, Vec<&Links>) =
-        aggregators.iter().partition(|links| links.is_on_ranks_host);
-    let capacity: f64 = dedicated.iter().map(|links| link(links)).sum();
-    let part = if beside.is_empty() || capacity >= hosts {
-        0.0
-    } else {
-        part_beside_ranks(hosts, beside.len() as f64, capacity)
-    };
-    let rest = 1.0 - part * beside.len() as f64;
+    let fabric = Fabric::of(aggregators);
+    let part = fabric.part_beside_ranks();
+    let rest = 1.0 - part * fabric.beside;
     let share = |links: &Links| match links.is_on_ranks_host {
         true => part,
-        false => rest * link(links) / capacity,
+        false => rest * fabric.link(links) / fabric.dedicated,
     };
     let weight = |links| (share(links) * WHOLE).round() as u32;
     aggregators.iter().map(weight).collect()
 }
 
-/// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones that
-/// have c times the link of a rank together:
-///
-/// ```text
-/// m y + c t / n = 1,  t = 1 + (n - 2) y   =>   y = (n - c) / (n m + c (n - 2))
-/// ```
-fn part_beside_ranks(n: f64, m: f64, c: f64) -> f64 {
-    (n - c) / (n * m + c * (n - 2.0))
+/// Rule 36.8: whether a call takes longer at these aggregators than in a ring, in which every host
+/// sends and receives 2 (n - 1) / n of its tensor.
+pub fn are_slower_than_a_ring(aggregators: &[Links]) -> bool {
+    let fabric = Fabric::of(aggregators);
+    let ring = 2.0 * (fabric.hosts - 1.0) / fabric.hosts;
+    // A ring as fast as that is no reason.
+    fabric.hosts > 1.0 && fabric.time() > 1.001 * ring
+}
+
+/// Hosts and links, in units of the slowest link of a rank.
+struct Fabric {
+    /// n
+    hosts: f64,
+    slowest: u64,
+    /// m: the number of aggregators on ranks' hosts.
+    beside: f64,
+    /// c: the links of dedicated aggregators together.
+    dedicated: f64,
+}
+
+impl Fabric {
+    fn of(aggregators: &[Links]) -> Self {
+        let hosts = aggregators.iter().map(|links| links.hosts).max().unwrap_or(1).max(1);
+        let slowest = aggregators.iter().map(|links| links.slowest).min().unwrap_or_default();
+        let beside = aggregators.iter().filter(|links| links.is_on_ranks_host).count();
+        let mut fabric =
+            Self { hosts: hosts.into(), slowest, beside: beside as f64, dedicated: 0.0 };
+        let dedicated = aggregators.iter().filter(|links| !links.is_on_ranks_host);
+        fabric.dedicated = dedicated.map(|links| fabric.link(links)).sum();
+        fabric
+    }
+
+    fn link(&self, links: &Links) -> f64 {
+        match (links.own, self.slowest) {
+            (0, _) | (_, 0) => 1.0,
+            (own, slowest) => own as f64 / slowest as f64,
+        }
+    }
+
+    /// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones
+    /// that have c times the link of a rank together:
+    ///
+    /// ```text
+    /// m y + c t / n = 1,  t = 1 + (n - 2) y   =>   y = (n - c) / (n m + c (n - 2))
+    /// ```
+    fn part_beside_ranks(&self) -> f64 {
+        let &Self { hosts: n, beside: m, dedicated: c, .. } = self;
+        if m == 0.0 || c >= n { 0.0 } else { (n - c) / (n * m + c * (n - 2.0)) }
+    }
+
+    /// t, in units of M / B.
+    fn time(&self) -> f64 {
+        match self.part_beside_ranks() {
+            0.0 => (self.hosts / self.dedicated).max(1.0),
+            part => 1.0 + (self.hosts - 2.0) * part,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +136,24 @@ mod tests {
             [2500, 7500],
             "dedicated ones by their links"
         );
+    }
+
+    /// A ring of four takes 6 / 4 of M / B, and one of two as long as the tensor.
+    #[test]
+    fn one_link_for_many_ranks_is_slower_than_a_ring() {
+        let slower = |aggregators: &[Links]| are_slower_than_a_ring(aggregators);
+        assert!(slower(&[dedicated(4, GIGABIT)]), "4 of M / B");
+        assert!(slower(&[dedicated(4, 2 * GIGABIT)]), "2");
+        assert!(slower(&[dedicated(4, GIGABIT); 2]), "2");
+        assert!(!slower(&[dedicated(4, GIGABIT); 3]), "4 / 3");
+        assert!(!slower(&[dedicated(4, 4 * GIGABIT)]), "1");
+        assert!(slower(&[beside(4)]), "one of the ranks' hosts has 3 tensors come in");
+        assert!(slower(&[beside(4), dedicated(4, GIGABIT)]), "y = 3 / 6: 2");
+        assert!(!slower(&[beside(4); 4]), "as a ring");
+        assert!(!slower(&[beside(2)]), "one tensor each way");
+        assert!(slower(&[dedicated(2, GIGABIT)]), "2 against 1");
+        assert!(!slower(&[dedicated(1, GIGABIT)]), "all ranks are on one host");
+        assert!(!slower(&[beside(1)]));
     }
 
     #[test]

@@ -1,0 +1,186 @@
+//! Ranks add their own hosts to aggregators that are slower than a ring (rule 36.8): a job with a
+//! switch host whose one port is as fast as a rank's would otherwise take longer than without any.
+//!
+//! The ranks agree on it by calls of the job as it is. So all of them decide alike, and if one
+//! cannot be reached by the others, as behind a firewall, the job stays as it is.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use switchml_worker_core::numerics::ReduceOp;
+use switchml_worker_core::stripes;
+
+use crate::builder::Builder;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::peers::{OwnAggregator, Peers};
+use crate::warning::warn;
+
+/// What is added to the job's name with the hosts: to the aggregators, it is another job.
+const SUFFIX: &str = " and hosts";
+/// Longest name of a job, in bytes.
+const LONGEST_NAME: usize = 200;
+/// How long a host may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long joining may take, once all ranks have reached all hosts.
+const JOINING: Duration = Duration::from_secs(10);
+/// Numbers for an address: 4 of IPv6, or of IPv4 mapped into it, and the port, 0 if there is none.
+const WORDS: usize = 5;
+
+/// Why a rank stays with the aggregators given; `None` if it is because another rank does.
+type Refusal = Option<Error>;
+
+impl Builder {
+    /// Adds the ranks' hosts to the job's aggregators if these are slower than a ring, and all
+    /// ranks reach all hosts. Otherwise returns the communicator as it is.
+    ///
+    /// # Errors
+    /// Those of calls.
+    pub(crate) fn with_own_hosts(self, alone: Communicator) -> Result<Communicator, Error> {
+        let stripes = &alone.info().stripes;
+        let links: Vec<_> = stripes.iter().map(|stripe| stripe.links).collect();
+        let has_tags = stripes.iter().any(|stripe| stripe.tag_len > 0);
+        if has_tags || !self.may_add_hosts() || !stripes::are_slower_than_a_ring(&links) {
+            return Ok(alone);
+        }
+        let own = OwnAggregator::start(&stripes[0].control);
+        let all = exchange(&alone, own.as_ref().ok().map(OwnAggregator::address))?;
+        let reached = own.map_err(Some).and_then(|own| Ok((own, reach(&all)?)));
+        let (own, all) = match agree(&alone, reached)? {
+            Ok(reached) => reached,
+            Err(refusal) => return Ok(self.stay(alone, refusal)),
+        };
+        let together = self.join(&alone, own, &all).map_err(Some);
+        match agree(&alone, together)? {
+            Err(refusal) => Ok(self.stay(alone, refusal)),
+            Ok(together) => {
+                if alone.rank() == 0 {
+                    let what = ": the aggregator alone is slower than a ring; ranks' hosts help it";
+                    warn(&self.job, 0, what);
+                }
+                alone.close()?;
+                Ok(together)
+            }
+        }
+    }
+
+    /// Joins a job at the aggregators given and at those of the ranks' hosts.
+    fn join(
+        &self,
+        alone: &Communicator,
+        own: OwnAggregator,
+        all: &[SocketAddr],
+    ) -> Result<Communicator, Error> {
+        let mut peers = Peers::new(Arc::new(own), all);
+        // Hosts that have an aggregator need no second one.
+        let given = &alone.info().stripes;
+        let has_one = |address: SocketAddr| {
+            given.iter().any(|stripe| stripe.aggregator.ip().to_canonical() == address.ip())
+        };
+        peers.aggregators.retain(|access| !access.address.parse().is_ok_and(has_one));
+        peers.aggregators.extend(self.get_aggregators());
+        let timeout = self.join_timeout.min(JOINING);
+        let builder = self.clone().job(name(&self.job)).join_timeout(timeout);
+        builder.connect_to((alone.rank(), alone.world_size()), peers)
+    }
+
+    fn stay(&self, alone: Communicator, refusal: Refusal) -> Communicator {
+        if let Some(error) = refusal {
+            let what = format!(
+                ": the aggregator alone is slower than a ring, and ranks' hosts cannot help it: \
+                 {error}"
+            );
+            warn(&self.job, alone.rank(), what);
+        }
+        alone
+    }
+}
+
+/// The name under which the job goes on.
+fn name(job: &str) -> String {
+    let most = LONGEST_NAME - SUFFIX.len();
+    let kept = (0..=job.len().min(most)).rev().find(|end| job.is_char_boundary(*end));
+    job[..kept.unwrap_or_default()].to_owned() + SUFFIX
+}
+
+/// Tells all ranks this rank's address, if it has one. Returns those of all, in their order.
+fn exchange(
+    alone: &Communicator,
+    own: Option<SocketAddr>,
+) -> Result<Vec<Option<SocketAddr>>, Error> {
+    let mut words = vec![0i32; WORDS * alone.world_size() as usize];
+    if let Some(own) = own {
+        let place = WORDS * alone.rank() as usize;
+        words[place..place + WORDS].copy_from_slice(&to_words(own));
+    }
+    alone.all_reduce(&mut words, ReduceOp::Sum)?;
+    Ok(words.as_chunks().0.iter().map(from_words).collect())
+}
+
+fn to_words(address: SocketAddr) -> [i32; WORDS] {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let ip = ip.to_bits();
+    let word = |shift: u32| (ip >> shift) as i32;
+    [word(96), word(64), word(32), word(0), address.port().into()]
+}
+
+fn from_words(words: &[i32; WORDS]) -> Option<SocketAddr> {
+    let [ip @ .., port] = *words;
+    let bits = ip.iter().fold(0, |bits: u128, word| bits << 32 | u128::from(*word as u32));
+    let address = SocketAddr::new(Ipv6Addr::from_bits(bits).to_canonical(), port as u16);
+    (port != 0).then_some(address)
+}
+
+/// Whether this rank reaches the hosts of all ranks. Returns their addresses.
+fn reach(all: &[Option<SocketAddr>]) -> Result<Vec<SocketAddr>, Refusal> {
+    // The rank that has none says why.
+    let all: Vec<_> = all.iter().copied().collect::<Option<_>>().ok_or(None)?;
+    let knock =
+        |(rank, address): (usize, SocketAddr)| match TcpStream::connect_timeout(&address, PATIENCE)
+        {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                Err(Some(Error::NoPeer { why: format!("rank {rank} at {address}: {error}") }))
+            }
+        };
+    thread::scope(|scope| {
+        let knocks: Vec<_> =
+            (0..).zip(all.iter().copied()).map(|place| scope.spawn(move || knock(place))).collect();
+        let answers = knocks.into_iter().map(|knock| knock.join().unwrap_or(Err(None)));
+        answers.collect::<Result<(), _>>()
+    })?;
+    Ok(all)
+}
+
+/// Whether all ranks have what they need.
+fn agree<T>(alone: &Communicator, own: Result<T, Refusal>) -> Result<Result<T, Refusal>, Error> {
+    let mut refusals = [i32::from(own.is_err())];
+    alone.all_reduce(&mut refusals, ReduceOp::Sum)?;
+    Ok(own.and_then(|own| if refusals == [0] { Ok(own) } else { Err(None) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_both_kinds() {
+        for text in ["10.0.0.1:29500", "[fd00::1:2]:65535", "255.255.255.255:1"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(from_words(&to_words(address)), Some(address));
+        }
+        assert_eq!(from_words(&[0; WORDS]), None);
+    }
+
+    #[test]
+    fn names_that_are_long() {
+        assert_eq!(name("train"), "train and hosts");
+        assert_eq!(name(&"ä".repeat(100)), "ä".repeat(95) + SUFFIX);
+        assert_eq!(name(&"x".repeat(200)).len(), LONGEST_NAME);
+    }
+}
