@@ -14,7 +14,7 @@ use crate::communicator::Communicator;
 use crate::control::{Access, ClientTls, Token};
 use crate::error::Error;
 use crate::limits::check_wait;
-use crate::peers::{OwnAggregator, Peers};
+use crate::peers::{OwnAggregator, Peers, UniqueId};
 
 /// Settings of a [`Communicator`].
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub struct Builder {
     aggregator: Option<String>,
     weights: Vec<u32>,
     meeting: Option<String>,
+    unique_id: Option<UniqueId>,
     peers: Option<(Arc<OwnAggregator>, Vec<SocketAddr>)>,
     tls: ClientTls,
     token: Option<Token>,
@@ -41,6 +42,7 @@ impl Default for Builder {
             aggregator: None,
             weights: Vec::new(),
             meeting: None,
+            unique_id: None,
             peers: None,
             tls: ClientTls::default(),
             token: None,
@@ -62,7 +64,8 @@ impl Builder {
     /// serve each other; see [`Self::meeting`].
     ///
     /// Several aggregators, with commas between, share the job's work: `"10.0.0.5,10.0.0.6"`. Every
-    /// rank gives all of them, in any order.
+    /// rank gives all of them, in any order. A name with several addresses of IPv4 stands for an
+    /// aggregator at each, unless there are weights or TLS.
     pub fn aggregator(mut self, address: impl Into<String>) -> Self {
         self.aggregator = Some(address.into());
         self
@@ -81,6 +84,13 @@ impl Builder {
     /// part of every call.
     pub fn meeting(mut self, place: impl Into<String>) -> Self {
         self.meeting = Some(place.into());
+        self
+    }
+
+    /// Where ranks meet that have no aggregator, in place of a [meeting](Self::meeting): 128 bytes
+    /// that one rank makes ([`UniqueId::new`]) and hands to all others, for one job.
+    pub fn unique_id(mut self, id: UniqueId) -> Self {
+        self.unique_id = Some(id);
         self
     }
 
@@ -260,12 +270,17 @@ impl Builder {
     /// # Errors
     /// Those of [`Peers::meet`]; [`Error::Setting`] if there is nothing to find them by.
     pub(crate) fn find(&self, rank: u32, ranks: u32) -> Result<Peers, Error> {
-        let aggregators = self.get_aggregators();
-        if !aggregators.is_empty() {
+        let given = self.get_aggregators();
+        if !given.is_empty() {
+            let aggregators = given.into_iter().flat_map(Access::each).collect();
             return Ok(Peers { own: None, aggregators });
         }
         if let Some((own, all)) = &self.peers {
             return Ok(Peers::new(Arc::clone(own), all));
+        }
+        let me = (rank as u16, ranks as u16);
+        if let Some(id) = &self.unique_id {
+            return Peers::meet_by_id(id, me, self.join_timeout);
         }
         let place = match (&self.meeting, ranks) {
             (Some(place), _) => place,
@@ -279,7 +294,7 @@ impl Builder {
                 });
             }
         };
-        Peers::meet(place, &self.job, (rank as u16, ranks as u16), self.join_timeout)
+        Peers::meet(place, &self.job, me, self.join_timeout)
     }
 
     /// Rank and world size, if the settings make sense together.

@@ -60,7 +60,8 @@ impl Builder {
             aggregators: aggregators.len() as u32,
             timeout: self.join_timeout,
         };
-        let (sessions, joined) = Sessions::join(&aggregators, &wish)?;
+        let (sessions, joined) = Sessions::join(&aggregators, &wish)
+            .map_err(|error| of_unreachable(error, &aggregators))?;
         let me = (rank as u16, world_size as u16);
         let opened = joined.into_iter().map(|(access, assigned)| Opened::at(access, assigned, me));
         let mut opened = match opened.collect::<Result<Vec<_>, _>>() {
@@ -243,6 +244,22 @@ fn hear(sessions: &Sessions, shared: &Arc<Shared>, peers: &[Option<u16>]) {
         membership.on_calls_wanted(move |last| asked.open_calls(last));
         let asked = Arc::clone(shared);
         membership.on_round_trips_wanted(move || asked.take_round_trips(stripe));
+    }
+}
+
+/// If a rank's own aggregator cannot be reached, says which rank's, and what such ranks need.
+fn of_unreachable(error: control::Error, aggregators: &[Access]) -> Error {
+    let control::Error::Unreachable { address, why } = &error else { return error.into() };
+    let rank = aggregators.iter().find(|access| access.address == *address);
+    match rank.and_then(|access| access.peer) {
+        None => error.into(),
+        Some(rank) => Error::NoPeer {
+            why: format!(
+                "rank {rank} cannot be reached at {address} ({why}); let them reach each other at \
+                 all TCP and UDP ports (behind NAT, as in containers, by the host's network), or \
+                 give an aggregator"
+            ),
+        },
     }
 }
 

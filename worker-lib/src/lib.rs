@@ -82,7 +82,7 @@ pub use communicator::{Communicator, Info, Stats, Stripe};
 pub use error::Error;
 pub use handle::Handle;
 pub use narrow_path::Narrow;
-pub use peers::OwnAggregator;
+pub use peers::{OwnAggregator, UniqueId};
 pub use switchml_protocol::capabilities::Capabilities;
 pub use switchml_worker_core::{
     CallStats, DType, Element, Precision, ReduceOp, Reduction, RoundTrips, Straggler, WaitStats,

@@ -2,6 +2,7 @@
 //! (section 36 of `docs/protocol.md`).
 
 mod meeting;
+mod unique_id;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use crate::control::{self, Access};
 use crate::error::Error;
 use crate::interface::unspecified;
 use meeting::Attendant;
+
+pub use unique_id::UniqueId;
 
 /// An aggregator inside this process. Ranks that are handed the addresses of all ranks' own
 /// ([`Builder::peers`](crate::Builder::peers)) need no other.
@@ -86,8 +89,31 @@ impl Peers {
         let own = OwnAggregator::at(own_address(place, target)?)?;
         let attendant = Attendant { job, rank, ranks, address: own.address() };
         let all = match rank {
-            0 => attendant.hold((own.address().ip(), target.port()).into(), timeout),
+            0 => {
+                let place = (own.address().ip(), target.port()).into();
+                attendant.hold(meeting::listen(place)?, timeout)
+            }
             _ => attendant.attend(target, timeout),
+        }?;
+        Ok(Self::new(Arc::new(own), &all))
+    }
+
+    /// Meets the other ranks of the job at the host of the one that made the id, and exchanges
+    /// addresses.
+    ///
+    /// # Errors
+    /// Those of [`Self::meet`].
+    pub fn meet_by_id(
+        id: &UniqueId,
+        (rank, ranks): (u16, u16),
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let (job, place) = (id.to_string(), id.place());
+        let own = OwnAggregator::at(own_address(&place.to_string(), place)?)?;
+        let attendant = Attendant { job: &job, rank, ranks, address: own.address() };
+        let all = match id.take_listener() {
+            Some(listener) => attendant.hold(listener, timeout),
+            None => attendant.attend(place, timeout),
         }?;
         Ok(Self::new(Arc::new(own), &all))
     }

@@ -1,7 +1,7 @@
 //! Jobs without an aggregator of their own, whose ranks serve each other; and jobs at several
 //! aggregators of different kinds at once.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -150,6 +150,38 @@ fn the_command_line_needs_no_aggregator() {
     let report = report(ranks);
     assert_eq!(report["data_plane"], "software");
     assert_eq!(report["out_of_bounds"], 0);
+}
+
+/// As a headless service of Kubernetes has.
+#[test]
+fn a_name_with_several_addresses_is_an_aggregator_at_each() {
+    let (binaries, rack) = (Binaries::for_test().unwrap(), rack(4));
+    let on = |host: usize| {
+        let address = Rack::worker_address(host).into();
+        Aggregator::software_on(&binaries, rack.worker(host), address).unwrap()
+    };
+    let _both = [on(2), on(3)];
+    let names = std::env::temp_dir().join(format!("switchml-hosts-{}", std::process::id()));
+    let line = |host| format!("{} both.example\n", Rack::worker_address(host));
+    std::fs::write(&names, line(2) + &line(3)).unwrap();
+    for rank in 0..2 {
+        let mut mount = Command::new("mount");
+        mount.arg("--bind").arg(&names).arg("/etc/hosts");
+        assert!(rack.worker(rank).output(mount).unwrap().status.success());
+    }
+    let found = run_peers(&rack, 2, |_, builder| {
+        let communicator = builder.aggregator("both.example").own_hosts(false).connect().unwrap();
+        add_up(&communicator);
+        let stripes = communicator.info().stripes.iter().map(|stripe| stripe.aggregator.ip());
+        let stripes: Vec<_> = stripes.collect();
+        communicator.close().unwrap();
+        stripes
+    });
+    std::fs::remove_file(&names).unwrap();
+    assert_eq!(found[0], found[1]);
+    let mut found = found[0].clone();
+    found.sort();
+    assert_eq!(found, [2, 3].map(|host| IpAddr::from(Rack::worker_address(host))));
 }
 
 /// Runs three ranks with an aggregator on a fourth host, whose one link they share.

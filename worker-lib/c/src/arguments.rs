@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use switchml_worker::control::{ClientTls, Token};
-use switchml_worker::{Builder, CallStats, Communicator, DType, Element, Reduction, Tensor};
+use switchml_worker::{
+    Builder, CallStats, Communicator, DType, Element, Reduction, Tensor, UniqueId,
+};
 
 use crate::Settings;
 use crate::errors::{Error, Invalid};
@@ -186,7 +188,8 @@ impl Array {
 /// The settings, over those of the environment.
 ///
 /// # Safety
-/// The strings of `settings` are NULL or end with a zero byte.
+/// The strings of `settings` are NULL or end with a zero byte, and `unique_id` is NULL or points to
+/// 128 bytes.
 pub unsafe fn builder(settings: Option<&Settings>) -> Result<Builder, Error> {
     let mut builder = Communicator::builder().env()?;
     let Some(settings) = settings else { return Ok(builder) };
@@ -211,6 +214,10 @@ pub unsafe fn builder(settings: Option<&Settings>) -> Result<Builder, Error> {
     }
     if let Some(job) = job {
         builder = builder.job(job);
+    }
+    // SAFETY: the caller's promise.
+    if let Some(id) = unsafe { settings.unique_id.cast::<[u8; 128]>().as_ref() } {
+        builder = builder.unique_id(UniqueId::from_bytes(*id)?);
     }
     if settings.world_size != 0 {
         builder = builder.rank(settings.rank).world_size(settings.world_size);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arguments::{Array, DataType, Operator};
 use errors::{Invalid, Status, answer};
-use switchml_worker::Handle;
+use switchml_worker::{Handle, UniqueId};
 
 /// A rank's membership in a job.
 pub struct Communicator(switchml_worker::Communicator);
@@ -24,7 +24,8 @@ pub struct Request(Handle<Array>);
 /// other; SWITCHML_JOB, TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE;
 /// SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
 /// SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
-/// SWITCHML_LOCAL_SUMS is 0.
+/// SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
+/// SWITCHML_OWN_HOSTS is 0.
 #[repr(C)]
 pub struct Settings {
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
@@ -56,6 +57,28 @@ pub struct Settings {
     pub tls_key: *const c_char,
     /// File with a job token, for an aggregator that asks for one.
     pub token_file: *const c_char,
+    /// Where ranks meet that have no aggregator and serve each other: the SWITCHML_UNIQUE_ID_BYTES
+    /// bytes that switchml_unique_id gave one of them, or null.
+    pub unique_id: *const u8,
+}
+
+/// Bytes of a unique id.
+pub const SWITCHML_UNIQUE_ID_BYTES: usize = 128;
+
+/// Makes 128 bytes for one job without an aggregator. The process that calls this is one of its
+/// ranks, and hands them to all others, which give them as unique_id.
+///
+/// # Safety
+/// id points to 128 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_unique_id(id: *mut u8) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let id = unsafe { id.cast::<[u8; SWITCHML_UNIQUE_ID_BYTES]>().as_mut() }
+            .ok_or(Invalid("id is NULL; give the address of 128 bytes"))?;
+        *id = UniqueId::new()?.to_bytes();
+        Ok(())
+    })
 }
 
 /// Joins a job and waits until all its ranks have. May block, for join_timeout at most.
@@ -64,8 +87,8 @@ pub struct Settings {
 /// switchml_close, and null if this fails.
 ///
 /// # Safety
-/// settings is null or points to settings whose strings are null or end with a zero byte;
-/// communicator points to a pointer.
+/// settings is null or points to settings whose strings are null or end with a zero byte, and whose
+/// unique_id is null or points to that many bytes; communicator points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn switchml_connect(
     settings: *const Settings,

@@ -37,6 +37,23 @@ pub enum Token {
 }
 
 impl Access {
+    /// The aggregators that this stands for: one at each address of a name that has several of
+    /// IPv4, such as that of a headless service of Kubernetes. With TLS, certificates name one host
+    /// each; and a weight is one aggregator's.
+    pub fn each(self) -> Vec<Self> {
+        if self.tls != ClientTls::default() || self.weight > 0 {
+            return vec![self];
+        }
+        // Whoever joins reports what is wrong with it.
+        let found = resolve(&self.address).unwrap_or_default();
+        let several: Vec<_> = found.into_iter().filter(SocketAddr::is_ipv4).collect();
+        if several.len() < 2 {
+            return vec![self];
+        }
+        let at = |address: SocketAddr| Self { address: address.to_string(), ..self.clone() };
+        several.into_iter().map(at).collect()
+    }
+
     /// The job token; empty without one.
     pub(super) fn token(&self) -> Result<String, Error> {
         match &self.token {

@@ -1,9 +1,9 @@
-//! Rule 36.6: ranks exchange addresses at rank 0's host, over TCP. Each says a line, and gets one
-//! when all have. Frameworks that have a store of their own need none of this.
+//! Rule 36.6: ranks exchange addresses at the host of one of them, over TCP. Each says a line, and
+//! gets one when all have. Frameworks that have a store of their own need none of this.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -37,23 +37,39 @@ pub(super) struct Attendant<'a> {
 /// A rank's line, and the connection for the answer.
 struct Arrival {
     rank: u16,
-    address: SocketAddr,
+    said: Said,
     stream: TcpStream,
 }
 
+/// What a rank said of its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Address(SocketAddr),
+    /// The address is not the one that it came from, which is this.
+    Behind(IpAddr),
+}
+
+/// Listens where the ranks meet, as rank 0.
+///
+/// # Errors
+/// [`Error::NoPeer`].
+pub(super) fn listen(place: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(place).map_err(|error| Error::NoPeer {
+        why: format!(
+            "rank 0 cannot listen at {place}: {error}; set MASTER_ADDR to an address of rank 0's \
+             host, and MASTER_PORT to a port that is free there"
+        ),
+    })
+}
+
 impl Attendant<'_> {
-    /// Holds the meeting, as rank 0. Returns the addresses of all ranks, in their order.
+    /// Holds the meeting. Returns the addresses of all ranks, in their order.
     ///
     /// # Errors
-    /// [`Error::NoPeer`] when the port cannot be listened at; [`control::Error::Missing`].
-    pub fn hold(&self, place: SocketAddr, timeout: Duration) -> Result<Vec<SocketAddr>, Error> {
+    /// [`control::Error::Missing`]; [`Error::NoPeer`] for ranks behind NAT.
+    pub fn hold(&self, listener: TcpListener, timeout: Duration) -> Result<Vec<SocketAddr>, Error> {
         let begin = Instant::now();
-        let listener = TcpListener::bind(place).map_err(|error| Error::NoPeer {
-            why: format!(
-                "rank 0 cannot listen at {place}: {error}; set MASTER_ADDR to an address of rank \
-                 0's host, and MASTER_PORT to a port that is free there"
-            ),
-        })?;
         let listener = Arc::new(listener);
         let arrivals = self.listen(&listener);
         let mut arrived: BTreeMap<u16, Arrival> = BTreeMap::new();
@@ -65,9 +81,9 @@ impl Attendant<'_> {
         // Ends the thread that listens.
         let _ = shutdown(&listener, Shutdown::Both);
         let addresses: Vec<_> = (0..self.ranks)
-            .map(|rank| match rank {
-                0 => Some(self.address),
-                _ => arrived.get(&rank).map(|arrival| arrival.address),
+            .map(|rank| match arrived.get(&rank) {
+                _ if rank == self.rank => Said::Address(self.address),
+                arrival => arrival.map_or(Said::Nothing, |arrival| arrival.said),
             })
             .collect();
         let line = answer(&addresses);
@@ -95,13 +111,14 @@ impl Attendant<'_> {
     /// Comes to the meeting. Returns the addresses of all ranks, in their order.
     ///
     /// # Errors
-    /// [`Error::NoPeer`] when rank 0 does not answer; [`control::Error::Missing`].
+    /// [`Error::NoPeer`] when nobody answers, or for ranks behind NAT;
+    /// [`control::Error::Missing`].
     pub fn attend(&self, place: SocketAddr, timeout: Duration) -> Result<Vec<SocketAddr>, Error> {
         let begin = Instant::now();
         let failed = |why: String| Error::NoPeer {
             why: format!(
-                "rank 0 does not answer at {place}: {why}; start it, and set MASTER_ADDR and \
-                 MASTER_PORT to the same on all ranks"
+                "the rank that they meet at does not answer at {place}: {why}; start it, and set \
+                 MASTER_ADDR and MASTER_PORT, or the unique id, to the same on all ranks"
             ),
         };
         loop {
@@ -110,7 +127,7 @@ impl Attendant<'_> {
             match attempt {
                 Ok(line) => return self.read_answer(&line, timeout),
                 Err(error) if left.is_zero() => return Err(failed(error.to_string())),
-                // Rank 0 may not have started yet.
+                // It may not have started yet.
                 Err(_) => thread::sleep(PAUSE),
             }
         }
@@ -131,17 +148,29 @@ impl Attendant<'_> {
         format!("{HEAD} {:?} {}", self.job, self.ranks)
     }
 
-    /// The addresses in rank 0's answer.
+    /// The addresses in the answer.
     fn read_answer(&self, line: &str, waited: Duration) -> Result<Vec<SocketAddr>, Error> {
-        let addresses: Vec<Option<SocketAddr>> =
-            line.trim_end().split(' ').map(|address| address.parse().ok()).collect();
-        let missing = (0..).zip(&addresses).filter(|(_, address)| address.is_none());
-        let missing: Vec<u16> = missing.map(|(rank, _)| rank).collect();
-        if missing.is_empty() && addresses.len() == usize::from(self.ranks) {
-            return Ok(addresses.into_iter().flatten().collect());
+        let said: Vec<Said> = line.trim_end().split(' ').map(Said::read).collect();
+        let of_kind = |wanted: fn(&Said) -> bool| {
+            (0..).zip(&said).filter(move |(_, said)| wanted(said)).map(|(rank, _)| rank)
+        };
+        let missing: Vec<u16> = of_kind(|said| *said == Said::Nothing).collect();
+        if !missing.is_empty() || said.len() != usize::from(self.ranks) {
+            let (job, world_size) = (self.job.to_owned(), self.ranks);
+            return Err(control::Error::Missing { job, world_size, waited, ranks: missing }.into());
         }
-        let (job, world_size) = (self.job.to_owned(), self.ranks);
-        Err(control::Error::Missing { job, world_size, waited, ranks: missing }.into())
+        let address = |(rank, said): (usize, &Said)| match said {
+            Said::Behind(seen) => Err(Error::NoPeer {
+                why: format!(
+                    "rank {rank} is behind NAT: it comes from {seen}, which is not its own \
+                     address; run containers in the host's network, or give an aggregator"
+                ),
+            }),
+            Said::Address(address) => Ok(Some(*address)),
+            Said::Nothing => Ok(None),
+        };
+        let addresses = said.iter().enumerate().map(address).collect::<Result<Vec<_>, _>>()?;
+        Ok(addresses.into_iter().flatten().collect())
     }
 }
 
@@ -153,16 +182,34 @@ fn hear(stream: TcpStream, head: &str, ranks: u16) -> io::Result<Arrival> {
     let told = line.trim_end().strip_prefix(head).ok_or_else(nonsense)?;
     let (rank, address) = told.trim_start().split_once(' ').ok_or_else(nonsense)?;
     let rank = rank.parse().ok().filter(|rank| *rank < ranks).ok_or_else(nonsense)?;
-    let address = address.parse().map_err(|_| nonsense())?;
-    Ok(Arrival { rank, address, stream })
+    let address: SocketAddr = address.parse().map_err(|_| nonsense())?;
+    let seen = stream.peer_addr()?.ip().to_canonical();
+    // From the same host it may come by loopback.
+    let said = match seen == address.ip() || seen.is_loopback() {
+        true => Said::Address(address),
+        false => Said::Behind(seen),
+    };
+    Ok(Arrival { rank, said, stream })
 }
 
-/// The answer to all ranks: their addresses, in their order, and a dash for who is missing.
-fn answer(addresses: &[Option<SocketAddr>]) -> String {
-    let word = |address: &Option<SocketAddr>| {
-        address.map_or_else(|| "-".to_owned(), |address| address.to_string())
-    };
-    addresses.iter().map(word).collect::<Vec<_>>().join(" ") + "\n"
+/// The answer to all ranks: what each said, in their order.
+fn answer(all: &[Said]) -> String {
+    all.iter().map(Said::word).collect::<Vec<_>>().join(" ") + "\n"
+}
+
+impl Said {
+    fn word(&self) -> String {
+        match self {
+            Self::Nothing => "-".to_owned(),
+            Self::Address(address) => address.to_string(),
+            Self::Behind(seen) => format!("~{seen}"),
+        }
+    }
+
+    fn read(word: &str) -> Self {
+        let seen = word.strip_prefix('~').and_then(|seen| seen.parse().ok()).map(Self::Behind);
+        seen.or(word.parse().ok().map(Self::Address)).unwrap_or(Self::Nothing)
+    }
 }
 
 fn read_line(stream: &TcpStream) -> io::Result<String> {
@@ -193,7 +240,7 @@ mod tests {
             let run = |rank: u16| {
                 let attendant = Attendant { job: "a job", rank, ranks: 4, address: address(rank) };
                 move || match rank {
-                    0 => attendant.hold(place, timeout),
+                    0 => listen(place).and_then(|listener| attendant.hold(listener, timeout)),
                     _ => attendant.attend(place, timeout),
                 }
             };
@@ -234,7 +281,20 @@ mod tests {
     #[test]
     fn a_rank_0_that_is_not_there_is_named() {
         let told = come(place(), &[1], Duration::from_millis(200)).remove(0).unwrap_err();
-        assert!(told.to_string().contains("rank 0 does not answer at 127.0.0.1:"), "{told}");
+        assert!(told.to_string().contains("does not answer at 127.0.0.1:"), "{told}");
+    }
+
+    #[test]
+    fn ranks_behind_nat_are_named() {
+        let attendant = Attendant { job: "a job", rank: 0, ranks: 3, address: address(0) };
+        let behind = Said::Behind("192.168.1.7".parse().unwrap());
+        let line = answer(&[Said::Address(address(0)), Said::Address(address(1)), behind]);
+        assert_eq!(line, "10.0.0.0:4000 10.0.0.1:4001 ~192.168.1.7\n");
+        let told = attendant.read_answer(&line, Duration::ZERO).unwrap_err().to_string();
+        let expected = "ranks without an aggregator serve each other, but rank 2 is behind NAT: it \
+                        comes from 192.168.1.7, which is not its own address; run containers in \
+                        the host's network, or give an aggregator";
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -98,3 +98,20 @@ fn arguments_that_make_no_sense_are_refused_in_one_line() {
     let mut process = start(&program, &rack, &aggregator, 0, 0);
     process.wait_success(PATIENCE).unwrap();
 }
+
+#[test]
+fn ranks_without_an_aggregator_meet_by_a_unique_id() {
+    needs_racks!();
+    let program = build("tests/unique_id.c");
+    let rack = Rack::new(RackOptions { workers: 3, ..RackOptions::default() }).unwrap();
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unique_id.bin");
+    let _ = std::fs::remove_file(&file);
+    let start = |rank: usize| {
+        let mut command = Command::new(&program);
+        command.arg(&file).env("LD_LIBRARY_PATH", library_folder());
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3");
+        rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
+    };
+    let ranks: Vec<_> = (0..3).map(start).collect();
+    ranks.into_iter().for_each(|mut rank| rank.wait_success(PATIENCE).unwrap());
+}
