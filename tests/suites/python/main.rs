@@ -340,6 +340,31 @@ fn text_by_torchrun(case: Case) {
     trains_as_with_gloo_and_twice_the_same(&site, "text.py", "1");
 }
 
+/// A job by torchrun and a sharded optimizer, with the bits of jobs at the switch; and sharded
+/// parameters.
+#[test]
+fn models_train_without_an_aggregator() {
+    let name = "models_train_without_an_aggregator";
+    let Some(site) = Site::new(Torch::Newest, name, 2) else { return };
+    let script = scripts().join("../examples/digits.py");
+    let options = ["--epochs", "1", "--backend", "switchml", "--bucket-cap-mb", "0.05"];
+    let train = |aggregator| {
+        let job = Torchrun::start(&site.rack, &site.python, aggregator, &script, &options);
+        job.unwrap().finish(PATIENCE).unwrap()
+    };
+    let alone = train(None);
+    assert!(!site.told(&["status"]).contains("added"), "the switch has nothing to do with it");
+    assert_eq!(alone, train(Some(&site.aggregator)));
+    let nothing = [("SWITCHML_AGGREGATOR", "")];
+    let losses = |variables: &[(&str, &str)]| {
+        Training::of(&site.run(&["../examples/sharded.py", "zero"], variables)).unwrap().losses
+    };
+    assert_eq!(losses(&nothing), losses(&[]));
+    let folder = fresh_folder("checkpoint-without-an-aggregator");
+    let variables = [("SWITCHML_AGGREGATOR", ""), ("FOLDER", folder.to_str().unwrap())];
+    site.run_and_hear(&["sharded_parameters.py"], &variables, "all of it works");
+}
+
 fn a_script_that_fails_is_told_of_each_rank(case: Case) {
     let Some(site) = case.site(2) else { return };
     let job = training(&site, &["digits.py", "--epochs", "nonsense"]);

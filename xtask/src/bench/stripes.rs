@@ -48,7 +48,7 @@ struct Way {
 enum Spare {
     /// None: ranks bring their own.
     None,
-    /// So many, and aggregators on the ranks' hosts.
+    /// So many, which the ranks' hosts help: they have one link each.
     Beside(usize),
     /// As many as ranks, and these alone.
     All,
@@ -99,7 +99,7 @@ impl Spare {
         };
         match self {
             Self::None => Ok(Vec::new()),
-            Self::Beside(hosts) => (0..ranks + hosts).map(on).collect(),
+            Self::Beside(hosts) => (ranks..ranks + hosts).map(on).collect(),
             Self::All => (ranks..2 * ranks).map(on).collect(),
         }
     }
