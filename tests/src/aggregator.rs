@@ -156,7 +156,8 @@ impl Aggregator {
         Self::start(rack.switch(), command)
     }
 
-    /// Starts the daemon on a host, at this address of it, with the software data plane.
+    /// Starts the daemon on a host, with the control plane at this address and port of it (0 is
+    /// any), with the software data plane.
     ///
     /// # Errors
     ///
@@ -164,11 +165,11 @@ impl Aggregator {
     pub fn software_on(
         binaries: &Binaries,
         host: &Namespace,
-        address: IpAddr,
+        control: SocketAddr,
     ) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--data-port", "0"]);
-        command.args(["--control", &SocketAddr::new(address, 0).to_string()]);
+        command.args(["--control", &control.to_string()]);
         Self::start(host, command)
     }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use switchml_protocol::CONTROL_PORT;
 use switchml_rack::{Aggregator, Binaries, Mode, Process, Rack, RackOptions, in_both_modes};
 use switchml_worker::{Builder, Communicator, ReduceOp};
 
@@ -62,6 +63,12 @@ fn run_peers<T: Send + 'static>(
 
 fn rack(workers: usize) -> Rack {
     Rack::new(RackOptions { workers, ..RackOptions::default() }).unwrap()
+}
+
+/// A software aggregator on one of the rack's hosts.
+fn on_host(binaries: &Binaries, rack: &Rack, host: usize, port: u16) -> Aggregator {
+    let control = SocketAddr::from((Rack::worker_address(host), port));
+    Aggregator::software_on(binaries, rack.worker(host), control).unwrap()
 }
 
 #[test]
@@ -156,10 +163,7 @@ fn the_command_line_needs_no_aggregator() {
 #[test]
 fn a_name_with_several_addresses_is_an_aggregator_at_each() {
     let (binaries, rack) = (Binaries::for_test().unwrap(), rack(4));
-    let on = |host: usize| {
-        let address = Rack::worker_address(host).into();
-        Aggregator::software_on(&binaries, rack.worker(host), address).unwrap()
-    };
+    let on = |host: usize| on_host(&binaries, &rack, host, CONTROL_PORT);
     let _both = [on(2), on(3)];
     let names = std::env::temp_dir().join(format!("switchml-hosts-{}", std::process::id()));
     let line = |host| format!("{} both.example\n", Rack::worker_address(host));
@@ -187,8 +191,7 @@ fn a_name_with_several_addresses_is_an_aggregator_at_each() {
 /// Runs three ranks with an aggregator on a fourth host, whose one link they share.
 fn run_with_slow_aggregator(rack: &Rack, may_help: bool) -> Vec<Vec<u32>> {
     let binaries = Binaries::for_test().unwrap();
-    let address = Rack::worker_address(3).into();
-    let aggregator = Aggregator::software_on(&binaries, rack.worker(3), address).unwrap();
+    let aggregator = on_host(&binaries, rack, 3, 0);
     let control = aggregator.control().to_owned();
     run_peers(rack, 3, move |_, builder| {
         let communicator = builder.aggregator(&control).own_hosts(may_help).connect().unwrap();
@@ -222,10 +225,7 @@ fn where_ranks_do_not_reach_each_other_the_aggregator_works_alone() {
 /// The switch in the kernel, a spare host and a rank's own host with the software data plane.
 fn aggregators_of_all_kinds_share_a_job(mode: Mode) {
     let cluster = Cluster::in_mode(4, mode);
-    let on = |host: usize| {
-        let address = Rack::worker_address(host).into();
-        Aggregator::software_on(&cluster.binaries, cluster.rack.worker(host), address).unwrap()
-    };
+    let on = |host: usize| on_host(&cluster.binaries, &cluster.rack, host, 0);
     let (spare, of_rank) = (on(3), on(0));
     let all = [cluster.aggregator.control(), spare.control(), of_rank.control()].join(",");
     cluster.run_ranks(3, "mixed", move |_, builder| {

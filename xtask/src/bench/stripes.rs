@@ -94,8 +94,8 @@ impl Spare {
     /// Starts the aggregators; none if ranks bring their own.
     fn start(self, binaries: &Binaries, rack: &Rack, ranks: usize) -> Result<Vec<Aggregator>> {
         let on = |host: usize| {
-            let address = Rack::worker_address(host).into();
-            Ok(Aggregator::software_on(binaries, rack.worker(host), address)?)
+            let any_port = (Rack::worker_address(host), 0).into();
+            Ok(Aggregator::software_on(binaries, rack.worker(host), any_port)?)
         };
         match self {
             Self::None => Ok(Vec::new()),
