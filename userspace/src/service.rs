@@ -138,11 +138,11 @@ impl Service {
         })
     }
 
-    /// The interface by which frames from this address come in, and its bits per second, if both
-    /// are known.
+    /// The interface by which frames from this address come in, if it is known, and its bits per
+    /// second, or 0.
     fn link_to(&self, peer: IpAddr) -> Option<(String, u64)> {
         let interface = way::interface_towards(peer)?;
-        let speed = interfaces::link_speed(&interface)?;
+        let speed = interfaces::link_speed(&interface).unwrap_or_default();
         Some((interface, speed))
     }
 

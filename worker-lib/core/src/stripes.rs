@@ -21,6 +21,8 @@ pub struct Links {
     pub hosts: u32,
     /// Bits per second of the aggregator's links, all together; 0 if unknown.
     pub own: u64,
+    /// The number of these links; 0 if unknown.
+    pub interfaces: u32,
     /// Bits per second of the slowest link of a rank; 0 if unknown.
     pub slowest: u64,
     /// Whether ranks run on the aggregator's host.
@@ -30,8 +32,8 @@ pub struct Links {
 /// The sum of all weights, up to rounding.
 const WHOLE: f64 = 10_000.0;
 
-/// The weight of each aggregator's part (rule 36.4). An aggregator whose link is not known counts
-/// as one with the link of a rank.
+/// The weight of each aggregator's part (rule 36.4). Links whose speed is not known count as a
+/// rank's.
 pub fn weights(aggregators: &[Links]) -> Vec<u32> {
     let fabric = Fabric::of(aggregators);
     let part = fabric.part_beside_ranks();
@@ -44,7 +46,7 @@ pub fn weights(aggregators: &[Links]) -> Vec<u32> {
     aggregators.iter().map(weight).collect()
 }
 
-/// Rule 36.8: whether a call takes longer at these aggregators than in a ring, in which every host
+/// Rule 36.9: whether a call takes longer at these aggregators than in a ring, in which every host
 /// sends and receives 2 (n - 1) / n of its tensor.
 pub fn are_slower_than_a_ring(aggregators: &[Links]) -> bool {
     let fabric = Fabric::of(aggregators);
@@ -78,7 +80,7 @@ impl Fabric {
 
     fn link(&self, links: &Links) -> f64 {
         match (links.own, self.slowest) {
-            (0, _) | (_, 0) => 1.0,
+            (0, _) | (_, 0) => links.interfaces.max(1).into(),
             (own, slowest) => own as f64 / slowest as f64,
         }
     }
@@ -111,7 +113,7 @@ mod tests {
     const GIGABIT: u64 = 1_000_000_000;
 
     fn dedicated(hosts: u32, own: u64) -> Links {
-        Links { hosts, own, slowest: GIGABIT, is_on_ranks_host: false }
+        Links { hosts, own, interfaces: 1, slowest: GIGABIT, is_on_ranks_host: false }
     }
 
     fn beside(hosts: u32) -> Links {
@@ -160,6 +162,11 @@ mod tests {
     fn links_that_nobody_knows_are_equal() {
         assert_eq!(weights(&[Links::default()]), [10_000]);
         assert_eq!(weights(&[dedicated(2, 0), dedicated(2, GIGABIT)]), [5000, 5000]);
+        // A host with a port for each of three ranks, of which none tells its speed.
+        let switch = Links { interfaces: 3, ..dedicated(3, 0) };
+        assert_eq!(weights(&[switch, dedicated(3, GIGABIT)]), [7500, 2500]);
+        assert!(!are_slower_than_a_ring(&[switch]));
+        assert!(are_slower_than_a_ring(&[dedicated(3, 0)]));
     }
 
     proptest! {

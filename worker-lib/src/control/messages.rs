@@ -93,6 +93,7 @@ impl Assigned {
             links: Links {
                 hosts: message.hosts,
                 own: message.link_speed,
+                interfaces: message.links,
                 slowest: message.slowest_link,
                 is_on_ranks_host: message.is_on_ranks_host,
             },

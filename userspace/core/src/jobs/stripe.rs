@@ -40,7 +40,8 @@ impl fmt::Display for Stripe {
 pub struct Link {
     /// Bits per second of the rank's own; 0 if it does not know.
     pub of_rank: u64,
-    /// The aggregator's interface that leads to the rank, and its bits per second.
+    /// The aggregator's interface that leads to the rank, and its bits per second; 0 if it has no
+    /// speed.
     pub own: Option<(String, u64)>,
 }
 
@@ -51,11 +52,15 @@ pub(super) fn links(ranks: &[(&Link, IpAddr, bool)], told: control::Assigned) ->
     peers.sort_unstable();
     peers.dedup();
     let own: Option<BTreeMap<_, _>> = ranks.iter().map(|(link, ..)| link.own.clone()).collect();
+    let own = own.unwrap_or_default();
+    let all_have_speed = own.values().all(|speed| *speed > 0);
+    let speed = own.values().copied().fold(0, u64::saturating_add);
     control::Assigned {
         hosts: peers.len() as u32,
         is_on_ranks_host: ranks.iter().any(|(_, _, is_here)| *is_here),
         slowest_link: ranks.iter().map(|(link, ..)| link.of_rank).min().unwrap_or_default(),
-        link_speed: own.map_or(0, |own| own.values().copied().fold(0, u64::saturating_add)),
+        link_speed: if all_have_speed { speed } else { 0 },
+        links: own.len() as u32,
         ..told
     }
 }

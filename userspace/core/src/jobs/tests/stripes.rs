@@ -36,12 +36,13 @@ fn links_are_told_alike_to_all_ranks() {
     let slow = link(GIGABIT, Some(("eth0", 10 * GIGABIT)));
     let fast = |port| link(2 * GIGABIT, Some((port, 10 * GIGABIT)));
     // The links of two ranks; whether the second has the aggregator's address; and what is told:
-    // own and slowest link, hosts.
+    // own and slowest link, interfaces, hosts.
     for (links, is_here, expected) in [
-        ([slow.clone(), fast("eth1")], false, (20 * GIGABIT, GIGABIT, 2)),
-        ([slow.clone(), fast("eth0")], false, (10 * GIGABIT, GIGABIT, 2)),
-        ([slow.clone(), link(2 * GIGABIT, None)], true, (0, GIGABIT, 2)),
-        ([slow.clone(), link(0, Some(("eth1", GIGABIT)))], false, (11 * GIGABIT, 0, 2)),
+        ([slow.clone(), fast("eth1")], false, (20 * GIGABIT, GIGABIT, 2, 2)),
+        ([slow.clone(), fast("eth0")], false, (10 * GIGABIT, GIGABIT, 1, 2)),
+        ([slow.clone(), link(2 * GIGABIT, None)], true, (0, GIGABIT, 0, 2)),
+        ([slow.clone(), link(GIGABIT, Some(("tap1", 0)))], false, (0, GIGABIT, 2, 2)),
+        ([slow.clone(), link(0, Some(("eth1", GIGABIT)))], false, (11 * GIGABIT, 0, 2, 2)),
     ] {
         let mut table = table();
         let mut effects = Vec::new();
@@ -50,7 +51,8 @@ fn links_are_told_alike_to_all_ranks() {
             effects = table.join(&Joiner { link, peer, ..striped(rank, 0) }).unwrap().1;
         }
         let told = told(&effects);
-        assert_eq!((told.link_speed, told.slowest_link, told.hosts), expected);
+        let links = (told.link_speed, told.slowest_link, told.links, told.hosts);
+        assert_eq!(links, expected);
         assert_eq!(told.is_on_ranks_host, is_here);
         let all: Vec<_> = effects
             .iter()
