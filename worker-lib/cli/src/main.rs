@@ -7,6 +7,7 @@ mod bench;
 mod doctor;
 mod job;
 mod manual;
+mod plan;
 mod seconds;
 mod size;
 
@@ -48,6 +49,7 @@ struct Cli {
 enum Command {
     Bench(Box<bench::Bench>),
     Doctor(doctor::Doctor),
+    Plan(plan::Plan),
     /// Writes manual pages and completions of this command line; for packages
     #[command(hide = true)]
     Pages {
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(bench) => bench.run(),
         Command::Doctor(doctor) => doctor.run(),
+        Command::Plan(plan) => plan.run(),
         Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder, &manual::MANUAL)
             .map_err(|error| Failure::Usage(format!("{}: {error}", folder.display()))),
     };
@@ -168,9 +171,18 @@ mod tests {
                  (see --help)",
             ),
             (
+                &["plan", "--ranks", "4", "--rate", "1Gb"],
+                "invalid value '1Gb' for '--rate <RATE>': \"1Gb\" is not a rate in bits per \
+                 second; use 400M, 1G or 2.5G (see --help)",
+            ),
+            (
+                &["plan", "--ranks", "1", "--rate", "1G"],
+                "invalid value '1' for '--ranks <N>': 1 is not in 2..=1024 (see --help)",
+            ),
+            (
                 &[],
                 "'switchml-worker' requires a subcommand but one was not provided [subcommands: \
-                 bench, doctor, help] (see --help)",
+                 bench, doctor, plan, help] (see --help)",
             ),
             (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see --help)"),
         ] {

@@ -49,6 +49,10 @@ const EXAMPLES: Section = (
             "Measures, as the first of four ranks. The others give --rank 1, 2 and 3.",
         ),
         (
+            "switchml-worker plan --ranks 4 --rate 1G --spare 1 --spare-rate 10G",
+            "Says how long an all-reduce takes with these machines, and what to start.",
+        ),
+        (
             "SWITCHML_AGGREGATOR=10.0.0.254 srun --nodes 4 --ntasks 4 switchml-worker bench",
             "The same in Slurm.",
         ),

@@ -10,6 +10,8 @@
 //! | [`session`] | a rank's life in its job, from join to leave |
 //! | [`hello`] | how large a packet the path carries |
 //! | [`call`], [`buffer`] | what a call is; its elements |
+//! | [`stripes`] | how much of a call each of several aggregators adds up |
+//! | [`cost`] | how long a call takes by theory, and a ring's |
 //! | [`shards`] | which part of a call each of several data threads runs |
 //! | [`data_path`] | a rank's data path, made of the next five rows: one turn of its loop |
 //! | [`wire`] | the interface through which a turn's packets leave |
@@ -31,6 +33,7 @@ pub mod buffer;
 mod bundles;
 pub mod call;
 mod collective;
+pub mod cost;
 pub mod data_path;
 pub mod engine;
 pub mod greeting;

@@ -14,6 +14,8 @@
 //! and t is the least for which all parts are M together. If dedicated aggregators alone do it in M
 //! / B, in which every host can send its tensor, the others take nothing.
 
+use crate::cost;
+
 /// What is known of the links between a job's ranks and one of its aggregators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Links {
@@ -37,7 +39,7 @@ const WHOLE: f64 = 10_000.0;
 pub fn weights(aggregators: &[Links]) -> Vec<u32> {
     let fabric = Fabric::of(aggregators);
     let part = fabric.part_beside_ranks();
-    let rest = 1.0 - part * fabric.beside;
+    let rest = 1.0 - part * f64::from(fabric.beside);
     let share = |links: &Links| match links.is_on_ranks_host {
         true => part,
         false => rest * fabric.link(links) / fabric.dedicated,
@@ -46,22 +48,20 @@ pub fn weights(aggregators: &[Links]) -> Vec<u32> {
     aggregators.iter().map(weight).collect()
 }
 
-/// Rule 36.9: whether a call takes longer at these aggregators than in a ring, in which every host
-/// sends and receives 2 (n - 1) / n of its tensor.
+/// Rule 36.9: whether a call takes longer at these aggregators than in a ring.
 pub fn are_slower_than_a_ring(aggregators: &[Links]) -> bool {
-    let fabric = Fabric::of(aggregators);
-    let ring = 2.0 * (fabric.hosts - 1.0) / fabric.hosts;
+    let Fabric { hosts, beside, dedicated, .. } = Fabric::of(aggregators);
     // A ring as fast as that is no reason.
-    fabric.hosts > 1.0 && fabric.time() > 1.001 * ring
+    hosts > 1 && cost::aggregated(hosts, beside, dedicated) > 1.001 * cost::ring(hosts)
 }
 
 /// Hosts and links, in units of the slowest link of a rank.
 struct Fabric {
     /// n
-    hosts: f64,
+    hosts: u32,
     slowest: u64,
     /// m: the number of aggregators on ranks' hosts.
-    beside: f64,
+    beside: u32,
     /// c: the links of dedicated aggregators together.
     dedicated: f64,
 }
@@ -70,9 +70,8 @@ impl Fabric {
     fn of(aggregators: &[Links]) -> Self {
         let hosts = aggregators.iter().map(|links| links.hosts).max().unwrap_or(1).max(1);
         let slowest = aggregators.iter().map(|links| links.slowest).min().unwrap_or_default();
-        let beside = aggregators.iter().filter(|links| links.is_on_ranks_host).count();
-        let mut fabric =
-            Self { hosts: hosts.into(), slowest, beside: beside as f64, dedicated: 0.0 };
+        let beside = aggregators.iter().filter(|links| links.is_on_ranks_host).count() as u32;
+        let mut fabric = Self { hosts, slowest, beside, dedicated: 0.0 };
         let dedicated = aggregators.iter().filter(|links| !links.is_on_ranks_host);
         fabric.dedicated = dedicated.map(|links| fabric.link(links)).sum();
         fabric
@@ -85,24 +84,27 @@ impl Fabric {
         }
     }
 
-    /// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones
-    /// that have c times the link of a rank together:
-    ///
-    /// ```text
-    /// m y + c t / n = 1,  t = 1 + (n - 2) y   =>   y = (n - c) / (n m + c (n - 2))
-    /// ```
     fn part_beside_ranks(&self) -> f64 {
-        let &Self { hosts: n, beside: m, dedicated: c, .. } = self;
-        if m == 0.0 || c >= n { 0.0 } else { (n - c) / (n * m + c * (n - 2.0)) }
+        let (n, m, c) = (f64::from(self.hosts), f64::from(self.beside), self.dedicated);
+        if self.beside == 0 || c >= n { 0.0 } else { part_beside_ranks(n, m, c) }
     }
+}
 
-    /// t, in units of M / B.
-    fn time(&self) -> f64 {
-        match self.part_beside_ranks() {
-            0.0 => (self.hosts / self.dedicated).max(1.0),
-            part => 1.0 + (self.hosts - 2.0) * part,
-        }
-    }
+/// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones that
+/// have c times the link of a rank together:
+///
+/// ```text
+/// m y + c t / n = 1,  t = 1 + (n - 2) y   =>   y = (n - c) / (n m + c (n - 2))
+/// ```
+pub(crate) fn part_beside_ranks(n: f64, m: f64, c: f64) -> f64 {
+    (n - c) / (n * m + c * (n - 2.0))
+}
+
+/// The share of calls that each of these weights means, in parts of 10,000.
+pub fn shares(weights: &[u32]) -> Vec<u32> {
+    let whole: u64 = weights.iter().copied().map(u64::from).sum();
+    let share = |weight: &u32| f64::from(*weight) / whole.max(1) as f64 * WHOLE;
+    weights.iter().map(|weight| share(weight).round() as u32).collect()
 }
 
 #[cfg(test)]
@@ -167,6 +169,14 @@ mod tests {
         assert_eq!(weights(&[switch, dedicated(3, GIGABIT)]), [7500, 2500]);
         assert!(!are_slower_than_a_ring(&[switch]));
         assert!(are_slower_than_a_ring(&[dedicated(3, 0)]));
+    }
+
+    #[test]
+    fn shares_are_parts_of_all_weights() {
+        assert_eq!(shares(&[2, 1, 1]), [5000, 2500, 2500]);
+        assert_eq!(shares(&[1667, 1667, 1667, 1667, 3333]), [1667, 1667, 1667, 1667, 3333]);
+        assert_eq!(shares(&[0, 7]), [0, 10_000]);
+        assert_eq!(shares(&[u32::MAX; 4]), [2500; 4]);
     }
 
     proptest! {

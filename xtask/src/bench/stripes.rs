@@ -11,6 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Shaping};
+use switchml_worker_core::cost::{self, Framing};
+use switchml_worker_core::numerics::Codec;
+use switchml_worker_core::{DType, Precision, Reduction};
 
 use super::ground::Ground;
 use super::measured::{Method, Task};
@@ -24,13 +27,8 @@ const SMALL: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Where ranks meet.
 const PORT: &str = "29500";
-
-/// Bytes of a packet's elements and of its frame, at an MTU of 1500: 352 lanes, and 74 bytes of
-/// Ethernet's, IP's, UDP's and our own headers.
-const PAYLOAD: f64 = 1408.0;
-const FRAME: f64 = PAYLOAD + 74.0;
-/// A word of exponents for each chunk.
-const EXPONENTS: f64 = 1.0 + 1.0 / 352.0;
+/// Of the rack's links.
+const MTU: usize = 1500;
 
 /// A way to add up.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,8 +36,8 @@ struct Way {
     name: &'static str,
     /// Bytes of a tensor.
     size: usize,
-    /// Bits of an element in packets.
-    bits: u32,
+    /// The sum, exact or with fewer bits of an element in packets.
+    sum: Reduction,
     spare: Spare,
 }
 
@@ -54,27 +52,28 @@ enum Spare {
     All,
 }
 
-const fn way(name: &'static str, size: usize, bits: u32, spare: Spare) -> Way {
-    Way { name, size, bits, spare }
+const fn way(name: &'static str, size: usize, sum: Reduction, spare: Spare) -> Way {
+    Way { name, size, sum, spare }
 }
 
 const WAYS: [Way; 7] = [
-    way("no aggregator", LARGE, 32, Spare::None),
-    way("no aggregator, 16 bits", LARGE, 16, Spare::None),
-    way("no aggregator, 8 bits", LARGE, 8, Spare::None),
-    way("one spare host, and the ranks' own", LARGE, 32, Spare::Beside(1)),
-    way("two spare hosts, and the ranks' own", LARGE, 32, Spare::Beside(2)),
-    way("as many spare hosts as ranks", LARGE, 32, Spare::All),
-    way("no aggregator, 64 KiB", SMALL, 32, Spare::None),
+    way("no aggregator", LARGE, Reduction::SUM, Spare::None),
+    way("no aggregator, 16 bits", LARGE, Reduction::SUM16, Spare::None),
+    way("no aggregator, 8 bits", LARGE, Reduction::SUM8, Spare::None),
+    way("one spare host, and the ranks' own", LARGE, Reduction::SUM, Spare::Beside(1)),
+    way("two spare hosts, and the ranks' own", LARGE, Reduction::SUM, Spare::Beside(2)),
+    way("as many spare hosts as ranks", LARGE, Reduction::SUM, Spare::All),
+    way("no aggregator, 64 KiB", SMALL, Reduction::SUM, Spare::None),
 ];
 
 impl Way {
     /// The theorem's time in milliseconds, for n ranks with links of so many bits per second.
-    fn expected(self, n: usize, rate: u64) -> f64 {
-        let (c, n) = (self.spare.hosts(n) as f64, n as f64);
-        let times = 2.0 * n * (n - 1.0) / (n * n + c * n - 2.0 * c);
-        let bytes = self.size as f64 * f64::from(self.bits) / 32.0 * FRAME / PAYLOAD * EXPONENTS;
-        times * bytes * 8e3 / rate as f64
+    fn expected(self, ranks: usize, rate: u64) -> Result<f64> {
+        let (hosts, spare) = (ranks as u32, self.spare.hosts(ranks) as f64);
+        let codec = Codec::reduction(DType::F32, self.sum, ranks, self.size / DType::F32.size())?;
+        let units = cost::aggregated(hosts, hosts, spare);
+        let bytes = cost::bytes_in_packets(self.size, codec);
+        Ok(1e3 * cost::seconds(units, bytes, Framing::packets_at(MTU), rate))
     }
 
     fn iters(self) -> &'static str {
@@ -134,12 +133,17 @@ pub fn measure(
             eprintln!("bench: {ranks} ranks, repetition {} of {runs}", run + 1);
         }
         gloo.stop()?;
-        write_table(&mut text, ranks, rate, times);
+        write_table(&mut text, ranks, rate, times)?;
     }
     Ok(text)
 }
 
-fn write_table(text: &mut String, ranks: usize, rate: u64, times: Vec<(Vec<f64>, Vec<f64>)>) {
+fn write_table(
+    text: &mut String,
+    ranks: usize,
+    rate: u64,
+    times: Vec<(Vec<f64>, Vec<f64>)>,
+) -> Result<()> {
     let gigabits = rate as f64 / 1e9;
     let _ = writeln!(
         text,
@@ -149,12 +153,13 @@ fn write_table(text: &mut String, ranks: usize, rate: u64, times: Vec<(Vec<f64>,
     let cell = |Spread { low, median, high }| format!("{median:.2} ({low:.2}-{high:.2})");
     for (way, (gloo, ours)) in WAYS.iter().zip(times) {
         let ratio = Spread::of_ratios(&gloo, &ours);
-        let expected = way.expected(ranks, rate);
+        let expected = way.expected(ranks, rate)?;
         let [gloo, ours] = [gloo, ours].map(|times| cell(Spread::of(times)));
         let _ =
             writeln!(text, "| {} | {gloo} | {ours} | {expected:.2} | {} |", way.name, cell(ratio));
     }
     text.push('\n');
+    Ok(())
 }
 
 /// Milliseconds of a call in place, on the slowest rank. Every element is checked.
@@ -172,9 +177,10 @@ fn milliseconds(binaries: &Binaries, rack: &Rack, ranks: usize, way: Way) -> Res
         if !all.is_empty() {
             command.args(["--aggregator", &all]);
         }
-        match way.bits {
-            32 => {}
-            bits => drop(command.args(["--precision", &bits.to_string()])),
+        match way.sum.precision {
+            Precision::Exact => {}
+            Precision::Bits16 => drop(command.args(["--precision", "16"])),
+            Precision::Bits8 => drop(command.args(["--precision", "8"])),
         }
         rack.worker(rank).spawn(&format!("rank {rank}"), command)
     };
@@ -197,7 +203,7 @@ mod tests {
     #[test]
     fn expected_times_are_those_of_the_theorem() {
         let times = |ranks: usize, spare| {
-            let ms = way("", LARGE, 32, spare).expected(ranks, 1_000_000_000);
+            let ms = way("", LARGE, Reduction::SUM, spare).expected(ranks, 1_000_000_000).unwrap();
             (ms / 141.67 * 100.0).round() / 100.0
         };
         let all = [Spare::None, Spare::Beside(1), Spare::Beside(2), Spare::All];

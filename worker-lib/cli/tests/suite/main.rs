@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | [`bad_input`] | errors around a job: a line, and an exit code for its kind |
 //! | [`bench`] | `bench` and `doctor` from end to end |
+//! | [`plan`] | `plan` from end to end |
 
 #[path = "../../../tests/suite/daemon.rs"]
 mod daemon;
 
 mod bad_input;
 mod bench;
+mod plan;

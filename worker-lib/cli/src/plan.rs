@@ -1,0 +1,317 @@
+//! `switchml-worker plan`: what a set of machines can do, by the theory of docs/scaling.md.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use switchml_worker::{DType, Precision, ReduceOp, Reduction, numerics::Codec};
+use switchml_worker_core::cost::{self, Framing};
+
+use super::{Failure, say, size};
+
+/// How much less time another way must take to be worth its daemons.
+const WORTH: f64 = 0.95;
+
+/// Computes how long an all-reduce of f32 takes with aggregators on these or those machines, beside
+/// a ring, and says what to start. Nothing is sent
+#[derive(clap::Args)]
+#[command(after_help = super::exit_codes())]
+pub struct Plan {
+    /// Number of ranks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    ranks: u32,
+    /// Bits per second of the link of a rank's host, each way, such as 1G
+    #[arg(long, value_parser = size::rate)]
+    rate: u64,
+    /// Machines without ranks on which an aggregator can run
+    #[arg(long, value_name = "N", default_value = "0")]
+    spare: u16,
+    /// Bits per second of the link of each of these [default: as --rate]
+    #[arg(long, value_name = "RATE", value_parser = size::rate)]
+    spare_rate: Option<u64>,
+    /// Size of the tensor
+    #[arg(long, default_value = "16M", value_parser = size::parse)]
+    size: usize,
+    /// Ranks on each host, which add up before they send
+    #[arg(
+        long, value_name = "N", default_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    ranks_per_host: u32,
+    /// Largest IP packet of the network, in bytes
+    #[arg(
+        long, value_name = "BYTES", default_value = "1500",
+        value_parser = clap::value_parser!(u16).range(576..)
+    )]
+    mtu: u16,
+}
+
+/// Where aggregators run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Ring,
+    RanksHosts,
+    Spare,
+    Both,
+}
+
+/// An element's bits as they travel, and the heading of their column.
+const COLUMNS: [(Precision, &str); 3] =
+    [(Precision::Exact, "exact"), (Precision::Bits16, "16 bits"), (Precision::Bits8, "8 bits")];
+
+impl Plan {
+    /// Prints the table, and a line of advice.
+    pub fn run(&self) -> Result<(), Failure> {
+        let Self { ranks, ranks_per_host, size, .. } = *self;
+        if self.hosts() < 2 {
+            return Err(Failure::Usage(format!(
+                "--ranks {ranks} with --ranks-per-host {ranks_per_host} are one host, whose link \
+                 carries nothing; there is nothing to plan"
+            )));
+        }
+        if size < DType::F32.size() {
+            return Err(Failure::Usage(format!(
+                "--size {size} is too small: one f32 takes 4 bytes; give that or more"
+            )));
+        }
+        say(self);
+        Ok(())
+    }
+
+    fn hosts(&self) -> u32 {
+        self.ranks.div_ceil(self.ranks_per_host)
+    }
+
+    fn spare_rate(&self) -> u64 {
+        self.spare_rate.unwrap_or(self.rate)
+    }
+
+    /// The ways that these machines allow.
+    fn ways(&self) -> impl Iterator<Item = Way> {
+        let ways = [Way::Ring, Way::RanksHosts, Way::Spare, Way::Both];
+        ways.into_iter().filter(|way| self.spare > 0 || !matches!(way, Way::Spare | Way::Both))
+    }
+
+    /// The time in the units of [`cost`].
+    fn units(&self, way: Way) -> f64 {
+        let hosts = self.hosts();
+        let spare = f64::from(self.spare) * self.spare_rate() as f64 / self.rate as f64;
+        match way {
+            // Ranks of a host are neighbours in a ring, so that it leaves each host once.
+            Way::Ring => cost::ring(self.ranks),
+            Way::RanksHosts => cost::aggregated(hosts, hosts, 0.0),
+            Way::Spare => cost::aggregated(hosts, 0, spare),
+            Way::Both => cost::aggregated(hosts, hosts, spare),
+        }
+    }
+
+    /// Milliseconds; none if there is no such sum.
+    fn milliseconds(&self, way: Way, precision: Precision) -> Option<f64> {
+        let mtu = self.mtu.into();
+        let (bytes, framing) = match (way, precision) {
+            (Way::Ring, Precision::Exact) => (self.size as f64, Framing::Tcp { mtu }),
+            (Way::Ring, Precision::Bits16) => (self.size as f64 / 2.0, Framing::Tcp { mtu }),
+            (Way::Ring, Precision::Bits8) => return None,
+            _ => {
+                let sum = Reduction::new(ReduceOp::Sum, precision);
+                let (ranks, count) = (self.ranks as usize, self.size / DType::F32.size());
+                let codec = Codec::reduction(DType::F32, sum, ranks, count).ok()?;
+                (cost::bytes_in_packets(self.size, codec), Framing::packets_at(mtu))
+            }
+        };
+        Some(1e3 * cost::seconds(self.units(way), bytes, framing, self.rate))
+    }
+
+    /// The time as a part of a ring's for f32.
+    fn ratio(&self, milliseconds: f64) -> f64 {
+        let ring = self.milliseconds(Way::Ring, Precision::Exact);
+        milliseconds / ring.unwrap_or(f64::NAN)
+    }
+
+    /// Of the ways that are about as fast as the fastest one, the one with the fewest daemons.
+    fn best(&self) -> Way {
+        let ours = || self.ways().filter(|way| *way != Way::Ring);
+        let fastest = ours().map(|way| self.units(way)).fold(f64::INFINITY, f64::min);
+        ours().find(|way| self.units(*way) * WORTH <= fastest).unwrap_or(Way::RanksHosts)
+    }
+
+    fn advice(&self) -> String {
+        let way = self.best();
+        let spare = names("SPARE", self.spare.into());
+        let machines = match self.spare {
+            1 => "the spare machine",
+            _ => "each spare machine",
+        };
+        match way {
+            Way::Ring | Way::RanksHosts => {
+                "start nothing: ranks that are given no aggregator serve each other".to_owned()
+            }
+            Way::Spare => format!(
+                "start switchml-aggregator on {machines}, and give all ranks: \
+                 SWITCHML_AGGREGATOR={spare}"
+            ),
+            Way::Both => format!(
+                "start switchml-aggregator on {machines} and on each rank's host, and give all \
+                 ranks all of them: SWITCHML_AGGREGATOR={spare},{}",
+                names("HOST", self.hosts())
+            ),
+        }
+    }
+
+    fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = self.hosts();
+        write!(f, "{} ranks on {hosts} hosts with links of {}", self.ranks, Rate(self.rate))?;
+        match self.spare {
+            0 => {}
+            1 => write!(f, ", a spare machine with {}", Rate(self.spare_rate()))?,
+            more => write!(f, ", {more} spare machines with {} each", Rate(self.spare_rate()))?,
+        }
+        writeln!(f, "; {} bytes of f32, MTU {}\n", self.size, self.mtu)?;
+        write!(f, "{:24}", "")?;
+        COLUMNS.iter().try_for_each(|(_, name)| write!(f, "{name:>20}"))?;
+        write!(f, "\n{:24}", "")?;
+        COLUMNS.iter().try_for_each(|_| write!(f, "{:>12}{:>8}", "ms", "ratio"))?;
+        writeln!(f)
+    }
+}
+
+/// `NAME` if it is alone, otherwise a few of them, with numbers.
+fn names(name: &str, count: u32) -> String {
+    const FEW: u32 = 4;
+    match count {
+        1 => name.to_owned(),
+        2..=FEW => (1..=count).map(|i| format!("{name}{i}")).collect::<Vec<_>>().join(","),
+        _ => format!("{name}1,...,{name}{count}"),
+    }
+}
+
+/// A rate for people.
+struct Rate(u64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bits @ 1_000_000_000.. => write!(f, "{} Gb/s", bits as f64 / 1e9),
+            bits => write!(f, "{} Mb/s", bits as f64 / 1e6),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_head(f)?;
+        for way in self.ways() {
+            let name = match way {
+                Way::Ring => "ring (Gloo, NCCL on TCP)",
+                Way::RanksHosts => "ranks' hosts",
+                Way::Spare if self.spare == 1 => "spare machine",
+                Way::Spare => "spare machines",
+                Way::Both => "both",
+            };
+            write!(f, "{name:24}")?;
+            for (precision, _) in COLUMNS {
+                match self.milliseconds(way, precision) {
+                    Some(time) => write!(f, "{time:>12.2}{:>8.2}", self.ratio(time))?,
+                    None => write!(f, "{:>12}{:>8}", "-", "-")?,
+                }
+            }
+            f.write_char('\n')?;
+        }
+        writeln!(
+            f,
+            "\nratio: to the time of a ring of f32. Only links take time; headers are counted."
+        )?;
+        f.write_str(&self.advice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIGABIT: u64 = 1_000_000_000;
+
+    fn plan(ranks: u32, spare: u16) -> Plan {
+        Plan {
+            ranks,
+            rate: GIGABIT,
+            spare,
+            spare_rate: None,
+            size: 16 << 20,
+            ranks_per_host: 1,
+            mtu: 1500,
+        }
+    }
+
+    fn rounded(number: f64) -> f64 {
+        (number * 100.0).round() / 100.0
+    }
+
+    /// In units of M / B a ring of 4 takes 2 * 3 / 4 = 1.5, a spare machine 4 / 1, and it with the
+    /// ranks' hosts 2 * 4 * 3 / (16 + 4 - 2) = 24 / 18.
+    #[test]
+    fn four_ranks_and_one_spare_machine() {
+        let plan = plan(4, 1);
+        let units = [Way::Ring, Way::RanksHosts, Way::Spare, Way::Both].map(|way| plan.units(way));
+        assert_eq!(units.map(rounded), [1.5, 1.5, 4.0, 1.33]);
+        // 16 MiB are 134.22 ms at 1 Gb/s; TCP sends 1514 bytes for 1448, and we 1482 for 1408 and
+        // 353 words for 352. So 1.5 * 134.22 * 1.0456, and 4 or 1.333 * 134.22 * 1.0556.
+        let time = |way| rounded(plan.milliseconds(way, Precision::Exact).unwrap());
+        assert_eq!([Way::Ring, Way::Spare, Way::Both].map(time), [210.5, 566.69, 188.9]);
+        // 566.69 / 210.50, and 188.90 / 210.50.
+        assert_eq!([566.69, 188.9].map(|time| rounded(plan.ratio(time))), [2.69, 0.9]);
+    }
+
+    #[test]
+    fn fewer_bits_take_less_time_where_there_are_such_sums() {
+        let time = |ranks, way, precision| plan(ranks, 1).milliseconds(way, precision);
+        let of_both = |precision| rounded(time(4, Way::Both, precision).unwrap());
+        assert_eq!([of_both(Precision::Bits16), of_both(Precision::Bits8)], [94.45, 47.22]);
+        assert_eq!(rounded(time(4, Way::Ring, Precision::Bits16).unwrap()), 105.25);
+        assert_eq!(time(4, Way::Ring, Precision::Bits8), None);
+        // 8 bits among more than 32 ranks travel in 16; 16 bits are for 128 ranks at most.
+        let both = |precision| time(33, Way::Both, precision);
+        assert_eq!(both(Precision::Bits8), both(Precision::Bits16));
+        assert_eq!(time(129, Way::Both, Precision::Bits16), None);
+    }
+
+    #[test]
+    fn advice_names_what_to_start() {
+        let advice = |plan: Plan| plan.advice();
+        let nothing = "start nothing: ranks that are given no aggregator serve each other";
+        assert_eq!(advice(plan(4, 0)), nothing);
+        // 2 ranks take M / B by themselves already.
+        assert_eq!(advice(plan(2, 1)), nothing);
+        // c = 1 saves a ninth of 1.5 with 4 ranks, and 1984 / 1054 of 1.9375 is too little for 32.
+        assert_eq!(
+            advice(plan(4, 1)),
+            "start switchml-aggregator on the spare machine and on each rank's host, and give all \
+             ranks all of them: SWITCHML_AGGREGATOR=SPARE,HOST1,HOST2,HOST3,HOST4"
+        );
+        assert_eq!(advice(plan(32, 1)), nothing);
+        // A link of n B is all that is needed; c = 3 of 4 alone takes 1.33, with the others 1.09.
+        let with = |spare_rate| Plan { spare_rate: Some(spare_rate), ..plan(4, 1) };
+        assert_eq!(
+            advice(with(4 * GIGABIT)),
+            "start switchml-aggregator on the spare machine, and give all ranks: \
+             SWITCHML_AGGREGATOR=SPARE"
+        );
+        assert!(advice(with(3 * GIGABIT)).contains("on each rank's host"));
+        let many = advice(plan(8, 2));
+        assert!(many.ends_with("=SPARE1,SPARE2,HOST1,...,HOST8"), "{many}");
+    }
+
+    /// Of 8 ranks on 4 hosts a ring has 8 members: 2 * 7 / 8. We have 4 hosts: 2 * 3 / 4.
+    #[test]
+    fn ranks_of_a_host_count_as_one() {
+        let plan = Plan { ranks_per_host: 2, ..plan(8, 0) };
+        assert_eq!([plan.units(Way::Ring), plan.units(Way::RanksHosts)], [1.75, 1.5]);
+    }
+
+    #[test]
+    fn one_host_is_nothing_to_plan() {
+        let failure = Plan { ranks_per_host: 4, ..plan(4, 0) }.run().unwrap_err();
+        assert_eq!(failure.code(), 2);
+        let failure = Plan { size: 3, ..plan(4, 0) }.run().unwrap_err();
+        assert_eq!(failure.code(), 2);
+    }
+}
