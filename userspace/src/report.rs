@@ -65,6 +65,7 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
         let name = job.name.escape_debug();
         let why = job.reason.iter().map(|reason| reason.escape_debug());
         why.for_each(|why| say!("aborted      job \"{name}\": {why}"));
+        job.stripe().iter().for_each(|stripe| say!("aggregators  job \"{name}\": {stripe}"));
         job.wait().iter().for_each(|wait| say!("waits        job \"{name}\": {wait}"));
         racks(job).for_each(|(rack, ranks)| say!("racks        job \"{name}\", {ranks}: {rack}"));
         results(job).for_each(|(way, ranks)| say!("results      job \"{name}\", {ranks}: {way}"));

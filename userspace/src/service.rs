@@ -294,9 +294,13 @@ impl Aggregator for Service {
         request: Request<control::ReadyRequest>,
     ) -> Result<Response<control::ReadyReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReadyRequest { member, lanes, needs_copies } = request.into_inner();
+        let control::ReadyRequest { member, lanes, needs_copies, share } = request.into_inner();
+        let member = member.unwrap_or_default();
         self.request("Ready", peer, |control_plane, io| {
-            control_plane.ready(io, member.unwrap_or_default(), lanes, needs_copies)
+            if let Some(share) = share {
+                control_plane.report_share(member, share)?;
+            }
+            control_plane.ready(io, member, lanes, needs_copies)
         })?;
         Ok(Response::new(control::ReadyReply {}))
     }

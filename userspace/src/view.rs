@@ -160,6 +160,10 @@ pub struct JobView {
     pub age_seconds: f64,
     /// Throughput; none if the job does not run, or the data plane does not show it.
     pub throughput: Option<ThroughputView>,
+    /// Number of its aggregators, of which this is one.
+    pub aggregators: u32,
+    /// The part of large calls that this one takes, 0 to 1; none until ranks have told.
+    pub share: Option<f64>,
     /// Number of its ranks, including those that have not joined yet.
     pub world_size: u32,
     /// Slots of all its data threads together.
@@ -362,6 +366,12 @@ impl JobView {
             reason: Some(job.reason.clone()).filter(|reason| !reason.is_empty()),
             age_seconds: longest(|member| member.here_ms).map_or(0.0, seconds),
             throughput: job.throughput.clone().map(ThroughputView::new),
+            // Older daemons do not say; they have no jobs with several.
+            aggregators: job.aggregators.max(1),
+            share: match job.aggregators {
+                0 | 1 => Some(1.0),
+                _ => job.share.map(|share| f64::from(share) / 1e4),
+            },
             world_size: job.world_size,
             slots: job.slots,
             lanes: job.lanes,
@@ -378,6 +388,16 @@ impl JobView {
         let ranks = format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(", "));
         let since = self.waiting_seconds.map(|seconds| format!(", for {seconds:.0} s"));
         Some(format!("waits for {ranks} {}{}", self.waits_for_them?, since.unwrap_or_default()))
+    }
+
+    /// This aggregator among those of the job, and its share of calls; none if it is the only one.
+    pub fn stripe(&self) -> Option<String> {
+        let of = format!("1 of {}", self.aggregators);
+        let of = Some(of).filter(|_| self.aggregators > 1)?;
+        Some(match self.share {
+            Some(share) => format!("{of}, {:.1} %", 100.0 * share),
+            None => of,
+        })
     }
 
     /// Number of connected ranks.

@@ -16,7 +16,7 @@ use switchml_worker_core::packet::{ip_packet_len, packet_len};
 use switchml_worker_core::shards::{Part, Shards};
 use switchml_worker_core::spin::WaitStats;
 use switchml_worker_core::stats::CallStats;
-use switchml_worker_core::stripes::Links;
+use switchml_worker_core::stripes::{self, Links};
 
 use crate::buffers::{Tensor, give, lend};
 use crate::driver::{DriverLock, Shared, Snapshot, Wakers};
@@ -78,6 +78,15 @@ pub struct Info {
     pub hello_rtt: Duration,
     /// The job's parts at its aggregators, at least one, in the same order on all ranks.
     pub stripes: Vec<Stripe>,
+}
+
+impl Info {
+    /// The part of large calls that each aggregator takes, in the order of `stripes`; together they
+    /// are 1, up to rounding.
+    pub fn shares(&self) -> Vec<f64> {
+        let weights: Vec<_> = self.stripes.iter().map(|stripe| stripe.weight).collect();
+        stripes::shares(&weights).into_iter().map(|share| f64::from(share) / 1e4).collect()
+    }
 }
 
 /// The part of a job that one of its aggregators adds up.

@@ -79,7 +79,8 @@ impl Builder {
         }
         let copies: Vec<_> = opened.iter_mut().map(Opened::needs_copies).collect();
         let meetings: Vec<_> = opened.iter().map(|opened| self.meet(opened, me)).collect();
-        let chunk_lanes = sessions.ready(lanes, &copies)?;
+        let weights = weights(&opened);
+        let chunk_lanes = sessions.ready(lanes, &copies, &weights)?;
         let teams: Vec<_> =
             meetings.into_iter().map(|meeting| meeting.and_then(Meeting::end)).collect();
         let hello_rtts = opened.iter().flat_map(|opened| &opened.paths).map(|path| path.open.rtt);
@@ -91,7 +92,7 @@ impl Builder {
             transport: "udp",
             hello_rtt: hello_rtts.min().unwrap_or_default(),
             narrow,
-            stripes: stripes(&opened, &copies, &teams),
+            stripes: stripes(&opened, &weights, &copies, &teams),
         };
         self.start(sessions, opened, info, &teams, own)
     }
@@ -317,21 +318,30 @@ impl Opened {
     }
 }
 
-/// Rule 36.4: how much of calls each aggregator takes, and what else there is to know of it.
-fn stripes(opened: &[Opened], copies: &[bool], teams: &[Option<Team>]) -> Vec<Stripe> {
+/// Rule 36.4: how much of calls each aggregator takes.
+fn weights(opened: &[Opened]) -> Vec<u32> {
     let given: Vec<_> = opened.iter().map(|opened| opened.access.weight).collect();
-    let weights = match given.contains(&0) {
+    match given.contains(&0) {
         true => {
             stripes::weights(&opened.iter().map(|opened| opened.assigned.links).collect::<Vec<_>>())
         }
         false => given,
-    };
-    let stripe = |(((opened, weight), copies), team): (((&Opened, u32), &bool), &Option<Team>)| {
+    }
+}
+
+/// What there is to know of each aggregator.
+fn stripes(
+    opened: &[Opened],
+    weights: &[u32],
+    copies: &[bool],
+    teams: &[Option<Team>],
+) -> Vec<Stripe> {
+    let stripe = |(((opened, weight), copies), team): (((&Opened, &u32), &bool), &Option<Team>)| {
         let Opened { access, assigned, paths } = opened;
         Stripe {
             control: access.address.clone(),
             aggregator: assigned.data_address,
-            weight,
+            weight: *weight,
             links: assigned.links,
             data_threads: paths.len(),
             slots: assigned.slots,

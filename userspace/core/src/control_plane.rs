@@ -280,6 +280,15 @@ impl<S> ControlPlane<S> {
         self.table.report_round_trips(member, report)
     }
 
+    /// A rank tells, for the operator, this aggregator's share of its job's calls.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn report_share(&mut self, member: MemberId, share: u32) -> Result<(), MemberError> {
+        self.table.report_share(member, share)
+    }
+
     /// A rank's stream has ended, after its connection was silent for this long.
     pub fn disconnect(
         &mut self,

@@ -75,7 +75,10 @@ impl Screen {
         let jobs = self.view.jobs.iter();
         let members = jobs.clone().flat_map(|job| job.members.iter().map(move |it| (job, it)));
         let tables = [
-            table(["Job", "Name", "State", "Ranks here", "Waits for"], jobs.map(job)),
+            table(
+                ["Job", "Name", "State", "Ranks here", "Aggregators", "Waits for"],
+                jobs.map(job),
+            ),
             table(
                 ["Job", "Rank", "Address", "Rack", "Results come", "Waited for, s"],
                 members.map(member),
@@ -140,12 +143,13 @@ fn counted(name: &str, count: u64, rate: Option<f64>, help: &str) -> [Cell; 4] {
     [plain(name), plain(count.to_string()), plain(rate), plain(help)]
 }
 
-fn job(job: &JobView) -> [Cell; 5] {
+fn job(job: &JobView) -> [Cell; 6] {
     [
         plain(job.number.map_or("–".to_owned(), |number| number.to_string())),
         plain(&job.name),
         if job.state == "aborted" { wrong(job.state) } else { plain(job.state) },
         plain(format!("{} of {}", job.here(), job.world_size)),
+        plain(job.stripe().unwrap_or_else(|| "1".to_owned())),
         wrong(job.reason.clone().or_else(|| job.wait()).unwrap_or_default()),
     ]
 }
@@ -252,6 +256,8 @@ mod tests {
             world_size: 2,
             shards: vec![0],
             members: vec![here, late],
+            aggregators: 5,
+            share: Some(3333),
             ..JobStatus::default()
         };
         job.set_state(JobState::Started);
@@ -278,8 +284,9 @@ mod tests {
         screen.update(view(3000), begin + Duration::from_secs(2));
         let lines = shown(&mut screen, 30);
         for expected in [
-            "Job  Name            State    Ranks here  Waits for",
-            "0    train\\u{1b}[2J  started  2 of 2      waits for rank 1 to contribute, for 12 s",
+            "Job  Name            State    Ranks here  Aggregators     Waits for",
+            "0    train\\u{1b}[2J  started  2 of 2      1 of 5, 33.3 %  waits for rank 1 to \
+             contribute, for 12 s",
             "train\\u{1b}[2J  0     10.0.0.1        by multicast  0.0",
             "train\\u{1b}[2J  1     10.0.0.1        by multicast  34.5",
             // 2000 × 125,000 bytes in 2 s.

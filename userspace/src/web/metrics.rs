@@ -262,6 +262,8 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
     let bytes = Family::<Job, Counter>::default();
     let ranks = Family::<Job, Gauge>::default();
     let here = Family::<Job, Gauge>::default();
+    let aggregators = Family::<Job, Gauge>::default();
+    let shares = Family::<Job, Gauge<f64, AtomicU64>>::default();
     let waiting = Family::<Job, Gauge<f64, AtomicU64>>::default();
     let stalled = Family::<Job, Gauge<f64, AtomicU64>>::default();
     let awaited = Family::<Rank, Gauge>::default();
@@ -272,6 +274,10 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         let of_job = Job { name: name.clone(), number: number.clone() };
         ranks.get_or_create(&of_job).set(job.world_size.into());
         here.get_or_create(&of_job).set(job.here() as i64);
+        aggregators.get_or_create(&of_job).set(job.aggregators.into());
+        if let Some(share) = job.share {
+            shares.get_or_create(&of_job).set(share);
+        }
         if let Some(throughput) = &job.throughput {
             bytes.get_or_create(&of_job).inc_by(throughput.bytes);
         }
@@ -290,6 +296,9 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
     registry.register("jobs", "Jobs by state", states);
     registry.register("job_ranks", "Ranks of a job", ranks);
     registry.register("job_ranks_here", "Ranks that are connected", here);
+    registry.register("job_aggregators", "Aggregators of a job, this one among them", aggregators);
+    let help = "The part of a job's large calls that this aggregator takes, 0 to 1";
+    registry.register("job_share_ratio", help, shares);
     registry.register_with_unit(
         "job_results",
         "Bytes of results that each rank has got since the job was started",
@@ -382,6 +391,26 @@ mod tests {
         let mut job = JobStatus { world_size: ranks, members, ..JobStatus::default() };
         job.set_state(JobState::Started);
         job
+    }
+
+    #[test]
+    fn a_job_has_its_aggregators_and_this_ones_share() {
+        let metrics = |aggregators, share| {
+            let jobs = vec![JobStatus { aggregators, share, ..stalled(2) }];
+            let view = View::new(StatusReply::default(), Ok(ListJobsReply { jobs }));
+            let text = openmetrics(&view, &Process::default());
+            let value = |name: &str| {
+                let start = format!("switchml_job_{name}{{name=\"\",number=\"\"}} ");
+                text.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+            };
+            [value("aggregators"), value("share_ratio")]
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(metrics(3, Some(2500)), [text("3"), text("0.25")]);
+        assert_eq!(metrics(3, Some(0)), [text("3"), text("0.0")]);
+        assert_eq!(metrics(3, None), [text("3"), None], "until ranks have told");
+        assert_eq!(metrics(1, None), [text("1"), text("1.0")]);
+        assert_eq!(metrics(0, None), [text("1"), text("1.0")], "an older daemon");
     }
 
     #[test]

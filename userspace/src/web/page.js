@@ -221,6 +221,13 @@ function member(rank) {
   return [`rank ${rank.rank}`, where, waited, note, rank.left || rank.here ? "" : "bad"];
 }
 
+// This aggregator among those of the job, and its share of large calls.
+function stripe({ aggregators, share }) {
+  if (aggregators === 1) return "";
+  const part = share === null ? "" : `, with ${(100 * share).toFixed(1)} % of large calls`;
+  return `, one of ${aggregators} aggregators${part}`;
+}
+
 function showJob(card, job) {
   const part = (selector) => card.querySelector(selector);
   const isAborted = job.state === "aborted";
@@ -233,7 +240,7 @@ function showJob(card, job) {
   const of = job.number === null ? "" : `job ${job.number}, `;
   put(part(".name"), job.name);
   put(part(".state"), state);
-  put(part(".what"), `${of}${size}, for ${duration(job.age_seconds)}`);
+  put(part(".what"), `${of}${size}, for ${duration(job.age_seconds)}${stripe(job)}`);
   put(part(".wrong"), wrong);
   showSpeed(part(".speed"), job.throughput);
   put(part("summary"), count(job.members.length, "rank"));

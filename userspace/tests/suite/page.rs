@@ -232,11 +232,13 @@ fn job(number: u32, state: JobState) -> JobStatus {
     job
 }
 
-/// A job that gets a gigabyte of results a second.
+/// A job that gets a gigabyte of results a second, a third of them from here.
 fn running() -> JobStatus {
     let bytes_per_second = vec![500_000_000, 2_000_000_000, 1_000_000_000];
     let throughput = Throughput { bytes: 5_000_000_000_000, period_ms: 2000, bytes_per_second };
-    JobStatus { throughput: Some(throughput), ..job(1, JobState::Started) }
+    let (aggregators, share) = (5, Some(3333));
+    let throughput = Some(throughput);
+    JobStatus { throughput, aggregators, share, ..job(1, JobState::Started) }
 }
 
 /// A job in which ranks 1 and 2 are awaited for 75 s.
@@ -285,7 +287,7 @@ async fn a_running_job_has_a_throughput() {
         assert_eq!(look.sections, ["jobs", "ports", "times", "refusals", "packets"]);
         for text in [
             "1 job runs",
-            "job 1, 4 ranks, for 1 h 30 min",
+            "job 1, 4 ranks, for 1 h 30 min, one of 5 aggregators, with 33.3 % of large calls",
             // 1e9 bytes a second, and twice as many at most.
             "8.00 Gb/s to each rank",
             "5.00 TB in all",

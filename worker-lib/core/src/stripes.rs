@@ -100,7 +100,7 @@ pub(crate) fn part_beside_ranks(n: f64, m: f64, c: f64) -> f64 {
     (n - c) / (n * m + c * (n - 2.0))
 }
 
-/// The share of calls that each of these weights means, in parts of 10,000.
+/// The share of calls that each of these weights means, in parts of 10,000 (rule 36.8).
 pub fn shares(weights: &[u32]) -> Vec<u32> {
     let whole: u64 = weights.iter().copied().map(u64::from).sum();
     let share = |weight: &u32| f64::from(*weight) / whole.max(1) as f64 * WHOLE;

@@ -278,10 +278,11 @@ impl PyCommunicator {
         dict.set_item("chunk_lanes", info.chunk_lanes)?;
         dict.set_item("data_threads", info.data_threads())?;
         dict.set_item("hello_rtt", info.hello_rtt.as_secs_f64())?;
-        let aggregators = info.stripes.iter().map(|stripe| {
+        let aggregators = info.stripes.iter().zip(info.shares()).map(|(stripe, share)| {
             let dict = PyDict::new(py);
             dict.set_item("aggregator", stripe.aggregator.to_string())?;
             dict.set_item("weight", stripe.weight)?;
+            dict.set_item("share", share)?;
             dict.set_item("slots", stripe.slots)?;
             dict.set_item("data_threads", stripe.data_threads)?;
             dict.set_item("multicast", stripe.multicast.map(|group| group.to_string()))?;

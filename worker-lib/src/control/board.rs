@@ -1,7 +1,7 @@
 //! The news of the control thread, for the other threads to read and wait for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use switchml_control as control;
 use switchml_protocol::ranks::Ranks;
@@ -42,6 +42,8 @@ pub(super) struct Board {
     pub hellos: AtomicU64,
     /// Whether the connection is broken, and may come back.
     pub unwatched: AtomicBool,
+    /// The aggregator's share of calls, for its operator (rule 36.8).
+    pub share: OnceLock<u32>,
 }
 
 impl Board {

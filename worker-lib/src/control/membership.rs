@@ -134,6 +134,12 @@ impl Membership {
         self.started()
     }
 
+    /// Has [`Self::path_opened`] also tell the aggregator's share of calls, in parts of 10,000.
+    pub fn set_share(&self, share: u32) {
+        // It is set once.
+        let _ = self.board.share.set(share);
+    }
+
     /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator (rule 22.4),
     /// and whether it needs its own copies of results.
     pub fn path_opened(&self, lanes: u16, needs_copies: bool) {

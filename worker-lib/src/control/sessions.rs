@@ -7,6 +7,7 @@ use std::thread;
 
 use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::session::Goodbye;
+use switchml_worker_core::stripes;
 
 use super::{Access, Assigned, Error, Membership, Wish, resolve};
 
@@ -37,15 +38,17 @@ impl Sessions {
         Ok((Self(memberships), joined))
     }
 
-    /// Tells all aggregators that chunks of `lanes` lanes pass, and at which of them the rank needs
-    /// its own copies of results; and waits until every rank is ready everywhere. Returns the lanes
-    /// of the job's full chunk.
+    /// Tells all aggregators that chunks of `lanes` lanes pass, at which of them the rank needs its
+    /// own copies of results, and each its share by these weights; and waits until every rank is
+    /// ready everywhere. Returns the lanes of the job's full chunk.
     ///
     /// # Errors
     ///
     /// The first error of any aggregator: those of [`Membership::started`].
-    pub fn ready(&self, lanes: u16, needs_copies: &[bool]) -> Result<u16, Error> {
-        for (membership, needs_copies) in self.0.iter().zip(needs_copies) {
+    pub fn ready(&self, lanes: u16, needs_copies: &[bool], weights: &[u32]) -> Result<u16, Error> {
+        let shares = stripes::shares(weights);
+        for ((membership, needs_copies), share) in self.0.iter().zip(needs_copies).zip(shares) {
+            membership.set_share(share);
             membership.path_opened(lanes, *needs_copies);
         }
         let lanes = all(&self.0, Membership::started)?;

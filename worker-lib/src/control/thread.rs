@@ -211,7 +211,8 @@ impl ControlThread {
             }
             Request::Ready { lanes, needs_copies } => {
                 let lanes = lanes.into();
-                let request = ReadyRequest { member, lanes, needs_copies };
+                let share = self.joining.board.share.get().copied();
+                let request = ReadyRequest { member, lanes, needs_copies, share };
                 Box::pin(async move { done(client.ready(request).await) })
             }
             Request::Unready => {

@@ -134,6 +134,29 @@ fn each_takes_its_part_and_small_calls_in_turn() {
     }
 }
 
+/// Rule 36.8. Weights 1, 2 and 5 are eighths.
+#[test]
+fn ranks_and_operators_see_the_shares() {
+    let daemons = start::<3>();
+    with_ranks(
+        |_| at(&list(&daemons), "shares").weights([1, 2, 5]),
+        |builder| {
+            let communicator = builder.connect().unwrap();
+            let info = communicator.info();
+            for (stripe, share) in info.stripes.iter().zip(info.shares()) {
+                let given = daemons.iter().position(|daemon| daemon.address == stripe.control);
+                let given = given.unwrap();
+                assert_eq!(share, [0.125, 0.25, 0.625][given]);
+                let percent = ["12.5", "25.0", "62.5"][given];
+                let line = format!("aggregators  job \"shares\": 1 of 3, {percent} %\n");
+                let status = daemons[given].status(&[]);
+                assert!(status.contains(&line), "no {line:?} in {status}");
+            }
+            communicator.close().unwrap();
+        },
+    );
+}
+
 /// Ranks need not know in which order others give the aggregators.
 #[test]
 fn aggregators_may_be_given_in_any_order() {

@@ -164,9 +164,11 @@ pub struct Job {
     /// The tenant of its ranks' job tokens; empty if no tokens are asked for.
     #[serde(default)]
     pub(super) tenant: String,
-    /// Ranks that come back do not ask again, so the next daemon need not know it.
-    #[serde(skip)]
+    #[serde(default)]
     pub(super) stripe: Stripe,
+    /// The part of calls that this aggregator takes, in parts of 10,000, once a rank has told.
+    #[serde(default)]
+    pub(super) share: Option<u32>,
     /// Key for the tags of RESULTs to all; see [`Member::key`].
     #[serde(skip)]
     pub(super) key: Key,
@@ -391,6 +393,8 @@ impl Job {
             shards: self.shards.iter().copied().map(u32::from).collect(),
             reason: reason.to_owned(),
             throughput: None,
+            aggregators: self.stripe.aggregators,
+            share: self.share,
         }
     }
 }

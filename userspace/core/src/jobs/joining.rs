@@ -165,6 +165,7 @@ impl JobTable {
             mismatch: None,
             tenant: joiner.tenant.clone(),
             stripe: joiner.stripe,
+            share: None,
             key: self.new_key(),
             begun_from: Some(peer),
             members: (0..joiner.world_size).map(|_| None).collect(),

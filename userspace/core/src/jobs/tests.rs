@@ -247,6 +247,7 @@ fn whoever_lacks_a_members_secret_changes_nothing() {
             assert_eq!(table.report_no_multicast(stranger), Err(refused(stranger)));
             let times = control::Times { counts: vec![1; 24], sum: 1 };
             assert_eq!(table.report_round_trips(stranger, &times), Err(refused(stranger)));
+            assert_eq!(table.report_share(stranger, 1), Err(refused(stranger)));
             assert_eq!(table.resume(stranger, peer(0)), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "", &[]), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "broken", &[1]), Err(refused(stranger)));

@@ -194,6 +194,11 @@ impl Bench {
         communicator: &Communicator,
         status: &[control::AggregatorStatus],
     ) -> Setup {
+        let addresses = status.iter().zip(communicator.info().shares());
+        let aggregator = match status {
+            [only] => only.address.clone(),
+            _ => addresses.map(with_share).collect::<Vec<_>>().join(", "),
+        };
         let words = |of: fn(&control::AggregatorStatus) -> &str| {
             let mut words: Vec<_> = status.iter().map(of).collect();
             words.dedup();
@@ -205,7 +210,7 @@ impl Bench {
         };
         Setup {
             version: env!("CARGO_PKG_VERSION"),
-            aggregator: words(|status| &status.address),
+            aggregator,
             data_plane: words(|status| &status.data_plane),
             attachment: words(|status| &status.attachment),
             world_size: communicator.world_size() as usize,
@@ -222,6 +227,11 @@ impl Bench {
             sparsity: self.sparsity,
         }
     }
+}
+
+/// One of several aggregators, and its share of large calls.
+fn with_share((status, share): (&control::AggregatorStatus, f64)) -> String {
+    format!("{} ({:.1} %)", status.address, 100.0 * share)
 }
 
 /// A share of something.

@@ -76,3 +76,31 @@ fn hosts_are_counted_by_their_addresses() {
     }
     assert_eq!(told(&effects).hosts, 2);
 }
+
+/// Rule 36.8; the next daemon knows it, too.
+#[test]
+fn operators_see_the_share_that_ranks_have_told() {
+    let mut table = durable_table(1);
+    let mut effects = Vec::new();
+    for rank in 0..2 {
+        effects = table.join(&striped(rank, 0)).unwrap().1;
+    }
+    let spec = opened(&effects);
+    let seen = |table: &Table| {
+        let job = &table.list()[0];
+        (job.aggregators, job.share)
+    };
+    assert_eq!(seen(&table), (3, None));
+    table.report_share(member(&spec, 0), 3333).unwrap();
+    assert_eq!(seen(&table), (3, Some(3333)));
+    table.report_share(member(&spec, 0), u32::MAX).unwrap();
+    assert_eq!(seen(&table), (3, Some(10_000)), "never more than all");
+    table.report_share(member(&spec, 1), 3333).unwrap();
+    table.ready(member(&spec, 0), 352, HEARD).unwrap();
+    let effects = table.ready(member(&spec, 1), 352, HEARD).unwrap();
+    let Some(Effect::Save(job)) = effects.first() else { panic!("{effects:?}") };
+    let text = serde_json::to_string(job).unwrap();
+    let mut next = durable_table(2);
+    next.restore(vec![serde_json::from_str(&text).unwrap()], restart::used_epochs());
+    assert_eq!(seen(&next), (3, Some(3333)));
+}

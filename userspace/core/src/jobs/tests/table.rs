@@ -118,6 +118,10 @@ impl Table {
         Ok(self.keep(effects))
     }
 
+    pub fn report_share(&mut self, id: MemberId, share: u32) -> Result<(), MemberError> {
+        self.table.report_share(id, share)
+    }
+
     pub fn report_round_trips(
         &mut self,
         id: MemberId,
