@@ -366,7 +366,7 @@ impl JobView {
             reason: Some(job.reason.clone()).filter(|reason| !reason.is_empty()),
             age_seconds: longest(|member| member.here_ms).map_or(0.0, seconds),
             throughput: job.throughput.clone().map(ThroughputView::new),
-            // Older daemons do not say; they have no jobs with several.
+            // A daemon of an earlier build does not say.
             aggregators: job.aggregators.max(1),
             share: match job.aggregators {
                 0 | 1 => Some(1.0),

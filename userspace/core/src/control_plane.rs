@@ -13,8 +13,8 @@ use switchml_control::{Call, JobStatus, Times};
 use crate::data_plane::{Error, Saved, ServesJobs};
 pub use crate::jobs::PING_TIMEOUT;
 use crate::jobs::{
-    Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, Origin, Quotas,
-    StreamId,
+    Contributors, Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId,
+    Origin, Quotas, StreamId,
 };
 use crate::shared_ports;
 
@@ -181,10 +181,12 @@ impl<S> ControlPlane<S> {
 
     /// Logs how the slowest port limits a member's job, if several hosts share it.
     fn tell_of_slow_port(&self, io: &mut impl Io<Stream = S>, member: MemberId) {
-        let Some((name, hosts)) = self.table.contributors(member) else { return };
-        let ports = shared_ports::ports_of(hosts, |port| io.data_plane().link(port));
-        if let Some(line) = ports.as_deref().and_then(shared_ports::slowest) {
-            io.log(Level::Info, &format!("job {} {name:?}: {line}", member.job));
+        let Some(Contributors { job, ports, link }) = self.table.contributors(member) else {
+            return;
+        };
+        let ports = shared_ports::ports_of(ports, |port| io.data_plane().link(port));
+        if let Some(line) = ports.and_then(|ports| shared_ports::slowest(&ports, link)) {
+            io.log(Level::Info, &format!("job {} {job:?}: {line}", member.job));
         }
     }
 

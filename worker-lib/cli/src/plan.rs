@@ -135,23 +135,23 @@ impl Plan {
     }
 
     fn advice(&self) -> String {
-        let way = self.best();
         let spare = names("SPARE", self.spare.into());
-        let machines = match self.spare {
-            1 => "the spare machine",
-            _ => "each spare machine",
-        };
-        match way {
-            Way::Ring | Way::RanksHosts => {
+        match (self.best(), self.spare) {
+            (Way::Ring | Way::RanksHosts, _) => {
                 "start nothing: ranks that are given no aggregator serve each other".to_owned()
             }
-            Way::Spare => format!(
-                "start switchml-aggregator on {machines}, and give all ranks: \
+            (Way::Spare, 1) => format!(
+                "start switchml-aggregator on the spare machine, and give it: \
                  SWITCHML_AGGREGATOR={spare}"
             ),
-            Way::Both => format!(
-                "start switchml-aggregator on {machines} and on each rank's host, and give all \
-                 ranks all of them: SWITCHML_AGGREGATOR={spare},{}",
+            (Way::Spare, machines) => format!(
+                "start switchml-aggregator on the {machines} spare machines, and give all: \
+                 SWITCHML_AGGREGATOR={spare}"
+            ),
+            (Way::Both, machines) => format!(
+                "start switchml-aggregator on all {} machines, and give all: \
+                 SWITCHML_AGGREGATOR={spare},{}",
+                self.hosts() + u32::from(machines),
                 names("HOST", self.hosts())
             ),
         }
@@ -165,7 +165,7 @@ impl Plan {
             1 => write!(f, ", a spare machine with {}", Rate(self.spare_rate()))?,
             more => write!(f, ", {more} spare machines with {} each", Rate(self.spare_rate()))?,
         }
-        writeln!(f, "; {} bytes of f32, MTU {}\n", self.size, self.mtu)?;
+        writeln!(f, ";\nsums of {} bytes of f32, MTU {}\n", self.size, self.mtu)?;
         write!(f, "{:24}", "")?;
         COLUMNS.iter().try_for_each(|(_, name)| write!(f, "{name:>20}"))?;
         write!(f, "\n{:24}", "")?;
@@ -174,12 +174,11 @@ impl Plan {
     }
 }
 
-/// `NAME` if it is alone, otherwise a few of them, with numbers.
+/// `NAME` if it is alone, otherwise the first and the last.
 fn names(name: &str, count: u32) -> String {
-    const FEW: u32 = 4;
     match count {
         1 => name.to_owned(),
-        2..=FEW => (1..=count).map(|i| format!("{name}{i}")).collect::<Vec<_>>().join(","),
+        2 => format!("{name}1,{name}2"),
         _ => format!("{name}1,...,{name}{count}"),
     }
 }
@@ -284,18 +283,20 @@ mod tests {
         // c = 1 saves a ninth of 1.5 with 4 ranks, and 1984 / 1054 of 1.9375 is too little for 32.
         assert_eq!(
             advice(plan(4, 1)),
-            "start switchml-aggregator on the spare machine and on each rank's host, and give all \
-             ranks all of them: SWITCHML_AGGREGATOR=SPARE,HOST1,HOST2,HOST3,HOST4"
+            "start switchml-aggregator on all 5 machines, and give all: \
+             SWITCHML_AGGREGATOR=SPARE,HOST1,...,HOST4"
         );
         assert_eq!(advice(plan(32, 1)), nothing);
         // A link of n B is all that is needed; c = 3 of 4 alone takes 1.33, with the others 1.09.
         let with = |spare_rate| Plan { spare_rate: Some(spare_rate), ..plan(4, 1) };
         assert_eq!(
             advice(with(4 * GIGABIT)),
-            "start switchml-aggregator on the spare machine, and give all ranks: \
+            "start switchml-aggregator on the spare machine, and give it: \
              SWITCHML_AGGREGATOR=SPARE"
         );
-        assert!(advice(with(3 * GIGABIT)).contains("on each rank's host"));
+        assert!(advice(with(3 * GIGABIT)).contains("on all 5 machines"));
+        let as_many = advice(plan(4, 4));
+        assert!(as_many.contains("on the 4 spare machines, and give all: "), "{as_many}");
         let many = advice(plan(8, 2));
         assert!(many.ends_with("=SPARE1,SPARE2,HOST1,...,HOST8"), "{many}");
     }

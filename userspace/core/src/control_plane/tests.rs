@@ -420,3 +420,26 @@ fn a_port_that_is_too_slow_is_told_when_a_job_starts() {
         assert_eq!(io.log.iter().filter(is_it).count(), expected, "{:?}", io.log);
     }
 }
+
+/// A port of 10 Gb/s takes 2 tensors, each of 10 Gb/s, in twice the time of a link and of a ring.
+/// Other aggregators take a part, whose size this one does not judge.
+#[test]
+fn what_a_slow_port_costs_is_told_if_links_are_known() {
+    for (aggregators, expected) in [(1, 1), (2, 0)] {
+        let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+        io.speed = Some(10_000_000_000);
+        let stripe = Stripe { aggregators, weight: 0 };
+        let link = Link { of_rank: 10_000_000_000, own: None };
+        for (rank, stream) in [(0, "zero"), (1, "one")] {
+            let joiner = Joiner { stripe, link: link.clone(), ..joiner("train", rank, 2) };
+            control_plane.join(&mut io, &joiner, stream).unwrap();
+        }
+        for (rank, assigned) in (0..).zip(assigned(&io.take())) {
+            let Assigned { job, epoch, control_secret: secret, .. } = assigned;
+            let member = MemberId { job, epoch, rank, secret };
+            control_plane.ready(&mut io, member, 352, false).unwrap();
+        }
+        let is_it = |(_, said): &&(Level, String)| said.contains("this takes 2.0 times as long");
+        assert_eq!(io.log.iter().filter(is_it).count(), expected, "{:?}", io.log);
+    }
+}

@@ -184,6 +184,16 @@ pub struct JobTable {
     epochs: Epochs,
 }
 
+/// The hosts that contribute to a job.
+pub struct Contributors<'a> {
+    /// The job's name.
+    pub job: &'a str,
+    /// For each host the port that it is behind.
+    pub ports: Vec<u32>,
+    /// Bits per second of the slowest link of a host, if all are known.
+    pub link: Option<u64>,
+}
+
 impl JobTable {
     /// A table without jobs, over a data plane's pool.
     pub fn new(limits: Limits, data_address: Option<IpAddr>, mut rng: StdRng) -> Self {
@@ -254,18 +264,23 @@ impl JobTable {
         self.find(id).map(|job| job.shards.as_slice())
     }
 
-    /// The name of a member's job, and for each contributing host the port that it is behind;
-    /// `None` if combiners contribute for some ranks. The ranks of a host add up first, except with
-    /// tags.
-    pub fn contributors(&self, id: MemberId) -> Option<(&str, Vec<u32>)> {
-        let job = self.find(id).ok().filter(|job| !job.has_combiners())?;
+    /// Who contributes to a member's job; `None` if combiners contribute for some ranks, or other
+    /// aggregators add up parts. The ranks of a host add up first, except with tags.
+    pub fn contributors(&self, id: MemberId) -> Option<Contributors<'_>> {
+        let job = self.find(id).ok();
+        let job = job.filter(|job| !job.has_combiners() && job.stripe.aggregators == 1)?;
         let adds_up = self.limits.capabilities.contains(Capabilities::PARTIAL_SUMS);
         let adds_up = adds_up && job.key.is_none();
         let places = job.present().map(|(rank, member)| {
             (member.peer, (!adds_up).then_some(rank), member.ports.first().copied())
         });
         let places: BTreeSet<_> = places.collect();
-        Some((job.name.as_str(), places.into_iter().filter_map(|(.., port)| port).collect()))
+        let link = job.present().map(|(_, member)| member.link.of_rank).min();
+        Some(Contributors {
+            job: &job.name,
+            ports: places.into_iter().filter_map(|(.., port)| port).collect(),
+            link: link.filter(|link| *link > 0),
+        })
     }
 
     /// The job of this member, if the member is present and its secret is right.

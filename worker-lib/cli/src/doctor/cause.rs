@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use switchml_host::neighbours::mac_text;
 use switchml_protocol::CONTROL_PORT;
 use switchml_worker::interface::unspecified;
+use switchml_worker_core::cost;
 
 /// A cause of trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +130,15 @@ pub struct SlowPort {
     pub own: u64,
     /// The number of hosts from which on a ring would be faster, if all hosts share the port.
     pub most: Option<u32>,
+}
+
+/// The number of hosts up to which a slow port is reported.
+pub const FEW_HOSTS: u32 = 8;
+
+/// The time with an aggregator whose only port has `speed`, as a part of a ring's time, for hosts
+/// whose links have `own`.
+pub fn beside_a_ring(hosts: u32, speed: u64, own: u64) -> f64 {
+    cost::aggregated(hosts, 0, speed as f64 / own as f64) / cost::ring(hosts)
 }
 
 /// The hook where a program sees frames.
@@ -281,7 +291,12 @@ impl Cause {
             Self::GroOff { port, here: None } => {
                 on(&format!("the other end of {port}"), "ethtool -K INTERFACE gro on".to_owned())
             }
-            Self::SlowPort(SlowPort { port, .. }) => {
+            Self::SlowPort(SlowPort { most: Some(_), .. }) => on(
+                "each rank's host (then give ranks all aggregators; or start nothing and give \
+                 none: ranks serve each other)",
+                "switchml-aggregator --data-plane software".to_owned(),
+            ),
+            Self::SlowPort(SlowPort { port, most: None, .. }) => {
                 let ports = interfaces([port.as_str(), "INTERFACE"].into_iter());
                 on(
                     &format!("{THERE}, with a faster port or one more"),
@@ -541,7 +556,8 @@ impl fmt::Display for SlowPort {
             Some(hosts) => write!(
                 f,
                 "; all hosts share it, so with {hosts} or more of them a ring such as Gloo's takes \
-                 less time"
+                 less time; with {FEW_HOSTS} this takes {:.1} times as long",
+                beside_a_ring(FEW_HOSTS, self.speed, self.own)
             ),
             None => Ok(()),
         }

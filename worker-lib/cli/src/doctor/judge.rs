@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use switchml_worker::control::{ExamineReply, Port};
 
-use super::cause::{Cause, Flow, Hook, Place, SlowPort};
+use super::cause::{Cause, FEW_HOSTS, Flow, Hook, Place, SlowPort, beside_a_ring};
 use super::counters::Counters;
 use super::here::Here;
 use super::probes::{BURST, Outcome, What};
@@ -30,9 +30,6 @@ pub struct Evidence {
     /// The aggregator's view; `None` if it cannot be asked.
     pub aggregator: Option<Aggregator>,
 }
-
-/// Number of hosts up to which a slow port is reported.
-const FEW_HOSTS: u32 = 8;
 
 /// The aggregator's view of the path.
 #[derive(Clone, Debug, Default)]
@@ -217,12 +214,7 @@ impl Aggregator {
     /// The port, if it is too slow for hosts with links like this one, of `own` bits per second.
     pub fn slow_port(&self, interface: &str, own: u64) -> Option<Cause> {
         let port = self.port().filter(|port| port.link_speed > 0)?;
-        // In the network a tensor passes the port once for each of n hosts; on a ring it passes
-        // each link 2 (n - 1) / n times.
-        let is_slower = |hosts: &u32| {
-            let ring = 2.0 * f64::from(hosts - 1) / f64::from(*hosts) / own as f64;
-            f64::from(*hosts) / port.link_speed as f64 > ring
-        };
+        let is_slower = |hosts: &u32| beside_a_ring(*hosts, port.link_speed, own) > 1.0;
         let most = (2..=FEW_HOSTS).find(is_slower).filter(|_| self.ports.len() == 1);
         (most.is_some() || port.link_speed < own).then(|| {
             Cause::SlowPort(SlowPort {
@@ -363,6 +355,8 @@ mod tests {
         let expected = "slow port: p0 of the aggregator's host has 10 Gb/s, eth0 of this host 10 \
                         Gb/s; all hosts share it, so with 2 or more of them ";
         assert!(line.starts_with(expected), "{line}");
+        // 8 / 1 of a link's time, and 2 * 7 / 8 of it.
+        assert!(line.ends_with("less time; with 8 this takes 4.6 times as long"), "{line}");
         // 2 (n - 1) / n^2 is below 0.4 from n = 4 on, and below 0.25 from 7 on.
         assert!(remark(25 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("with 4 or more of them"));
         assert!(remark(40 * GIGABIT, 10 * GIGABIT, 1).unwrap().contains("with 7 or more of them"));
@@ -375,6 +369,17 @@ mod tests {
                 .ends_with("has 1 Gb/s, eth0 of this host 10 Gb/s")
         );
         assert_eq!(remark(0, 10 * GIGABIT, 1), None, "nobody knows");
+    }
+
+    #[test]
+    fn the_ranks_hosts_help_where_all_hosts_share_a_port() {
+        let slow = |most| {
+            let (port, interface) = ("p0".to_owned(), "eth0".to_owned());
+            Cause::SlowPort(SlowPort { port, speed: 1, interface, own: 10, most }).fix()
+        };
+        assert_eq!(slow(Some(2)).command, "switchml-aggregator --data-plane software");
+        assert!(slow(Some(2)).host.starts_with("each rank's host"));
+        assert_eq!(slow(None).command, "switchml-aggregator --iface p0 --iface INTERFACE");
     }
 
     #[test]

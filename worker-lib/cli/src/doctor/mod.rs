@@ -60,6 +60,10 @@ impl Doctor {
             let mut causes = Vec::new();
             let settings = settings.clone().aggregator(&access.address);
             outcome = outcome.and(check(settings, access, &mut causes));
+            if aggregators.len() > 1 {
+                // The others take what a slow port cannot carry.
+                causes.retain(|cause| !matches!(cause, Cause::SlowPort(_)));
+            }
             causes.iter().for_each(explain);
         }
         outcome

@@ -178,6 +178,21 @@ fn the_table_and_the_file() {
     assert_eq!(report["rows"].as_array().unwrap().len(), 3);
 }
 
+/// Weights 1 and 3 are quarters.
+#[test]
+fn the_table_names_the_shares_of_several_aggregators() {
+    let daemons = [Daemon::start(), Daemon::start()];
+    let all = format!("{},{}", daemons[0].address, daemons[1].address);
+    let arguments = ["--aggregator", &all, "--weight", "1,3", "-b", "64", "-e", "64", "-n", "2"];
+    let mut rank = daemons[0].bench("shares", 0, 1, &arguments);
+    rank.wait_success(PATIENCE).unwrap();
+    let table = rank.stdout();
+    for (daemon, percent) in daemons.iter().zip(["25.0", "75.0"]) {
+        let expected = format!("{} ({percent} %)", daemon.address);
+        assert!(table.contains(&expected), "no {expected:?} in {table}");
+    }
+}
+
 #[test]
 fn the_doctor_finds_nothing() {
     the_doctor_is_content_with(&Daemon::start());

@@ -15,8 +15,8 @@ fn a_table_and_a_line_of_advice() {
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
     let expected = "\
-4 ranks on 4 hosts with links of 1 Gb/s, a spare machine with 1 Gb/s; \
-16777216 bytes of f32, MTU 1500
+4 ranks on 4 hosts with links of 1 Gb/s, a spare machine with 1 Gb/s;
+sums of 16777216 bytes of f32, MTU 1500
 
                                        exact             16 bits              8 bits
                                   ms   ratio          ms   ratio          ms   ratio
@@ -26,8 +26,7 @@ spare machine                 566.69    2.69      283.35    1.35      141.67    
 both                          188.90    0.90       94.45    0.45       47.22    0.22
 
 ratio: to the time of a ring of f32. Only links take time; headers are counted.
-start switchml-aggregator on the spare machine and on each rank's host, and give all ranks all of \
-them: SWITCHML_AGGREGATOR=SPARE,HOST1,HOST2,HOST3,HOST4
+start switchml-aggregator on all 5 machines, and give all: SWITCHML_AGGREGATOR=SPARE,HOST1,...,HOST4
 ";
     assert_eq!(text, expected);
 }
