@@ -57,8 +57,8 @@ pub fn slowest(ports: &[SharedPort], link: Option<u64>) -> Option<String> {
     }
     let SharedPort { name, speed, hosts: behind } = port;
     let head = format!("{behind} hosts share port {name} of {} Gb/s", gigabits(*speed as f64));
-    let remedy = "a faster port, aggregators on the ranks' hosts beside it, or none at all change \
-                  that";
+    let remedy = "the ranks' hosts help, unless the job has TLS, a token or tags; so does a \
+                  faster port";
     let limit = ring_is_no_faster_below(hosts, port.share());
     let Some(link) = link.map(|link| link as f64) else {
         return Some(format!(
@@ -125,8 +125,8 @@ mod tests {
         assert_eq!(
             with(1).unwrap(),
             "4 hosts share port eth1 of 1 Gb/s; by their own links of 1 Gb/s a ring such as \
-             Gloo's takes less time: this takes 2.7 times as long; a faster port, aggregators on \
-             the ranks' hosts beside it, or none at all change that"
+             Gloo's takes less time: this takes 2.7 times as long; the ranks' hosts help, unless \
+             the job has TLS, a token or tags; so does a faster port"
         );
         assert_eq!(with(3), None);
         assert_eq!(with(10), None);

@@ -8,7 +8,6 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES};
 
 use crate::numerics::Codec;
 use crate::packet::{ip_packet_len, packet_len};
-use crate::stripes::part_beside_ranks;
 
 /// The time of a ring with so many members, each of which sends to the next.
 pub fn ring(members: u32) -> f64 {
@@ -25,6 +24,16 @@ pub fn aggregated(hosts: u32, beside: u32, capacity: f64) -> f64 {
         return (n / capacity).max(1.0);
     }
     1.0 + (n - 2.0) * part_beside_ranks(n, m, capacity)
+}
+
+/// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones that
+/// have c times the link of a rank together:
+///
+/// ```text
+/// m y + c t / n = 1,  t = 1 + (n - 2) y   =>   y = (n - c) / (n m + c (n - 2))
+/// ```
+pub(crate) fn part_beside_ranks(n: f64, m: f64, c: f64) -> f64 {
+    (n - c) / (n * m + c * (n - 2.0))
 }
 
 /// How elements travel. Frames are counted as Linux counts them: with 14 bytes of Ethernet's, and

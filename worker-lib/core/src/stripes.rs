@@ -86,18 +86,8 @@ impl Fabric {
 
     fn part_beside_ranks(&self) -> f64 {
         let (n, m, c) = (f64::from(self.hosts), f64::from(self.beside), self.dedicated);
-        if self.beside == 0 || c >= n { 0.0 } else { part_beside_ranks(n, m, c) }
+        if self.beside == 0 || c >= n { 0.0 } else { cost::part_beside_ranks(n, m, c) }
     }
-}
-
-/// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones that
-/// have c times the link of a rank together:
-///
-/// ```text
-/// m y + c t / n = 1,  t = 1 + (n - 2) y   =>   y = (n - c) / (n m + c (n - 2))
-/// ```
-pub(crate) fn part_beside_ranks(n: f64, m: f64, c: f64) -> f64 {
-    (n - c) / (n * m + c * (n - 2.0))
 }
 
 /// The share of calls that each of these weights means, in parts of 10,000 (rule 36.8).

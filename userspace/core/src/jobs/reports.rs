@@ -9,6 +9,9 @@ use super::tally::Ending;
 use super::{Effect, JobTable, MemberId, info, one_line, warn};
 use crate::limits::Fanout;
 
+/// The sum of the shares of a job's aggregators.
+const WHOLE: u32 = 10_000;
+
 impl JobTable {
     /// A rank reports its calls in flight, because its call was refused as a different one, or
     /// because it was asked. After the first report, the other ranks are asked. When all have
@@ -69,6 +72,17 @@ impl JobTable {
             mismatch.note_complete();
         }
         self.abort(number, Ending::DifferentCalls, "", Vec::new())
+    }
+
+    /// Rule 36.8: a rank tells, for the operator, this aggregator's share of calls. All ranks
+    /// compute the same.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn report_share(&mut self, id: MemberId, share: u32) -> Result<(), MemberError> {
+        self.job_of(id)?.share = Some(share.min(WHOLE));
+        Ok(())
     }
 
     /// A rank gets no RESULTs for all by multicast, as the operator is to know. The job goes on,

@@ -8,9 +8,6 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 
-use super::error::MemberError;
-use super::{JobTable, MemberId};
-
 /// What ranks must know alike of a job's aggregators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stripe {
@@ -46,22 +43,6 @@ pub struct Link {
     /// The aggregator's interface that leads to the rank, and its bits per second; 0 if it has no
     /// speed.
     pub own: Option<(String, u64)>,
-}
-
-/// The sum of the shares of a job's aggregators.
-const WHOLE: u32 = 10_000;
-
-impl JobTable {
-    /// Rule 36.8: a rank tells, for the operator, this aggregator's share of calls. All ranks
-    /// compute the same.
-    ///
-    /// # Errors
-    ///
-    /// [`MemberError`]; the table is as before.
-    pub fn report_share(&mut self, id: MemberId, share: u32) -> Result<(), MemberError> {
-        self.job_of(id)?.share = Some(share.min(WHOLE));
-        Ok(())
-    }
 }
 
 /// What ranks are told of the links between them and the aggregator, given each rank's own, its

@@ -292,8 +292,8 @@ impl Cause {
                 on(&format!("the other end of {port}"), "ethtool -K INTERFACE gro on".to_owned())
             }
             Self::SlowPort(SlowPort { most: Some(_), .. }) => on(
-                "each rank's host (then give ranks all aggregators; or start nothing and give \
-                 none: ranks serve each other)",
+                "each rank's host (then give ranks all aggregators), if ranks have TLS or tokens; \
+                 otherwise their hosts help by themselves",
                 "switchml-aggregator --data-plane software".to_owned(),
             ),
             Self::SlowPort(SlowPort { port, most: None, .. }) => {

@@ -26,7 +26,7 @@ spare machine                 566.69    2.69      283.35    1.35      141.67    
 both                          188.90    0.90       94.45    0.45       47.22    0.22
 
 ratio: to the time of a ring of f32. Only links take time; headers are counted.
-start switchml-aggregator on all 5 machines, and give all: SWITCHML_AGGREGATOR=SPARE,HOST1,...,HOST4
+start switchml-aggregator on the spare machine; ranks' hosts help: SWITCHML_AGGREGATOR=SPARE
 ";
     assert_eq!(text, expected);
 }
