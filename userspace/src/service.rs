@@ -257,8 +257,7 @@ impl Aggregator for Service {
         let tenant = self.tenant(&request.token, &request.job_name, peer)?;
         version::check(&request, peer)
             .map_err(|error| Status::failed_precondition(error.to_string()))?;
-        // Only ranks with several aggregators are told of links.
-        let own = if request.aggregators > 1 { self.link_to(peer) } else { None };
+        let own = self.link_to(peer);
         let joiner = Joiner::new(request, tenant, (peer, local), own, Instant::now());
         let (sender, events) = mailbox();
         let State { control_plane, io, traces, .. } = &mut *self.lock();
