@@ -23,6 +23,7 @@ use crate::bundles::Bundles;
 use crate::call::{Call, Submission};
 use crate::collective::Terms;
 use crate::engine::{Chunk, Completed, Config, Engine, Failure, Identity, Transmission, Waiting};
+use crate::failover::{Due, Log};
 use crate::greeting::Greeting;
 use crate::packet::{write_hello, write_tag};
 use crate::schedule::Schedule;
@@ -36,6 +37,8 @@ pub struct DataPath {
     bundles: Bundles,
     /// The next new chunk, while its bundle lacks room.
     pending: Option<Chunk>,
+    /// What may have to be sent to another aggregator, if the job has one.
+    log: Option<Log>,
     /// Present until a repeated HELLO is answered.
     greeting: Option<Greeting>,
 }
@@ -62,7 +65,26 @@ impl DataPath {
         let Identity { rank, ranks, .. } = identity;
         let terms = Terms { rank: rank.into(), ranks: ranks.into(), lanes, capabilities };
         let (schedule, bundles) = (Schedule::new(terms), Bundles::new(batch));
-        Self { engine, schedule, bundles, pending: None, greeting: None }
+        Self { engine, schedule, bundles, pending: None, log: None, greeting: None }
+    }
+
+    /// Has it keep what another aggregator may need ([`Self::resume`]): for each slot the lanes of
+    /// the last two chunks. Before the first call.
+    pub fn keep_for_another(&mut self, lanes: u16) {
+        let Identity { rank, ranks, .. } = self.engine.config().identity;
+        self.log = Some(Log::new(rank, ranks, lanes));
+    }
+
+    /// Goes on at another aggregator, which has all capabilities that the lost one had; `batch`
+    /// packets go into a superpacket on the way there. False if it cannot, because it has not kept
+    /// what it sent.
+    pub fn resume(&mut self, config: Config, batch: u32) -> bool {
+        let Some(log) = &mut self.log else { return false };
+        log.resume();
+        let capabilities = self.engine.config().capabilities;
+        self.engine = self.engine.succeed(Config { capabilities, ..config });
+        (self.bundles, self.greeting) = (Bundles::new(batch), None);
+        true
     }
 
     /// The engine, to look at.
@@ -75,9 +97,11 @@ impl DataPath {
         self.engine.set_timeout(timeout);
     }
 
-    /// Whether no collective is in flight.
+    /// Whether no collective is in flight, and no other rank lacks what was sent to an aggregator
+    /// that is lost.
     pub fn is_idle(&self) -> bool {
-        self.schedule.is_empty()
+        let is_settled = self.log.as_ref().is_none_or(Log::is_settled);
+        self.schedule.is_empty() && is_settled && self.engine.outstanding() == 0
     }
 
     /// Adds a collective after those in flight.
@@ -100,17 +124,33 @@ impl DataPath {
         if self.greeting.take_if(|greeting| greeting.is_answer(datagram)).is_some() {
             return Ok(());
         }
-        let Self { engine, schedule, .. } = self;
-        let pass = |completed: &Completed, missing: &Ranks| schedule.pass(now, completed, missing);
-        if engine.receive_done(now, datagram, congested, pass) {
-            return Ok(());
+        let Self { engine, schedule, log, .. } = self;
+        let mut refused = Ok(());
+        let pass = |completed: &Completed, missing: &Ranks| match is_needed(log, completed, &[]) {
+            Ok(true) => schedule.pass(now, completed, missing),
+            Ok(false) => {}
+            Err(failure) => refused = Err(failure),
+        };
+        if !engine.receive_done(now, datagram, congested, pass) {
+            self.receive_other(now, datagram, congested)?;
         }
-        let accept = |chunk: &Chunk, maximum: &[u8]| self.schedule.accept(chunk, maximum);
-        if let Some((completed, payload)) =
-            self.engine.receive_if(now, datagram, congested, accept)?
+        if let Some(log) = &mut self.log {
+            log.forget(self.engine.oldest_number(), self.engine.config().slots);
+        }
+        refused
+    }
+
+    fn receive_other(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
+        let Self { engine, schedule, log, .. } = self;
+        let accept = |number, chunk: &Chunk, maximum: &[u8]| {
+            log.as_ref().is_some_and(|log| log.is_repeated(number))
+                || schedule.accept(chunk, maximum)
+        };
+        if let Some((completed, payload)) = engine.receive_if(now, datagram, congested, accept)?
+            && is_needed(log, &completed, payload)?
         {
-            let missing = self.engine.missing_of(&completed);
-            self.schedule.decode(now, &completed, &missing, payload)?;
+            let missing = engine.missing_of(&completed);
+            schedule.decode(now, &completed, &missing, payload)?;
         }
         Ok(())
     }
@@ -167,7 +207,7 @@ impl DataPath {
 
     /// Adds a packet to the superpacket; sends that first if it has another `op`.
     fn put<W: Wire>(
-        &self,
+        &mut self,
         transmission: &Transmission,
         op: &mut Option<u8>,
         wire: &mut W,
@@ -188,11 +228,16 @@ impl DataPath {
     }
 
     /// Writes a contribution's packet.
-    fn fill(&self, transmission: &Transmission, packet: &mut [u8]) {
-        let Transmission { mut header, chunk } = *transmission;
+    fn fill(&mut self, transmission: &Transmission, packet: &mut [u8]) {
+        let Transmission { mut header, chunk, number } = *transmission;
         let (head, rest) = packet.split_at_mut(HEADER_LEN);
         let payload = &mut rest[..4 * usize::from(header.payload_lanes())];
-        let sum = if payload.is_empty() { 0 } else { self.schedule.encode(&chunk, payload) };
+        let encode = |payload: &mut [u8]| self.schedule.encode(&chunk, payload);
+        let sum = match &mut self.log {
+            _ if payload.is_empty() => 0,
+            None => encode(payload),
+            Some(log) => log.write(number, payload, encode),
+        };
         header.check.set(header.check_of(sum, 1));
         head.copy_from_slice(header.as_bytes());
         write_tag(&self.engine.config().identity.keys.own, &header, packet);
@@ -227,7 +272,7 @@ impl DataPath {
 
     fn next_new(&mut self, now: u64) -> Option<Transmission> {
         let chunk = loop {
-            let Some(chunk) = self.pending.take().or_else(|| self.schedule.next()) else {
+            let Some(chunk) = self.next_chunk() else {
                 self.bundles.pause();
                 return None;
             };
@@ -235,10 +280,11 @@ impl DataPath {
                 break chunk;
             }
             if self.engine.room_for_empty() == 0 {
-                self.pending = Some(chunk);
+                self.put_back(chunk);
                 return None;
             }
             self.bundles.interrupt();
+            self.note_numbered(chunk);
             self.engine.defer(now, chunk);
         };
         if !self.bundles.goes_on(&chunk) {
@@ -249,13 +295,46 @@ impl DataPath {
                 (self.engine.room(), self.engine.window())
             };
             if !self.bundles.begin(&chunk, room, window) {
-                self.pending = Some(chunk);
+                self.put_back(chunk);
                 return None;
             }
         }
         self.bundles.advance();
+        self.note_numbered(chunk);
         Some(self.engine.send(now, chunk))
     }
+
+    /// The chunk that gets the next number, if it is known: first what another aggregator had.
+    fn next_chunk(&mut self) -> Option<Chunk> {
+        match self.log.as_ref().map_or(Due::New, Log::due) {
+            Due::Known(chunk) => Some(chunk),
+            Due::Nothing => None,
+            Due::New => self.pending.take().or_else(|| self.schedule.next()),
+        }
+    }
+
+    /// The next chunk has to wait.
+    fn put_back(&mut self, chunk: Chunk) {
+        if matches!(self.log.as_ref().map_or(Due::New, Log::due), Due::New) {
+            self.pending = Some(chunk);
+        }
+    }
+
+    fn note_numbered(&mut self, chunk: Chunk) {
+        if let Some(log) = &mut self.log {
+            log.note_numbered(chunk);
+        }
+    }
+}
+
+/// Whether the result of a chunk is to be used: no earlier aggregator gave it, and it is not about
+/// the ranks' places.
+fn is_needed(
+    log: &mut Option<Log>,
+    completed: &Completed,
+    payload: &[u8],
+) -> Result<bool, Failure> {
+    log.as_mut().map_or(Ok(true), |log| log.complete(completed.number, payload))
 }
 
 /// Whether a packet leaves after the packets without lanes of its turn: in an all-gather these

@@ -75,6 +75,8 @@ pub struct Completed {
     pub chunk: Chunk,
     /// The history of the chunk.
     pub history: History,
+    /// The number of the chunk, as [`Transmission::number`].
+    pub number: u64,
     /// The slot of the chunk, for [`Engine::missing_of`](super::Engine::missing_of).
     pub slot: u16,
 }
@@ -87,4 +89,6 @@ pub struct Transmission {
     pub header: Header,
     /// The chunk whose payload it carries.
     pub chunk: Chunk,
+    /// The number of the chunk in the session (rule 12.1).
+    pub number: u64,
 }

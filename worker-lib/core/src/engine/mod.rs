@@ -179,6 +179,11 @@ impl Engine {
         }
     }
 
+    /// The engine that goes on at another aggregator, in the epoch that begins there. It counts on.
+    pub fn succeed(&self, config: Config) -> Self {
+        Self { stats: self.stats.clone(), ..Self::new(config) }
+    }
+
     /// Takes a round trip measured before the first chunk, by a HELLO.
     pub fn sample_rtt(&mut self, sent_at: u64, now: u64) {
         self.rtt.sample(sent_at, now);
@@ -230,6 +235,11 @@ impl Engine {
     /// Slot and round of the chunk that has been outstanding for longest, if any.
     pub fn oldest(&self) -> Option<(u16, u32)> {
         self.table.oldest().map(|entry| (entry.slot, entry.round))
+    }
+
+    /// The number of the first chunk that has no result, or has yet to be sent.
+    pub fn oldest_number(&self) -> u64 {
+        self.table.oldest_number()
     }
 
     /// Chunks outstanding.
@@ -351,17 +361,17 @@ impl Engine {
         datagram: &'a [u8],
         congested: bool,
     ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
-        self.receive_if(now, datagram, congested, |_, _| true)
+        self.receive_if(now, datagram, congested, |_, _, _| true)
     }
 
     /// [`Engine::receive`] for [unchecked](Config::capabilities) maxima: `accept` is called for
-    /// each, and a maximum that it refuses is ignored.
+    /// each, with the number of its chunk, and a maximum that it refuses is ignored.
     pub fn receive_if<'a>(
         &mut self,
         now: u64,
         datagram: &'a [u8],
         congested: bool,
-        accept: impl FnOnce(&Chunk, &[u8]) -> bool,
+        accept: impl FnOnce(u64, &Chunk, &[u8]) -> bool,
     ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
         match self.judge(datagram, accept) {
             Ok((header, Word::Result(payload))) => {
@@ -565,7 +575,7 @@ impl Engine {
     fn judge<'a>(
         &self,
         datagram: &'a [u8],
-        accept: impl FnOnce(&Chunk, &[u8]) -> bool,
+        accept: impl FnOnce(u64, &Chunk, &[u8]) -> bool,
     ) -> Result<(&'a Header, Word<'a>), Ignored> {
         let identity = &self.config.identity;
         let answer = answer::read(identity, datagram)?;
@@ -581,7 +591,7 @@ impl Engine {
         }
         if !self.checks_maxima() && answer.is_result() && !chunk.op.is_sum() {
             let maximum = answer.unchecked();
-            let accepted = accept(chunk, maximum);
+            let accepted = accept(entry.number, chunk, maximum);
             return Ok((
                 header,
                 if accepted { Word::Result(maximum) } else { Word::Damaged(Ignored::Maximum) },
@@ -616,7 +626,8 @@ impl Engine {
         self.progress_at = now;
         self.timer_from = now;
         self.expiries = 0;
-        Some(Completed { chunk: entry.chunk, history: entry.history, slot })
+        let Outstanding { chunk, history, number, .. } = entry;
+        Some(Completed { chunk, history, number, slot })
     }
 
     /// Learns about the path from a result.
@@ -814,5 +825,5 @@ fn transmission(identity: &Identity, entry: &Outstanding, flags: u8) -> Transmis
         check: U32::ZERO,
         aux: U32::new(entry.sequence as u32),
     };
-    Transmission { header, chunk }
+    Transmission { header, chunk, number: entry.number }
 }

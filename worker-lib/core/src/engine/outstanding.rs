@@ -206,6 +206,10 @@ impl Table {
         }
     }
 
+    pub fn oldest_number(&self) -> u64 {
+        self.oldest.number
+    }
+
     pub fn oldest(&self) -> Option<&Outstanding> {
         self.slots[usize::from(self.oldest.slot)].as_ref()
     }

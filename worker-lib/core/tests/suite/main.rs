@@ -2,12 +2,22 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | [`failover`] | aggregators that die in mid-call: another one goes on, to the bit |
 //! | [`model`] | model checking: every state that small jobs can get into |
 //! | [`numerics`] | elements to lanes and back, against exact rational arithmetic |
 //! | [`unchecked_maxima`] | maxima without check words: no rank returns a wrong one |
 //! | [`worked_example`] | the calls of the specification's example, byte by byte |
 
+mod failover;
 mod model;
 mod numerics;
 mod unchecked_maxima;
 mod worked_example;
+
+// Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
+#[allow(dead_code)]
+#[path = "../../../../protocol/tests/suite/packet.rs"]
+mod packet;
+#[allow(dead_code)]
+#[path = "../../../../protocol/tests/suite/switch.rs"]
+mod switch;

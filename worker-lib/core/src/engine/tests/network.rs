@@ -75,7 +75,7 @@ fn expected(ranks: u16, index: usize, lane: u32) -> i32 {
 
 /// The packet of a transmission by `rank`.
 pub fn packet(rank: u16, transmission: &Transmission) -> Vec<u8> {
-    let Transmission { mut header, chunk } = *transmission;
+    let Transmission { mut header, chunk, .. } = *transmission;
     let lanes: Vec<U32> = (0..u32::from(chunk.lanes))
         .map(|lane| U32::new(value(rank, index_of(&chunk), lane) as u32))
         .collect();

@@ -1,0 +1,274 @@
+//! What a rank keeps of the chunks that it sent, so that another aggregator can go on where a lost
+//! one has ended (rules 36.8 to 36.12 of `docs/protocol.md`).
+//!
+//! Ranks are at different places when an aggregator dies. A rank may have the result of a chunk,
+//! and have given the call back, while another one lacks it: then the other one needs the first
+//! one's lanes again. How far back? A chunk is complete only if all ranks have sent it, and a rank
+//! sends chunk c only once it has the result of chunk c - S. So all ranks have the results of the
+//! chunks more than S places before a rank's oldest outstanding one, and a [`Log`] keeps no more.
+//!
+//! At the next aggregator the ranks first tell each other where they are, in sums with a lane for
+//! each rank, which any data plane adds up with a check word. From the least of these places on
+//! they send all chunks again: those that have their result from the log, the others from their
+//! elements, which are intact until the result comes. So every chunk has the same lanes on all
+//! ranks as before, and the same sums.
+
+use std::collections::VecDeque;
+
+use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::audience::Audience;
+use switchml_protocol::header::Op;
+
+use crate::engine::{Chunk, Failure, Part};
+use crate::hash;
+use crate::numerics::lane_sum;
+
+/// The kind of call that chunks of places are of, in the fingerprint (rule 4.2).
+const KIND: u64 = 5;
+/// The collective of these chunks: none.
+const NO_COLLECTIVE: u64 = u64::MAX;
+
+/// The chunks of a data path that may have to be sent again.
+///
+/// A chunk's place is its number among the data path's chunks since the job began; its number, as
+/// the engine counts, is that among all chunks at the aggregator where it is sent.
+pub(crate) struct Log {
+    rank: u16,
+    ranks: u16,
+    /// Lanes of a full chunk.
+    lanes: u16,
+    /// The place of the first chunk in `sent`.
+    first: u64,
+    sent: VecDeque<Sent>,
+    /// The place of the next chunk to be sent: for the first time if it is behind those in `sent`.
+    next: u64,
+    /// Number and place of the first chunk that was sent to this aggregator.
+    begin: (u64, u64),
+    /// The agreement on the place where the ranks go on, until it is reached.
+    agreement: Option<Agreement>,
+    /// Memory for payloads.
+    spare: Vec<Vec<u8>>,
+}
+
+/// A chunk that was sent.
+struct Sent {
+    chunk: Chunk,
+    /// What this rank contributed; empty as long as its lanes were left out.
+    payload: Vec<u8>,
+    has_result: bool,
+}
+
+/// The ranks' places, as far as they are known.
+struct Agreement {
+    /// The place of this rank's first chunk without a result.
+    own: u64,
+    /// The chunks that were numbered, and those that are complete.
+    numbered: u64,
+    complete: u64,
+    /// The least place so far, from this rank's on.
+    least: i32,
+}
+
+/// What a data path sends next.
+pub(crate) enum Due {
+    /// This chunk, for the first time to this aggregator.
+    Known(Chunk),
+    /// Nothing, until the ranks have agreed where to go on.
+    Nothing,
+    /// What the calls have next.
+    New,
+}
+
+impl Log {
+    /// The log of a rank at the start of a job of `ranks` ranks and chunks of up to `lanes` lanes.
+    pub fn new(rank: u16, ranks: u16, lanes: u16) -> Self {
+        Self {
+            rank,
+            ranks,
+            lanes,
+            first: 0,
+            sent: VecDeque::new(),
+            next: 0,
+            begin: (0, 0),
+            agreement: None,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Another aggregator goes on, with chunk numbers from 0.
+    pub fn resume(&mut self) {
+        let own = self.oldest();
+        self.agreement = Some(Agreement { own, numbered: 0, complete: 0, least: 0 });
+    }
+
+    /// Whether everything that was sent to an earlier aggregator was sent to this one, too.
+    pub fn is_settled(&self) -> bool {
+        self.agreement.is_none() && self.next == self.end()
+    }
+
+    /// What to send next; [`Self::note_numbered`] goes on to the chunk behind it.
+    pub fn due(&self) -> Due {
+        match &self.agreement {
+            Some(agreement) if agreement.numbered < self.chunks_of_places() => {
+                Due::Known(self.chunk_of_places(agreement.numbered))
+            }
+            Some(_) => Due::Nothing,
+            None => self.at(self.next).map_or(Due::New, |sent| Due::Known(sent.chunk)),
+        }
+    }
+
+    /// The chunk that was due has its number now.
+    pub fn note_numbered(&mut self, chunk: Chunk) {
+        if let Some(agreement) = &mut self.agreement {
+            agreement.numbered += 1;
+            return;
+        }
+        if self.next == self.end() {
+            let payload = self.spare.pop().unwrap_or_default();
+            self.sent.push_back(Sent { chunk, payload, has_result: false });
+        }
+        self.next += 1;
+    }
+
+    /// Writes what this rank contributes to the chunk with this number: `encode` does so if it has
+    /// no result yet. Returns the wrapping sum of its lanes.
+    pub fn write(
+        &mut self,
+        number: u64,
+        payload: &mut [u8],
+        encode: impl FnOnce(&mut [u8]) -> u32,
+    ) -> u32 {
+        if number < self.first_number() {
+            return self.write_places(number, payload);
+        }
+        let Some(sent) = self.numbered(number) else { return encode(payload) };
+        if !sent.has_result {
+            let sum = encode(payload);
+            if sent.payload.is_empty() {
+                sent.payload.extend_from_slice(payload);
+            }
+            return sum;
+        }
+        match sent.payload.is_empty() {
+            true => payload.fill(0),
+            false => payload.copy_from_slice(&sent.payload),
+        }
+        lane_sum(payload)
+    }
+
+    /// Whether this rank has the result of the chunk with this number from an earlier aggregator,
+    /// or never needs it.
+    pub fn is_repeated(&self, number: u64) -> bool {
+        let sent = self.place(number).and_then(|place| self.at(place));
+        number < self.first_number() || sent.is_some_and(|sent| sent.has_result)
+    }
+
+    /// The result of the chunk with this number is here; `payload` has its lanes, if it has any.
+    /// Whether it is to be used.
+    ///
+    /// # Errors
+    /// [`Failure::Round`] if other ranks are where they cannot be.
+    pub fn complete(&mut self, number: u64, payload: &[u8]) -> Result<bool, Failure> {
+        if number < self.first_number() {
+            return self.complete_places(number, payload).map(|()| false);
+        }
+        let sent = self.numbered(number);
+        Ok(sent.is_none_or(|sent| !std::mem::replace(&mut sent.has_result, true)))
+    }
+
+    /// Forgets the chunks that all ranks have the results of, with `slots` slots, if the oldest
+    /// without a result here has the number `oldest`.
+    pub fn forget(&mut self, oldest: u64, slots: u16) {
+        let Some(oldest) = self.place(oldest).filter(|_| self.agreement.is_none()) else { return };
+        while self.first + u64::from(slots) < oldest
+            && let Some(mut sent) = self.sent.pop_front()
+        {
+            self.first += 1;
+            sent.payload.clear();
+            self.spare.push(sent.payload);
+        }
+    }
+
+    /// The place behind the last chunk that was ever sent.
+    fn end(&self) -> u64 {
+        self.first + self.sent.len() as u64
+    }
+
+    /// The place of the first chunk without a result here.
+    fn oldest(&self) -> u64 {
+        let before = self.sent.iter().take_while(|sent| sent.has_result);
+        self.first + before.count() as u64
+    }
+
+    /// Chunks with smaller numbers have the ranks' places.
+    fn first_number(&self) -> u64 {
+        self.agreement.as_ref().map_or(self.begin.0, |_| self.chunks_of_places())
+    }
+
+    fn place(&self, number: u64) -> Option<u64> {
+        let (first, place) = self.begin;
+        number.checked_sub(first).map(|behind| place + behind)
+    }
+
+    fn at(&self, place: u64) -> Option<&Sent> {
+        self.sent.get(place.checked_sub(self.first)? as usize)
+    }
+
+    fn numbered(&mut self, number: u64) -> Option<&mut Sent> {
+        let index = self.place(number)?.checked_sub(self.first)?;
+        self.sent.get_mut(index as usize)
+    }
+
+    /// Rule 36.10: how many chunks have the ranks' places.
+    fn chunks_of_places(&self) -> u64 {
+        self.ranks.div_ceil(self.lanes).into()
+    }
+
+    fn chunk_of_places(&self, index: u64) -> Chunk {
+        let ranks = self.ranks - self.lanes * index as u16;
+        Chunk {
+            collective: NO_COLLECTIVE,
+            part: Part::Data(index as usize),
+            op: Op::Sum,
+            audience: Audience::All,
+            lanes: ranks.min(self.lanes).next_multiple_of(LANES_PER_BLOCK as u16),
+            fingerprint: hash::fold([0, KIND << 32, 0, self.ranks.into()]) as u32,
+            empty: false,
+            may_wait: false,
+        }
+    }
+
+    /// This rank's place, in a lane of its own.
+    fn write_places(&self, index: u64, payload: &mut [u8]) -> u32 {
+        payload.fill(0);
+        let own = self.agreement.as_ref().map_or(0, |agreement| agreement.own) as u32;
+        if u64::from(self.rank / self.lanes) != index {
+            return 0;
+        }
+        let lane = usize::from(self.rank % self.lanes);
+        payload[4 * lane..][..4].copy_from_slice(&own.to_be_bytes());
+        own
+    }
+
+    /// Rule 36.11: once all places are known, the ranks go on at the least of them.
+    fn complete_places(&mut self, index: u64, payload: &[u8]) -> Result<(), Failure> {
+        let (chunks, lanes, ranks) = (self.chunks_of_places(), self.lanes, self.ranks);
+        let Some(agreement) = &mut self.agreement else { return Ok(()) };
+        let places = payload.as_chunks::<4>().0.iter().map(|lane| u32::from_be_bytes(*lane));
+        for place in places.take(usize::from(ranks - lanes * index as u16)) {
+            agreement.least = agreement.least.min(place.wrapping_sub(agreement.own as u32) as i32);
+        }
+        agreement.complete += 1;
+        if agreement.complete < chunks {
+            return Ok(());
+        }
+        let (own, least) =
+            (agreement.own, agreement.own.checked_add_signed(agreement.least.into()));
+        let Some(least) = least.filter(|least| *least >= self.first) else {
+            let newest = self.first as u32;
+            return Err(Failure::Round { ours: own as u32, newest });
+        };
+        (self.begin, self.next, self.agreement) = ((chunks, least), least, None);
+        Ok(())
+    }
+}
