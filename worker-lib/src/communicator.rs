@@ -19,13 +19,14 @@ use switchml_worker_core::stats::CallStats;
 use switchml_worker_core::stripes::{self, Links};
 
 use crate::buffers::{Tensor, give, lend};
-use crate::driver::{DriverLock, Shared, Snapshot, Wakers};
+use crate::driver::{DriverLock, Shared, Snapshot};
 use crate::error::Error;
 use crate::handle::{Handle, Whole};
 use crate::limits::check_wait;
 use crate::narrow_path::Narrow;
 use crate::peers::OwnAggregator;
 use crate::transport::Udp;
+use crate::waker::Wakers;
 use crate::warning::warn;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
@@ -34,9 +35,10 @@ use crate::warning::warn;
 /// number of elements; ranks that disagree all get an [`Error`] that says which rank called what.
 /// Calls may come from several threads, if their order is the same on all ranks.
 ///
-/// A failure is for good: all calls in flight and later ones return the error, and the other ranks
-/// fail at once too, naming the rank or ranks at fault. Dropping the communicator waits for the
-/// calls in flight, then leaves the job.
+/// If one of several aggregators is lost, another one goes on with its part, and calls only take
+/// longer. Any other failure is for good: all calls in flight and later ones return the error, and
+/// the other ranks fail at once too, naming the rank or ranks at fault. Dropping the communicator
+/// waits for the calls in flight, then leaves the job.
 pub struct Communicator {
     /// Data threads by shard.
     threads: Vec<DataThread>,
@@ -154,6 +156,8 @@ pub struct Stats {
     pub waits: WaitStats,
     /// All calls that have returned.
     pub calls: CallStats,
+    /// Times that an aggregator was lost, and another one has gone on with its part of calls.
+    pub moves: u64,
 }
 
 impl Communicator {
@@ -312,7 +316,8 @@ impl Communicator {
     /// The data path's counters so far, which include all calls that have returned.
     pub fn stats(&self) -> Stats {
         let Snapshot { engine, foreign, rtt, window, waits } = self.shared.snapshot();
-        Stats { engine, foreign, rtt, window, waits, calls: self.shared.calls() }
+        let (calls, moves) = (self.shared.calls(), self.shared.moves());
+        Stats { engine, foreign, rtt, window, waits, calls, moves }
     }
 
     /// The ranks that calls in flight have waited for for 5 s or longer, ascending.

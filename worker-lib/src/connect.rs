@@ -1,32 +1,29 @@
 //! Connects a communicator: joins at each of the job's aggregators (rule 36.1), opens a path for
 //! each shard, and starts the data threads.
 
-use std::net::SocketAddrV4;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::DataPath;
-use switchml_worker_core::engine::{Config, Engine, Identity};
-use switchml_worker_core::hello::OpenPath;
-use switchml_worker_core::packet::packet_len;
+use switchml_worker_core::engine::Engine;
 use switchml_worker_core::shards::Shards;
 use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stripes;
 
 use crate::builder::Builder;
 use crate::communicator::{self, Communicator, DataThread, Info, Stripe};
-use crate::control::{self, Access, Assigned, Sessions, Wish};
-use crate::driver::{Driver, DriverLock, Shared, Unanswered, Wakers};
+use crate::control::{self, Access, Assigned, Membership, Sessions, Wish};
+use crate::driver::{Driver, DriverLock, Moves, Seat, Shared, Unanswered};
 use crate::error::Error;
-use crate::interface::Interface;
+use crate::failover::{self, Failover, Known, answer, hear_of_end};
 use crate::local_sums::{Meeting, Team};
-use crate::narrow_path::Narrow;
-use crate::open_path::open_path;
+use crate::paths::{Opened, Path};
 use crate::peers::{OwnAggregator, Peers};
-use crate::transport::{Transport, Udp};
-use crate::waker::Waker;
+use crate::transport::Udp;
+use crate::waker::{Waker, Wakers};
 use crate::warning::warn;
 
 impl Builder {
@@ -59,11 +56,17 @@ impl Builder {
             data_threads: self.data_threads,
             aggregators: aggregators.len() as u32,
             timeout: self.join_timeout,
+            has_others: aggregators.len() > 1 && !has_peers(&aggregators),
         };
         let (sessions, joined) = Sessions::join(&aggregators, &wish)
             .map_err(|error| of_unreachable(error, &aggregators))?;
         let me = (rank as u16, world_size as u16);
-        let opened = joined.into_iter().map(|(access, assigned)| Opened::at(access, assigned, me));
+        let wakers = |_| {
+            let event = || Waker::new().map_err(Error::system("cannot make an event"));
+            Ok(Wakers { driving: event()?, idle: event()? })
+        };
+        let opened =
+            joined.into_iter().map(|(access, assigned)| Opened::at(access, assigned, me, wakers));
         let mut opened = match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => opened,
             Err(error) => {
@@ -130,9 +133,16 @@ impl Builder {
         });
         let shared = Shared::new(shards.collect(), &info.job, info.rank, self.limits.timeout);
         let shared = Arc::new(shared);
-        let peers: Vec<_> = opened.iter().map(|opened| opened.access.peer).collect();
-        hear(&sessions, &shared, &peers);
+        let failover = self.failover(&sessions, &opened, &info, &shared);
+        for (stripe, (membership, opened)) in sessions.all().iter().zip(&opened).enumerate() {
+            match opened.access.peer {
+                Some(rank) => hear_of_peer(membership, &shared, rank, sessions.departed()),
+                None => hear_of_end(membership, (stripe, 0), &shared, failover.as_ref()),
+            }
+            answer(membership, stripe, &shared);
+        }
         let common = Common {
+            failover,
             sessions: Arc::new(sessions),
             unanswered: Unanswered::default(),
             begin: Instant::now(),
@@ -162,6 +172,37 @@ impl Builder {
         Ok(Communicator::new(threads, shared, info, own))
     }
 
+    /// Moves for the job, if it has several aggregators, none of them a rank's own.
+    fn failover(
+        &self,
+        sessions: &Sessions,
+        opened: &[Opened],
+        info: &Info,
+        shared: &Arc<Shared>,
+    ) -> Option<Arc<Failover>> {
+        let accesses: Vec<_> = opened.iter().map(|opened| opened.access.clone()).collect();
+        if opened.len() < 2 || has_peers(&accesses) {
+            return None;
+        }
+        let rank = failover::Rank {
+            job: info.job.clone(),
+            rank: info.rank as u16,
+            ranks: info.world_size as u16,
+            join_timeout: self.join_timeout,
+            limits: self.limits,
+            lanes: info.chunk_lanes,
+        };
+        let known = |(access, opened): (Access, &Opened)| Known {
+            access,
+            number: opened.assigned.aggregator,
+            capabilities: opened.assigned.capabilities,
+        };
+        let seat = |path: &Path| Arc::new(Seat::new(path.wakers.clone()));
+        let seats = opened.iter().map(|opened| opened.paths.iter().map(seat).collect());
+        let aggregators = accesses.into_iter().zip(opened).map(known).collect();
+        Some(Failover::new(rank, aggregators, seats.collect(), sessions.departed(), shared))
+    }
+
     /// The driver of a shard: its index among all, and at its aggregator.
     fn driver(
         &self,
@@ -171,20 +212,26 @@ impl Builder {
         path: Path,
         submissions: mpsc::Receiver<Submission>,
     ) -> Driver<Udp> {
-        let Path { identity, secret, group, transport, open, .. } = path;
         let &At { stripe, assigned, lanes, team } = at;
-        let packet = packet_len(lanes.into()) + identity.tag_len();
-        let room = transport.receive_room(packet) as u32;
-        let config = Config::new(identity, assigned.slots, lanes, room, self.limits);
-        let mut engine = Engine::new(Config { capabilities: assigned.capabilities, ..config });
+        let (config, batch) = path.config(assigned, lanes, self.limits);
+        let Path { secret, group, transport, open, .. } = path;
+        let mut engine = Engine::new(config);
         engine.sample_rtt(0, open.rtt.as_nanos() as u64);
-        let batch = transport.batch(packet);
+        let mut data_path = DataPath::new(engine, lanes, batch as u32);
+        let moves = common.failover.as_ref().map(|failover| {
+            data_path.keep_for_another(lanes);
+            let seat = failover.seat(stripe, place);
+            let failover = Arc::clone(failover);
+            let lose = Box::new(move |count, error: &Error| failover.lose(stripe, count, error));
+            Moves { lose, seat, count: 0 }
+        });
         Driver {
             shard,
             stripe,
-            data_path: DataPath::new(engine, lanes, batch as u32),
+            data_path,
             transport,
             submissions,
+            membership: common.sessions.at(stripe),
             sessions: Arc::clone(&common.sessions),
             unanswered: Arc::clone(&common.unanswered),
             shared: Arc::clone(&common.shared),
@@ -193,6 +240,8 @@ impl Builder {
             spin: Spin::default(),
             hellos: (secret, 0),
             local_sums: team.map(|team| team.sums(place, batch)),
+            moves,
+            foreign: 0,
         }
     }
 }
@@ -204,6 +253,7 @@ struct Common {
     /// When the data paths' time starts.
     begin: Instant,
     shared: Arc<Shared>,
+    failover: Option<Arc<Failover>>,
 }
 
 /// The aggregator of a driver.
@@ -229,23 +279,26 @@ fn data_thread(
     Ok(DataThread { submissions, wakers, driver, thread })
 }
 
-/// Has the sessions tell the drivers, and ask them.
-fn hear(sessions: &Sessions, shared: &Arc<Shared>, peers: &[Option<u16>]) {
-    for ((stripe, membership), peer) in sessions.iter().enumerate().zip(peers.iter().copied()) {
-        let told = Arc::clone(shared);
-        let departed = sessions.departed();
-        membership.on_end(move |error| match peer {
-            // Rule 36.7: it has made all calls, and its aggregator has ended with its process.
-            // Later calls fail, because it makes none.
-            Some(rank) if departed().contains(rank) => {}
-            // An earlier failure of this rank's own stays the reason.
-            peer => told.fail(of_peer(error, peer).into()),
-        });
-        let asked = Arc::clone(shared);
-        membership.on_calls_wanted(move |last| asked.open_calls(last));
-        let asked = Arc::clone(shared);
-        membership.on_round_trips_wanted(move || asked.take_round_trips(stripe));
-    }
+/// Hears of the end of a session at the aggregator that `rank` has brought.
+fn hear_of_peer(
+    membership: &Membership,
+    shared: &Arc<Shared>,
+    rank: u16,
+    departed: impl Fn() -> Ranks + Send + 'static,
+) {
+    let told = Arc::clone(shared);
+    membership.on_end(move |error| {
+        // Rule 36.7: it may have made all calls, and its aggregator have ended with its process.
+        // Later calls fail then, because it makes none.
+        if !departed().contains(rank) {
+            told.fail(of_peer(error, rank).into());
+        }
+    });
+}
+
+/// Whether ranks have brought aggregators.
+fn has_peers(aggregators: &[Access]) -> bool {
+    aggregators.iter().any(|access| access.peer.is_some())
 }
 
 /// If a rank's own aggregator cannot be reached, says which rank's, and what such ranks need.
@@ -265,56 +318,13 @@ fn of_unreachable(error: control::Error, aggregators: &[Access]) -> Error {
 }
 
 /// Rule 36.7: if a session broke with the process that the aggregator is in, that rank is to blame.
-fn of_peer(error: control::Error, peer: Option<u16>) -> control::Error {
-    match (error, peer) {
-        (control::Error::Lost { why, .. } | control::Error::Forgotten { why, .. }, Some(rank)) => {
+fn of_peer(error: control::Error, rank: u16) -> control::Error {
+    match error {
+        control::Error::Lost { why, .. } | control::Error::Forgotten { why, .. } => {
             let reason = format!("rank {rank} is gone, and with it its aggregator ({why})");
             control::Error::Aborted { reason, ranks: vec![rank] }
         }
-        (error, _) => error,
-    }
-}
-
-/// The part of a job at one of its aggregators, with open paths.
-struct Opened {
-    access: Access,
-    assigned: Assigned,
-    /// A path for each shard.
-    paths: Vec<Path>,
-}
-
-impl Opened {
-    fn at(access: Access, assigned: Assigned, (rank, ranks): (u16, u16)) -> Result<Self, Error> {
-        let paths = open_paths(&assigned, rank, ranks)?;
-        Ok(Self { access, assigned, paths })
-    }
-
-    /// The most lanes that pass on all paths.
-    fn lanes(&self) -> u16 {
-        self.paths.iter().map(|path| path.open.lanes).min().unwrap_or_default()
-    }
-
-    fn tag_len(&self) -> usize {
-        self.paths.first().map_or(0, |path| path.identity.tag_len())
-    }
-
-    fn narrow(&self) -> Option<Narrow> {
-        let (aggregator, lanes, tag_len) =
-            (self.assigned.data_address, self.lanes(), self.tag_len());
-        let is_narrow = self.paths.iter().any(|path| path.open.is_narrow);
-        is_narrow.then_some(Narrow { aggregator, lanes, tag_len })
-    }
-
-    /// Whether the rank needs its own copies of results. It leaves the groups then.
-    fn needs_copies(&mut self) -> bool {
-        let needs_copies = self.paths.iter().any(|path| path.open.hears_group == Some(false));
-        if needs_copies {
-            for path in &mut self.paths {
-                path.group = None;
-                path.transport.leave_group();
-            }
-        }
-        needs_copies
+        error => error,
     }
 }
 
@@ -369,45 +379,4 @@ impl Info {
         };
         Shards::new(&self.stripes.iter().map(shards).collect::<Vec<_>>())
     }
-}
-
-/// A shard's way to its aggregator and back.
-struct Path {
-    identity: Identity,
-    /// The secret that the shard's HELLOs carry.
-    secret: u32,
-    /// The multicast group of results for all, if they come by multicast.
-    group: Option<SocketAddrV4>,
-    transport: Udp,
-    wakers: Wakers,
-    open: OpenPath,
-}
-
-/// Opens a path for each of the job's shards at an aggregator.
-fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, Error> {
-    let mut paths = Vec::new();
-    // Packets that the first path does not carry need not be tried on the others.
-    let mut lanes = assigned.max_lanes;
-    // Groups need not be tried again either if their packets do not reach this host.
-    let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
-    for (job, group) in assigned.shards() {
-        let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
-        let event = || Waker::new().map_err(Error::system("cannot make an event"));
-        let wakers = Wakers { driving: event()?, idle: event()? };
-        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
-            .map_err(Error::system("cannot open the data sockets"))?;
-        let secret = assigned.hello_secret;
-        let open =
-            open_path(&mut transport, &identity, secret, lanes, asks_group && group.is_some())
-                .map_err(|error| match error {
-                    Error::DataPathClosed { aggregator, .. } if Interface::has(aggregator.ip()) => {
-                        Error::OwnHost { aggregator }
-                    }
-                    error => error,
-                })?;
-        lanes = open.lanes;
-        asks_group &= open.hears_group != Some(false);
-        paths.push(Path { identity, secret, group, transport, wakers, open });
-    }
-    Ok(paths)
 }

@@ -5,9 +5,12 @@
 //! data thread drives what is in flight while nobody waits, and calls that were made while somebody
 //! else drove; otherwise it sleeps. Between calls no thread reads the sockets.
 
+mod moving;
+
 use std::io;
 use std::net::SocketAddrV4;
 use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,8 +35,9 @@ use crate::late_ranks::{LONG, LateRanks};
 use crate::local_sums::LocalSums;
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
-use crate::waker::Waker;
+use crate::waker::{Waker, Wakers};
 use crate::yield_core::Core;
+pub(crate) use moving::{Arrival, Moves, Seat};
 
 /// State that the drivers share with each other and with the callers.
 pub(crate) struct Shared {
@@ -48,7 +52,14 @@ pub(crate) struct Shared {
     /// How long calls wait for other ranks.
     timeout: Mutex<Duration>,
     late_ranks: LateRanks,
+    /// Called when the communicator fails.
+    on_fail: OnceLock<OnFail>,
+    /// Times that another aggregator went on in place of a lost one.
+    moves: AtomicU64,
 }
+
+/// Called when the communicator fails.
+type OnFail = Box<dyn Fn(&Error) + Send + Sync>;
 
 struct OfAggregator {
     /// Round trips of calls' parts that were not reported to it yet.
@@ -100,14 +111,32 @@ impl Shared {
             stripes: (0..stripes).map(of_aggregator).collect(),
             timeout: Mutex::new(timeout),
             late_ranks: LateRanks::new(job.to_owned(), rank),
+            on_fail: OnceLock::new(),
+            moves: AtomicU64::new(0),
         }
     }
 
     /// Ends all drivers with this reason, unless there is one already.
     pub fn fail(&self, error: Error) {
-        if self.failed.set(error).is_ok() {
+        if self.failed.set(error.clone()).is_ok() {
             self.shards.iter().for_each(|shard| shard.wakers.wake());
+            self.on_fail.get().into_iter().for_each(|on_fail| on_fail(&error));
         }
+    }
+
+    /// Has `on_fail` called if the communicator fails later. Only the first one counts.
+    pub fn on_fail(&self, on_fail: impl Fn(&Error) + Send + Sync + 'static) {
+        let _ = self.on_fail.set(Box::new(on_fail));
+    }
+
+    /// Counts a move of shards to another aggregator.
+    pub fn count_move(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often shards went on at another aggregator.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// Sets how long calls wait for other ranks, including calls in flight.
@@ -180,21 +209,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The wakers of a driver: for the thread that drives, which waits for packets, and for the data
-/// thread, which sleeps.
-#[derive(Clone)]
-pub(crate) struct Wakers {
-    pub driving: Waker,
-    pub idle: Waker,
-}
-
-impl Wakers {
-    pub fn wake(&self) {
-        self.driving.wake();
-        self.idle.wake();
-    }
-}
-
 /// The driver. The thread that has the lock drives.
 pub(crate) struct DriverLock<T> {
     /// `None` once the communicator is closed or has failed.
@@ -215,6 +229,8 @@ pub(crate) struct Driver<T> {
     pub transport: T,
     pub data_path: DataPath,
     pub submissions: Receiver<Submission>,
+    /// The session at the aggregator.
+    pub membership: Arc<Membership>,
     /// Left by the last driver.
     pub sessions: Arc<Sessions>,
     /// Dropped by the last driver.
@@ -229,6 +245,10 @@ pub(crate) struct Driver<T> {
     pub hellos: (u32, u64),
     /// Local sums with other ranks of this host, if there are any.
     pub local_sums: Option<LocalSums>,
+    /// How it gets to another aggregator, if the job has one.
+    pub moves: Option<Moves<T>>,
+    /// Packets that came from elsewhere than earlier aggregators.
+    pub foreign: u64,
 }
 
 impl<T: Transport> DriverLock<T> {
@@ -335,14 +355,16 @@ impl<T: Transport> Driver<T> {
             self.shared.fail(error);
         }
         self.publish();
-        let Self { data_path, submissions, sessions, unanswered, shared, .. } = self;
+        let Self { data_path, submissions, membership, sessions, unanswered, shared, .. } = self;
+        // Those that wait for the last goodbye are the sessions.
+        drop(membership);
         lock(&unanswered).push((data_path, submissions));
         let Some(sessions) = Arc::into_inner(sessions) else { return };
         // Who ended one session has told its ranks why; those at other aggregators hear it from
         // this rank.
         match shared.failure() {
             None => sessions.leave(),
-            Some(Error::Control(_)) if sessions.iter().count() == 1 => sessions.leave(),
+            Some(Error::Control(_)) if sessions.all().len() == 1 => sessions.leave(),
             Some(own) => sessions.fail(&own.to_string(), own.ranks()),
         }
         // Calls are dropped only now: the process may end as soon as one of its calls fails, and
@@ -372,11 +394,22 @@ impl<T: Transport> Driver<T> {
                 return Err(error.clone());
             }
             self.take_submissions();
-            let mut packets = self.send()?;
+            if !self.is_connected() {
+                if is_enough(&self.data_path) || until.is_some_and(|until| Instant::now() >= until)
+                {
+                    return Ok(());
+                }
+                self.wait_for_another(until)?;
+                continue;
+            }
+            let sent = self.send();
+            let Some(mut packets) = self.unless_lost(sent)? else { continue };
             if is_enough(&self.data_path) || until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(());
             }
-            packets += self.receive()?;
+            let received = self.receive();
+            let Some(received) = self.unless_lost(received)? else { continue };
+            packets += received;
             if packets > 0 {
                 self.spin.end();
             } else if !self.spin.look_again(self.now(), || core.offer()) {
@@ -423,9 +456,10 @@ impl<T: Transport> Driver<T> {
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
         self.data_path.set_timeout(*lock(&self.shared.timeout));
-        let membership = self.membership();
-        let others =
-            Others { departed: membership.departed(), are_watched: membership.is_watched() };
+        let others = Others {
+            departed: self.membership.departed(),
+            are_watched: self.membership.is_watched(),
+        };
         self.greet(now);
         let wire = Batches(&mut self.transport);
         let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
@@ -448,7 +482,7 @@ impl<T: Transport> Driver<T> {
     /// Has the data path say HELLO again if the control plane wants that.
     fn greet(&mut self, now: u64) {
         let (secret, asked) = &mut self.hellos;
-        let hellos = self.sessions.at(self.stripe).hellos();
+        let hellos = self.membership.hellos();
         if std::mem::replace(asked, hellos) != hellos {
             self.data_path.greet(now, *secret);
         }
@@ -494,7 +528,7 @@ impl<T: Transport> Driver<T> {
             && engine.hears_no_group()
             && self.shared.stripes[self.stripe].no_multicast.report(group, gets_copies)
         {
-            self.membership().report_no_multicast();
+            self.membership.report_no_multicast();
         }
     }
 
@@ -506,7 +540,7 @@ impl<T: Transport> Driver<T> {
             }
             _ => None,
         };
-        if let Some(reason) = self.membership().explain(failure, call) {
+        if let Some(reason) = self.membership.explain(failure, call) {
             return reason.into();
         }
         if failure == Failure::Silent && self.transport.take_too_long() {
@@ -523,16 +557,11 @@ impl<T: Transport> Driver<T> {
         Error::from_failure(failure, self.transport.aggregator(), Duration::from_nanos(waited))
     }
 
-    /// The session at this shard's aggregator.
-    fn membership(&self) -> &Membership {
-        self.sessions.at(self.stripe)
-    }
-
     fn publish(&self) {
         let engine = self.data_path.engine();
         let snapshot = Snapshot {
             engine: engine.stats().clone(),
-            foreign: self.transport.foreign(),
+            foreign: self.foreign + self.transport.foreign(),
             rtt: engine.rtt().map(Duration::from_nanos),
             window: engine.window(),
             waits: self.spin.stats(),

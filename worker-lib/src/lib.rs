@@ -42,8 +42,10 @@
 //! | `connect` | from a builder to a communicator |
 //! | `buffers` | lends the caller's elements to whoever drives |
 //! | [`control`] | joins the job, and hears of its end |
+//! | `paths` | the paths of a job's shards at one aggregator |
 //! | `open_path`, `transport` | finds the largest packet that the path carries; UDP sockets |
 //! | `driver` | moves packets between data path and sockets, on the caller's thread or its own |
+//! | `failover` | has another aggregator go on in place of a lost one |
 //! | `local_sums` | adds up with the other ranks of this host, in shared memory |
 //! | `peers` | aggregators that ranks bring along |
 //! | `own_hosts` | adds ranks' hosts to aggregators that are slower than a ring |
@@ -59,6 +61,7 @@ mod connect;
 pub mod control;
 mod driver;
 mod error;
+mod failover;
 mod handle;
 #[doc(hidden)]
 pub mod interface;
@@ -69,6 +72,7 @@ mod narrow_path;
 mod no_multicast;
 mod open_path;
 mod own_hosts;
+mod paths;
 mod peers;
 mod prefetch;
 mod transport;

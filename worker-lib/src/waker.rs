@@ -42,3 +42,18 @@ impl AsFd for Waker {
         self.0.as_fd()
     }
 }
+
+/// The wakers of a driver: for the thread that drives, which waits for packets, and for the data
+/// thread, which sleeps.
+#[derive(Clone)]
+pub(crate) struct Wakers {
+    pub driving: Waker,
+    pub idle: Waker,
+}
+
+impl Wakers {
+    pub fn wake(&self) {
+        self.driving.wake();
+        self.idle.wake();
+    }
+}

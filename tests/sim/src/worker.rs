@@ -417,6 +417,7 @@ impl Worker {
             Ending::Refused(why) => End::Refused(why),
             Ending::Missing(ranks) => End::NotJoined(ranks),
             Ending::NotReady(ranks) => End::NotReady(ranks),
+            Ending::Stopped(reason) => End::Aborted { reason, ranks: Vec::new() },
             Ending::Aborted { reason, ranks } => End::Aborted { reason, ranks },
             Ending::Mismatch { calls, .. } => End::Mismatch(calls),
         };

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
+use switchml_rack::Namespace;
 use switchml_worker::{Builder, Communicator, Error, ReduceOp};
 
 use crate::{Cluster, PATIENCE, packed};
@@ -36,11 +37,21 @@ impl Loops {
     /// Starts the ranks of a job, one on each worker, and waits until they make progress.
     pub fn start(cluster: &Cluster, job: &'static str, deadline: Duration) -> Self {
         let workers = cluster.rack.workers();
+        Self::start_at(cluster.aggregator.control(), workers, job, deadline)
+    }
+
+    /// Does so at these aggregators, on these workers.
+    pub fn start_at(
+        aggregators: &str,
+        workers: &[Namespace],
+        job: &'static str,
+        deadline: Duration,
+    ) -> Self {
         let progress: Arc<Vec<_>> = Arc::new(workers.iter().map(|_| AtomicU64::new(0)).collect());
         let stop = Arc::new(AtomicBool::new(false));
         let start = |rank: usize| {
             let builder = Communicator::builder()
-                .aggregator(cluster.aggregator.control())
+                .aggregator(aggregators)
                 .job(job)
                 .rank(rank as u32)
                 .world_size(workers.len() as u32)

@@ -61,7 +61,7 @@ fn run_peers<T: Send + 'static>(
     })
 }
 
-fn rack(workers: usize) -> Rack {
+pub fn rack(workers: usize) -> Rack {
     Rack::new(RackOptions { workers, ..RackOptions::default() }).unwrap()
 }
 

@@ -163,8 +163,12 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
                   1 is call of rank 1; every rank must make the same calls in the same order";
     let made =
         |rank: u32| MadeCall { ranks: vec![rank], number: 5, call: format!("call of rank {rank}") };
-    let expected =
-        Aborted { reason: reason.to_owned(), ranks: vec![0, 1], calls: vec![made(0), made(1)] };
+    let expected = Aborted {
+        reason: reason.to_owned(),
+        ranks: vec![0, 1],
+        calls: vec![made(0), made(1)],
+        stops: false,
+    };
     for (rank, _) in &mut members {
         // Ranks that have not reported are asked to.
         let event = match rank.next().await {
@@ -379,8 +383,8 @@ async fn a_daemon_that_stops_tells_its_ranks() {
     for rank in ranks {
         let Event::Aborted(aborted) = rank.next().await else { panic!("not aborted") };
         assert_eq!(
-            (aborted.reason.as_str(), &aborted.ranks[..]),
-            ("the aggregator stops", &[][..])
+            (aborted.reason.as_str(), &aborted.ranks[..], aborted.stops),
+            ("the aggregator stops", &[][..], true)
         );
         assert!(rank.ended().await);
     }

@@ -75,14 +75,20 @@ impl DataPath {
         self.log = Some(Log::new(rank, ranks, lanes));
     }
 
-    /// Goes on at another aggregator, which has all capabilities that the lost one had; `batch`
-    /// packets go into a superpacket on the way there. False if it cannot, because it has not kept
-    /// what it sent.
-    pub fn resume(&mut self, config: Config, batch: u32) -> bool {
+    /// The aggregator is lost: until [`Self::resume`] it takes no turns, and is not idle.
+    pub fn lose(&mut self) {
+        self.log.iter_mut().for_each(Log::lose);
+    }
+
+    /// Goes on at another aggregator, which can do all that shapes the chunks of calls and that the
+    /// lost one could. A HELLO took `rtt` there and back, and `batch` packets go into a superpacket
+    /// on the way. False if it cannot, because it has not kept what it sent.
+    pub fn resume(&mut self, config: Config, rtt: u64, batch: u32) -> bool {
         let Some(log) = &mut self.log else { return false };
         log.resume();
         let capabilities = self.engine.config().capabilities;
         self.engine = self.engine.succeed(Config { capabilities, ..config });
+        self.engine.sample_rtt(0, rtt);
         (self.bundles, self.greeting) = (Bundles::new(batch), None);
         true
     }

@@ -32,7 +32,8 @@ const NO_COLLECTIVE: u64 = u64::MAX;
 ///
 /// A chunk's place is its number among the data path's chunks since the job began; its number, as
 /// the engine counts, is that among all chunks at the aggregator where it is sent.
-pub(crate) struct Log {
+#[derive(Clone, Debug)]
+pub struct Log {
     rank: u16,
     ranks: u16,
     /// Lanes of a full chunk.
@@ -44,6 +45,8 @@ pub(crate) struct Log {
     next: u64,
     /// Number and place of the first chunk that was sent to this aggregator.
     begin: (u64, u64),
+    /// Whether the aggregator is lost, and there is no other yet.
+    is_lost: bool,
     /// The agreement on the place where the ranks go on, until it is reached.
     agreement: Option<Agreement>,
     /// Memory for payloads.
@@ -51,6 +54,7 @@ pub(crate) struct Log {
 }
 
 /// A chunk that was sent.
+#[derive(Clone, Debug)]
 struct Sent {
     chunk: Chunk,
     /// What this rank contributed; empty as long as its lanes were left out.
@@ -59,6 +63,7 @@ struct Sent {
 }
 
 /// The ranks' places, as far as they are known.
+#[derive(Clone, Debug)]
 struct Agreement {
     /// The place of this rank's first chunk without a result.
     own: u64,
@@ -70,7 +75,8 @@ struct Agreement {
 }
 
 /// What a data path sends next.
-pub(crate) enum Due {
+#[derive(Clone, Copy, Debug)]
+pub enum Due {
     /// This chunk, for the first time to this aggregator.
     Known(Chunk),
     /// Nothing, until the ranks have agreed where to go on.
@@ -90,20 +96,27 @@ impl Log {
             sent: VecDeque::new(),
             next: 0,
             begin: (0, 0),
+            is_lost: false,
             agreement: None,
             spare: Vec::new(),
         }
     }
 
+    /// The aggregator is lost: other ranks may lack what was sent to it.
+    pub fn lose(&mut self) {
+        self.is_lost = true;
+    }
+
     /// Another aggregator goes on, with chunk numbers from 0.
     pub fn resume(&mut self) {
         let own = self.oldest();
+        self.is_lost = false;
         self.agreement = Some(Agreement { own, numbered: 0, complete: 0, least: 0 });
     }
 
     /// Whether everything that was sent to an earlier aggregator was sent to this one, too.
     pub fn is_settled(&self) -> bool {
-        self.agreement.is_none() && self.next == self.end()
+        !self.is_lost && self.agreement.is_none() && self.next == self.end()
     }
 
     /// What to send next; [`Self::note_numbered`] goes on to the chunk behind it.
@@ -270,5 +283,54 @@ impl Log {
         };
         (self.begin, self.next, self.agreement) = ((chunks, least), least, None);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The log of a rank whose first chunk without a result is at this place, behind two others.
+    fn log(rank: u16, oldest: u64) -> Log {
+        let chunk = Log::new(rank, 3, 32).chunk_of_places(0);
+        let sent =
+            [true, true, false].map(|has_result| Sent { chunk, payload: vec![], has_result });
+        Log { first: oldest - 2, sent: sent.into(), next: oldest + 1, ..Log::new(rank, 3, 32) }
+    }
+
+    /// The place where a rank goes on that is at the first of these, as the others are.
+    fn agreed(places: [u64; 3]) -> Result<u64, Failure> {
+        let mut logs = [0, 1, 2].map(|rank| log(rank, places[usize::from(rank)]));
+        let mut sum = [0u32; 32];
+        for log in &mut logs {
+            log.resume();
+            let mut payload = [0xEE; 128];
+            let checked = log.write(0, &mut payload, |_| unreachable!("it has no collective"));
+            assert_eq!(checked, lane_sum(&payload));
+            let lanes = payload.as_chunks::<4>().0;
+            sum.iter_mut().zip(lanes).for_each(|(lane, own)| *lane += u32::from_be_bytes(*own));
+        }
+        let payload: Vec<u8> = sum.iter().flat_map(|lane| lane.to_be_bytes()).collect();
+        let [log, ..] = &mut logs;
+        assert!(!log.is_settled());
+        assert!(!log.complete(0, &payload)?);
+        Ok(log.next)
+    }
+
+    #[test]
+    fn ranks_go_on_at_the_least_place_also_where_it_wraps_around() {
+        let wraps = 1 << 32;
+        assert_eq!(agreed([7, 9, 8]), Ok(7));
+        assert_eq!(agreed([9, 7, 8]), Ok(7));
+        assert_eq!(agreed([wraps + 1, wraps, wraps - 1]), Ok(wraps - 1));
+        assert_eq!(agreed([wraps - 1, wraps, wraps + 1]), Ok(wraps - 1));
+        let failure = Failure::Round { ours: 9, newest: 7 };
+        assert_eq!(agreed([9, 9, 6]), Err(failure), "more than this rank has kept");
+    }
+
+    /// The example of rule 36.10, with the hash computed elsewhere.
+    #[test]
+    fn places_have_the_fingerprint_of_the_specification() {
+        assert_eq!(log(0, 2).chunk_of_places(0).fingerprint, 0x4A01_75EE);
     }
 }

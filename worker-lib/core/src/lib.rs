@@ -18,7 +18,7 @@
 //! | `phases` | a call's exponents, speculative data, data and witnesses |
 //! | `collective`, `schedule` | one call's phases in order; several calls in flight |
 //! | [`engine`] | which chunk goes when, in which slot and round |
-//! | `failover` | what is kept to be sent again to another aggregator |
+//! | [`failover`] | what is kept to be sent again to another aggregator |
 //! | `bundles` | where the stream of chunks is cut into superpackets |
 //! | [`local_sum`] | how ranks of one host add up what they send |
 //! | [`numerics`] | elements to lanes and back |
@@ -37,7 +37,7 @@ mod collective;
 pub mod cost;
 pub mod data_path;
 pub mod engine;
-mod failover;
+pub mod failover;
 pub mod greeting;
 mod hash;
 pub mod hello;

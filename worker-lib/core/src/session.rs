@@ -44,6 +44,9 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// Rule 23.7: longest attempt to find an aggregator again whose data plane has most likely ended
 /// with it.
 const ATTEMPT: Duration = Duration::from_secs(1);
+/// Rule 36.8: longest attempt to find an aggregator again whose data plane may live on, if another
+/// one can go on. Daemons restart within seconds; without one, nobody watches the ranks.
+const LONG_ATTEMPT: Duration = Duration::from_secs(10);
 /// Pauses between attempts to reconnect: doubled from the first up to the last, so that all ranks
 /// reconnect to a restarted aggregator within a second or two.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -68,6 +71,8 @@ pub struct Session {
     resumption: Option<Resumption>,
     /// Whether the data plane outlives the aggregator's daemon.
     is_durable: bool,
+    /// Whether another aggregator can go on if this one is lost.
+    has_others: bool,
     /// The request without an answer yet, and the deadline for that.
     request: Option<(Request, u64)>,
     /// Requests to be sent after that one's answer.
@@ -148,8 +153,10 @@ struct Resumption {
     lost: String,
     /// The next pause between two attempts.
     pause: Duration,
-    /// When the only attempt ends; `None` if there may be several.
+    /// When the attempts end, if ever.
     until: Option<u64>,
+    /// Whether there may be several.
+    repeats: bool,
 }
 
 impl Session {
@@ -162,12 +169,18 @@ impl Session {
             link: Link::Connecting,
             resumption: None,
             is_durable: false,
+            has_others: false,
             request: None,
             queue: VecDeque::new(),
             actions: VecDeque::from([Action::Connect]),
             departed: Ranks::NONE,
             hears_no_group: false,
         }
+    }
+
+    /// Another aggregator can go on if this one is lost (rule 36.8).
+    pub fn with_others(self) -> Self {
+        Self { has_others: true, ..self }
     }
 
     /// The next action for the driver.
@@ -333,6 +346,7 @@ impl Session {
                 true => Ending::Aborted { reason, ranks },
                 false => Ending::Mismatch { reason, calls },
             }),
+            (News::Stops(reason), _) => self.end(Ending::Stopped(reason)),
             (News::Left(rank), _) => self.departed.insert(rank),
             (News::CallsWanted, State::Running | State::AskingWhy { .. } | State::Failed) => {
                 self.request(now, Request::ReportCalls { last: u64::MAX, named: None });
@@ -440,11 +454,17 @@ impl Session {
         }
         match &mut self.resumption {
             None => {
-                let until = (!self.is_durable).then(|| after(now, ATTEMPT));
-                self.resumption = Some(Resumption { lost: why, pause: FIRST_PAUSE, until });
+                let repeats = self.is_durable;
+                let until = match (repeats, self.has_others) {
+                    (false, _) => Some(after(now, ATTEMPT)),
+                    (true, true) => Some(after(now, LONG_ATTEMPT)),
+                    (true, false) => None,
+                };
+                let pause = FIRST_PAUSE;
+                self.resumption = Some(Resumption { lost: why, pause, until, repeats });
                 self.connect();
             }
-            Some(Resumption { pause, until: None, .. }) => {
+            Some(Resumption { pause, repeats: true, .. }) => {
                 self.link = Link::Pausing { until: after(now, *pause) };
                 *pause = (2 * *pause).min(LAST_PAUSE);
             }
@@ -452,14 +472,14 @@ impl Session {
         }
     }
 
-    /// The end of the only attempt to reconnect, while there is one.
+    /// When the attempts to reconnect end, while there are any.
     fn attempt_end(&self) -> Option<u64> {
         let is_leaving = matches!(self.state, State::Leaving { .. });
         let attempt = self.resumption.as_ref().filter(|_| self.link != Link::Open && !is_leaving);
         attempt.and_then(|attempt| attempt.until)
     }
 
-    /// The only attempt to find the aggregator again has failed.
+    /// The attempts to find the aggregator again have failed.
     fn give_up(&mut self) {
         if let Some(Resumption { lost, .. }) = self.resumption.take() {
             self.end(Ending::Lost(lost));

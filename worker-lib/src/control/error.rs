@@ -115,6 +115,12 @@ pub enum Error {
         /// The ranks at fault.
         ranks: Vec<u16>,
     },
+    /// The job is over, because the aggregator stops.
+    #[error("the job was aborted: {reason}")]
+    Stopped {
+        /// The aggregator's words.
+        reason: String,
+    },
     /// Ranks made different calls, which is the end of the job for all of them.
     #[error("{reason}")]
     Mismatch {
@@ -163,6 +169,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the aggregator is lost, and no rank is at fault (rule 36.8).
+    pub(crate) fn means_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. } | Self::Forgotten { .. } | Self::Stopped { .. })
+    }
+
     /// The ranks at fault, as far as they are known. When calls differ: all ranks except those that
     /// made the most common call.
     pub(crate) fn ranks(&self) -> Vec<u16> {

@@ -33,6 +33,8 @@ pub struct Wish<'a> {
     pub aggregators: u32,
     /// How long to wait for the other ranks.
     pub timeout: Duration,
+    /// Whether another aggregator can go on if this one is lost (rule 36.8).
+    pub has_others: bool,
 }
 
 /// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in
@@ -58,7 +60,8 @@ impl Membership {
         data_threads: Option<u32>,
         timeout: Duration,
     ) -> Result<(Self, Assigned), Error> {
-        let wish = Wish { job, rank, world_size, data_threads, aggregators: 1, timeout };
+        let (aggregators, has_others) = (1, false);
+        let wish = Wish { job, rank, world_size, data_threads, aggregators, timeout, has_others };
         let membership = Self::begin(aggregator.into(), &wish)?;
         let assigned = membership.assigned()?;
         Ok((membership, assigned))
@@ -71,7 +74,7 @@ impl Membership {
     ///
     /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::TokenFile`].
     pub fn begin(access: Access, wish: &Wish<'_>) -> Result<Self, Error> {
-        let &Wish { job, rank, world_size, data_threads, aggregators, timeout } = wish;
+        let &Wish { job, rank, world_size, data_threads, aggregators, timeout, has_others } = wish;
         let weight = access.weight;
         let begin = Instant::now();
         let board = Arc::new(Board::default());
@@ -100,6 +103,7 @@ impl Membership {
                 weight,
             },
             timeout,
+            has_others,
             begin,
             board: Arc::clone(&board),
         };
@@ -231,6 +235,12 @@ impl Membership {
     /// [`Membership::leave`] does.
     pub fn fail(mut self, error: &str, ranks: Vec<u16>) {
         self.end(Goodbye { error: error.to_owned(), ranks });
+    }
+
+    /// Leaves the job as failed, as [`Membership::fail`] does, but does not wait. Whoever waits for
+    /// something in this session gets [`Error::Left`].
+    pub(crate) fn give_up(&self, error: &str, ranks: Vec<u16>) {
+        self.say(Goodbye { error: error.to_owned(), ranks });
     }
 
     /// Says goodbye; [`Membership::leave`] waits until the aggregator has heard it.

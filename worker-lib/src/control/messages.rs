@@ -120,7 +120,8 @@ pub(super) fn news(event: JoinEvent) -> News {
             Ok(lanes) => News::Started { lanes },
             Err(_) => News::Nonsense(format!("{started:?}")),
         },
-        Some(Event::Aborted(control::Aborted { reason, ranks: at_fault, calls })) => {
+        Some(Event::Aborted(control::Aborted { reason, stops: true, .. })) => News::Stops(reason),
+        Some(Event::Aborted(control::Aborted { reason, ranks: at_fault, calls, .. })) => {
             let calls = calls.into_iter().map(|made| MadeCall {
                 ranks: ranks(&made.ranks),
                 number: made.number,

@@ -1,8 +1,9 @@
-//! A rank's sessions: one at each aggregator of its job. What ends one ends all (rule 36.5).
+//! A rank's sessions: one at each aggregator of its job. What ends one ends all (rule 36.5), unless
+//! another one takes its place (rule 36.9).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread;
 
 use switchml_protocol::ranks::Ranks;
@@ -12,7 +13,7 @@ use switchml_worker_core::stripes;
 use super::{Access, Assigned, Error, Membership, Wish, resolve};
 
 /// A rank's memberships in a job, by aggregator, in the order that all ranks agree on.
-pub struct Sessions(Vec<Membership>);
+pub struct Sessions(Mutex<Vec<Arc<Membership>>>);
 
 impl Sessions {
     /// Joins at all of the job's aggregators, and waits until all ranks have joined everywhere.
@@ -29,13 +30,14 @@ impl Sessions {
         check_differ(aggregators)?;
         let begun = aggregators.iter().map(|access| Membership::begin(access.clone(), wish));
         let begun: Vec<Membership> = begun.collect::<Result<_, _>>()?;
-        let assigned = all(&begun, Membership::assigned)?;
+        let begun: Vec<_> = begun.into_iter().map(Arc::new).collect();
+        let assigned = all(&begun, |membership| membership.assigned())?;
         let joined = aggregators.iter().cloned().zip(assigned);
         let mut all: Vec<_> = begun.into_iter().zip(joined).collect();
         // Rule 36.2.
         all.sort_by_key(|(_, (_, assigned))| assigned.aggregator);
-        let (memberships, joined) = all.into_iter().unzip();
-        Ok((Self(memberships), joined))
+        let (memberships, joined): (Vec<_>, _) = all.into_iter().unzip();
+        Ok((Self(Mutex::new(memberships)), joined))
     }
 
     /// Tells all aggregators that chunks of `lanes` lanes pass, at which of them the rank needs its
@@ -46,29 +48,42 @@ impl Sessions {
     ///
     /// The first error of any aggregator: those of [`Membership::started`].
     pub fn ready(&self, lanes: u16, needs_copies: &[bool], weights: &[u32]) -> Result<u16, Error> {
+        let memberships = self.all();
         let shares = stripes::shares(weights);
-        for ((membership, needs_copies), share) in self.0.iter().zip(needs_copies).zip(shares) {
+        for ((membership, needs_copies), share) in memberships.iter().zip(needs_copies).zip(shares)
+        {
             membership.set_share(share);
             membership.path_opened(lanes, *needs_copies);
         }
-        let lanes = all(&self.0, Membership::started)?;
+        let lanes = all(&memberships, |membership| membership.started())?;
         // They are equal, because every rank has told all aggregators the same.
         Ok(lanes.into_iter().min().unwrap_or_default())
     }
 
-    /// The session at one aggregator.
-    pub fn at(&self, stripe: usize) -> &Membership {
-        &self.0[stripe]
+    /// The session by which a stripe is served.
+    pub fn at(&self, stripe: usize) -> Arc<Membership> {
+        Arc::clone(&self.lock()[stripe])
     }
 
-    /// All sessions.
-    pub fn iter(&self) -> impl Iterator<Item = &Membership> {
-        self.0.iter()
+    /// All sessions, by stripe.
+    pub fn all(&self) -> Vec<Arc<Membership>> {
+        self.lock().clone()
+    }
+
+    /// Another aggregator serves a stripe from now on. The session before must have ended, or be
+    /// about to: this waits for its end if nobody else uses it.
+    pub fn replace(&self, stripe: usize, membership: Arc<Membership>) {
+        let before = std::mem::replace(&mut self.lock()[stripe], membership);
+        drop(before);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Membership>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a function that tells which ranks have left normally at any of the aggregators.
-    pub fn departed(&self) -> impl Fn() -> Ranks + Send + 'static {
-        let boards: Vec<_> = self.iter().map(Membership::board).collect();
+    pub fn departed(&self) -> impl Fn() -> Ranks + Send + Sync + 'static {
+        let boards: Vec<_> = self.all().iter().map(|membership| membership.board()).collect();
         move || {
             let ranks = boards.iter().filter_map(Weak::upgrade).map(|board| board.departed());
             ranks.fold(Ranks::NONE, |all, ranks| all.union(&ranks))
@@ -87,7 +102,7 @@ impl Sessions {
 
     fn end(self, goodbye: &Goodbye) {
         // All aggregators hear it at the same time; dropping a membership waits for its answer.
-        self.iter().for_each(|membership| membership.say(goodbye.clone()));
+        self.lock().iter().for_each(|membership| membership.say(goodbye.clone()));
     }
 }
 
@@ -111,7 +126,7 @@ fn check_differ(aggregators: &[Access]) -> Result<(), Error> {
 
 /// Waits for all memberships at the same time. If one fails, the others end.
 fn all<T: Send>(
-    memberships: &[Membership],
+    memberships: &[Arc<Membership>],
     wait: impl Fn(&Membership) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
     let (tell, told) = mpsc::channel();

@@ -34,6 +34,8 @@ pub(super) struct Joining {
     pub addresses: Vec<SocketAddr>,
     pub request: JoinRequest,
     pub timeout: Duration,
+    /// Whether another aggregator can go on if this one is lost.
+    pub has_others: bool,
     /// When the rank began to join.
     pub begin: Instant,
     pub board: Arc<Board>,
@@ -43,6 +45,7 @@ impl Joining {
     /// Runs until the session is over. `events` are the events from the rank's other threads.
     pub fn run(self, runtime: &Runtime, mut events: UnboundedReceiver<Event>) {
         let session = Session::new(0, self.timeout);
+        let session = if self.has_others { session.with_others() } else { session };
         let address = self.addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         let begin = self.begin;
         let mut thread = ControlThread {
@@ -320,6 +323,7 @@ impl ControlThread {
                 Error::Missing { job, world_size, waited, ranks }
             }
             Ending::NotReady(ranks) => Error::NotReady { job, waited, ranks },
+            Ending::Stopped(reason) => Error::Stopped { reason },
             Ending::Aborted { reason, ranks } => Error::Aborted { reason, ranks },
             Ending::Mismatch { reason, calls } => Error::Mismatch { reason, calls },
             Ending::Lost(why) => Error::Lost { address, why },

@@ -205,7 +205,7 @@ fn start(
 
 fn aborted(reason: &str, ranks: &[u32]) -> Event {
     let (reason, ranks) = (reason.to_owned(), ranks.to_vec());
-    Event::Aborted(Aborted { reason, ranks, calls: Vec::new() })
+    Event::Aborted(Aborted { reason, ranks, ..Aborted::default() })
 }
 
 #[test]
@@ -355,7 +355,9 @@ fn a_stream_that_has_ended_is_told_nothing() {
     assert!(control_plane.streams().all(|(stream, _)| stream != zero));
     control_plane.shut_down(&mut io);
     let done = io.take();
-    assert!(done.contains(&Done::Tell("one", aborted("the aggregator stops", &[]))), "{done:?}");
+    let reason = "the aggregator stops".to_owned();
+    let stops = Event::Aborted(Aborted { reason, stops: true, ..Aborted::default() });
+    assert!(done.contains(&Done::Tell("one", stops)), "{done:?}");
     assert_eq!(done.last(), Some(&Done::End("one")));
     assert_eq!(control_plane.streams().count(), 0);
 }

@@ -113,6 +113,7 @@ impl JobTable {
             .collect();
         let news = Event::Aborted(control::Aborted {
             reason: "the aggregator stops".to_owned(),
+            stops: true,
             ..Default::default()
         });
         effects
@@ -166,7 +167,11 @@ impl JobTable {
             Some(mismatch) if reason.is_empty() || mismatch.is_certain(verifies) => {
                 (Ending::DifferentCalls, mismatch.into_event(verifies))
             }
-            _ => (ending, control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() }),
+            _ => {
+                let stops = ending == Ending::Stopped;
+                let reason = reason.to_owned();
+                (ending, control::Aborted { reason, ranks, calls: Vec::new(), stops })
+            }
         };
         self.tally.end(ending);
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();

@@ -353,7 +353,7 @@ impl Job {
             }
             State::Aborted { reason, ranks } => {
                 let (reason, ranks) = (reason.clone(), ranks.clone());
-                vec![Event::Aborted(control::Aborted { reason, ranks, calls: Vec::new() })]
+                vec![Event::Aborted(control::Aborted { reason, ranks, ..Default::default() })]
             }
         }
     }

@@ -70,7 +70,7 @@ impl Mismatch {
                  part of another call, but all ranks made the same one, call {number} is {call}; \
                  restart the job"
             );
-            return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
+            return control::Aborted { reason, ..Default::default() };
         }
         if !self.is_certain(data_plane_verifies) {
             let silent = "not all ranks have said which calls they made";
@@ -78,7 +78,7 @@ impl Mismatch {
                 "a packet was damaged on its way to the aggregator, or ranks made different \
                  calls: {silent}"
             );
-            return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
+            return control::Aborted { reason, ..Default::default() };
         }
         let groups = self.groups();
         let at_fault: Vec<u16> = match &groups[..] {
@@ -109,7 +109,7 @@ impl Mismatch {
             number: group.number,
             call: group.call.to_owned(),
         });
-        control::Aborted { reason, ranks: wide(&at_fault), calls: calls.collect() }
+        control::Aborted { reason, ranks: wide(&at_fault), calls: calls.collect(), stops: false }
     }
 
     /// The last call that all ranks in any call have reported, unless ranks differ on one.

@@ -29,7 +29,7 @@ impl RecentAborts {
     pub fn note(&mut self, job: &Job) {
         let State::Aborted { reason, ranks } = &job.state else { return };
         let aborted =
-            control::Aborted { reason: reason.clone(), ranks: ranks.clone(), calls: Vec::new() };
+            control::Aborted { reason: reason.clone(), ranks: ranks.clone(), ..Default::default() };
         let secrets = job
             .members
             .iter()

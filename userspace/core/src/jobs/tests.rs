@@ -158,7 +158,7 @@ fn aborted(reason: &str, ranks: &[u32]) -> Event {
     Event::Aborted(control::Aborted {
         reason: reason.to_owned(),
         ranks: ranks.to_vec(),
-        calls: Vec::new(),
+        ..Default::default()
     })
 }
 

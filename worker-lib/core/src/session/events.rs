@@ -74,6 +74,8 @@ pub enum News {
         /// The ranks' calls, if they made different ones.
         calls: Vec<MadeCall>,
     },
+    /// The job is over, because the aggregator stops.
+    Stops(String),
     /// A rank has left normally.
     Left(u16),
     /// The aggregator wants to know which calls of this rank are in flight.
@@ -173,6 +175,8 @@ pub enum Ending {
         /// The ranks at fault.
         ranks: Vec<u16>,
     },
+    /// The aggregator has stopped, for this reason.
+    Stopped(String),
     /// Ranks made different calls.
     Mismatch {
         /// The reason in one line.

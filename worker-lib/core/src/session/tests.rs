@@ -475,6 +475,27 @@ fn a_durable_data_plane_is_looked_for_until_somebody_answers() {
     assert_eq!(rank.after(50 * MS), [Action::Connect]);
 }
 
+/// Rule 36.8.
+#[test]
+fn with_others_left_a_durable_data_plane_is_looked_for_10_s() {
+    let mut rank = Rank::running(true);
+    rank.session = rank.session.clone().with_others();
+    assert_eq!(rank.lose(), [Action::Connect]);
+    for pause in [50, 100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000] {
+        assert_eq!(rank.on(Event::Unreachable("refused".to_owned())), []);
+        assert_eq!(rank.after(pause * MS), [Action::Connect]);
+    }
+    assert_eq!(rank.on(Event::Unreachable("refused".to_owned())), []);
+    assert_eq!(rank.after(450 * MS), [Action::End(Ending::Lost("reset".to_owned()))]);
+}
+
+#[test]
+fn an_aggregator_that_stops_is_no_rank_s_fault() {
+    let mut rank = Rank::running(false);
+    let ending = Ending::Stopped("it stops".to_owned());
+    assert_eq!(rank.hear(News::Stops("it stops".to_owned())), [Action::End(ending)]);
+}
+
 /// Otherwise such an aggregator and its ranks would keep each other busy.
 #[test]
 fn an_aggregator_that_ends_streams_at_once_is_asked_less_and_less_often() {
@@ -566,6 +587,7 @@ fn any_news() -> impl Strategy<Value = News> {
         prop_oneof![Just(LANES), any::<u16>()].prop_map(|lanes| News::Started { lanes }),
         Just(aborted()),
         any::<u16>().prop_map(News::Left),
+        any_text().prop_map(News::Stops),
         Just(News::CallsWanted),
         any_text().prop_map(News::Nonsense),
     ]

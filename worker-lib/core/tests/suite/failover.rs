@@ -209,7 +209,9 @@ impl<'a> World<'a> {
             // Others may have gone there while it lived, and left again.
             rank.at = self.alive;
             rank.inbox.clear();
-            assert!(rank.data_path.resume(config(self.scenario, index as u16, rank.at), 4));
+            rank.data_path.lose();
+            assert!(!rank.data_path.is_idle());
+            assert!(rank.data_path.resume(config(self.scenario, index as u16, rank.at), TICK, 4));
         }
     }
 

@@ -125,10 +125,11 @@ fn stopping_tells_everyone_and_ends_every_stream() {
     let (streams, _) = started(&mut table, "train", 2);
     let (waiting, _) = table.join(&joiner("other", 0, 2)).unwrap();
     let effects = table.shut_down();
+    let reason = "the aggregator stops".to_owned();
+    let stops =
+        Event::Aborted(control::Aborted { reason, stops: true, ..control::Aborted::default() });
     for stream in [streams[0], streams[1], waiting] {
-        let told = effects
-            .iter()
-            .position(|e| *e == Effect::Tell(stream, aborted("the aggregator stops", &[])));
+        let told = effects.iter().position(|e| *e == Effect::Tell(stream, stops.clone()));
         let ended = effects.iter().position(|e| *e == Effect::End(stream));
         assert!(told.expect("told") < ended.expect("ended"));
     }

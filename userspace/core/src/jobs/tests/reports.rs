@@ -167,7 +167,7 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
             "a packet was damaged on its way to the aggregator, or in it: it was refused as part \
              of another call, but all ranks made the same one, call {call}; restart the job"
         );
-        assert_eq!(aborted, control::Aborted { reason: expected, ranks: vec![], calls: vec![] });
+        assert_eq!(aborted, control::Aborted { reason: expected, ..Default::default() });
     };
     let call: &[_] = &[(5, "barrier()")];
     damaged(&[Some(call), Some(call), Some(call)], "5 is barrier()");

@@ -1,0 +1,350 @@
+//! Has another of the job's aggregators go on in place of a lost one (rules 36.8 and 36.9).
+//!
+//! Who notices the loss, a control thread or a driver, calls [`Failover::lose`]. From then on the
+//! drivers of that aggregator's shards wait. A thread joins at the next aggregator, as a rank joins
+//! any job, and leaves each driver its new way there. What was in flight is sent again by the data
+//! path.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::ranks::Ranks;
+use switchml_worker_core::engine::Limits;
+
+use crate::control::{self, Access, Membership, Wish};
+use crate::driver::{Arrival, Seat, Shared};
+use crate::error::Error;
+use crate::paths::{Opened, Path};
+use crate::transport::Udp;
+use crate::warning::warn;
+
+/// What decides on the chunks of calls (rule 36.8).
+const SHAPING: Capabilities = Capabilities::CHECKED_MAXIMA
+    .union(Capabilities::EMPTY_CONTRIBUTIONS)
+    .union(Capabilities::AUDIENCES);
+/// Least time to wait for the other ranks: they may notice a loss so much later.
+const LEAST_WAIT: Duration = Duration::from_secs(20);
+/// Most bytes of the name that a job has where its shards move to.
+const MAX_NAME_LEN: usize = 200;
+
+/// A rank's moves.
+pub(crate) struct Failover {
+    rank: Rank,
+    /// The job's aggregators in the order of rule 36.2.
+    aggregators: Vec<Known>,
+    stripes: Vec<Stripe>,
+    /// The ranks that have left normally.
+    departed: Box<dyn Fn() -> Ranks + Send + Sync>,
+    shared: Arc<Shared>,
+}
+
+/// What a rank joins with.
+pub(crate) struct Rank {
+    pub job: String,
+    pub rank: u16,
+    pub ranks: u16,
+    pub join_timeout: Duration,
+    pub limits: Limits,
+    /// Lanes of a full chunk.
+    pub lanes: u16,
+}
+
+/// One of the job's aggregators.
+pub(crate) struct Known {
+    pub access: Access,
+    /// The aggregator's number for rule 36.2.
+    pub number: u64,
+    pub capabilities: Capabilities,
+}
+
+/// The shards that were at one aggregator when the job began.
+struct Stripe {
+    place: Mutex<Place>,
+    seats: Vec<Arc<Seat<Udp>>>,
+    /// The session that a move waits for.
+    joining: Mutex<Option<Arc<Membership>>>,
+}
+
+/// Where a stripe is.
+struct Place {
+    /// The index of the aggregator.
+    at: usize,
+    /// Moves so far.
+    moves: u64,
+}
+
+impl Failover {
+    /// Moves for a job at these aggregators, with the seats of the drivers at each.
+    pub fn new(
+        rank: Rank,
+        aggregators: Vec<Known>,
+        seats: Vec<Vec<Arc<Seat<Udp>>>>,
+        departed: impl Fn() -> Ranks + Send + Sync + 'static,
+        shared: &Arc<Shared>,
+    ) -> Arc<Self> {
+        let stripe = |(at, seats)| {
+            let place = Mutex::new(Place { at, moves: 0 });
+            Stripe { place, seats, joining: Mutex::default() }
+        };
+        let stripes = seats.into_iter().enumerate().map(stripe).collect();
+        let (departed, shared) = (Box::new(departed), Arc::clone(shared));
+        let failover = Arc::new(Self { rank, aggregators, stripes, departed, shared });
+        let told = Arc::downgrade(&failover);
+        failover.shared.on_fail(move |error| {
+            told.upgrade().iter().for_each(|failover| failover.give_up(error));
+        });
+        failover
+    }
+
+    /// The seat of a driver.
+    pub fn seat(&self, stripe: usize, shard: usize) -> Arc<Seat<Udp>> {
+        Arc::clone(&self.stripes[stripe].seats[shard])
+    }
+
+    /// The aggregator of a stripe that has moved `moves` times has failed with this error. Whether
+    /// that is a loss, and another aggregator may go on; otherwise the error ends the job. A loss
+    /// in the middle of a move is another one (rule 36.13).
+    pub fn lose(self: &Arc<Self>, stripe: usize, moves: u64, error: &Error) -> bool {
+        if !is_loss(error) || !(self.departed)().is_empty() {
+            return false;
+        }
+        let moving = &self.stripes[stripe];
+        let mut place = lock(&moving.place);
+        if place.moves != moves {
+            return true;
+        }
+        if self.candidates(stripe, place.at).next().is_none() {
+            self.warn(": no other aggregator can do what the lost one could");
+            return false;
+        }
+        place.moves += 1;
+        moving.seats.iter().for_each(|seat| seat.lose());
+        let (from, moves) = (place.at, place.moves);
+        drop(place);
+        let error = error.clone();
+        let mover = Move { failover: Arc::clone(self), stripe, from, moves, error };
+        let thread = thread::Builder::new().name("switchml-move".to_owned());
+        if let Err(error) = thread.spawn(move || mover.run()) {
+            self.shared.fail(Error::system("cannot start a thread")(error));
+        }
+        true
+    }
+
+    /// The aggregators that may go on with a stripe that is at one of them, in the order of rule
+    /// 36.9.
+    fn candidates(&self, stripe: usize, from: usize) -> impl Iterator<Item = usize> {
+        let needed = self.needed(stripe);
+        let behind = (from + 1..self.aggregators.len()).chain(0..from);
+        behind.filter(move |at| self.aggregators[*at].capabilities.contains(needed))
+    }
+
+    /// The capabilities that an aggregator must have to go on with a stripe.
+    fn needed(&self, stripe: usize) -> Capabilities {
+        self.aggregators[stripe].capabilities & SHAPING
+    }
+
+    /// The communicator has failed: nobody waits for another aggregator any more.
+    fn give_up(&self, error: &Error) {
+        for stripe in &self.stripes {
+            if let Some(membership) = &*lock(&stripe.joining) {
+                membership.give_up(&error.to_string(), error.ranks());
+            }
+        }
+    }
+
+    fn warn(&self, what: impl std::fmt::Display) {
+        warn(&self.rank.job, self.rank.rank.into(), what);
+    }
+}
+
+/// Rule 36.8: whether an error says that the aggregator is lost, and no rank is at fault.
+fn is_loss(error: &Error) -> bool {
+    match error {
+        Error::Control(error) => error.means_lost(),
+        Error::AggregatorSilent { .. } => true,
+        _ => false,
+    }
+}
+
+/// A move of a stripe.
+struct Move {
+    failover: Arc<Failover>,
+    stripe: usize,
+    /// The index of the lost aggregator.
+    from: usize,
+    /// Moves of the stripe, with this one.
+    moves: u64,
+    /// Why it moves.
+    error: Error,
+}
+
+impl Move {
+    fn run(self) {
+        let (begin, failover) = (Instant::now(), Arc::clone(&self.failover));
+        let mut refusals = String::new();
+        for at in failover.candidates(self.stripe, self.from) {
+            match self.try_at(at) {
+                Ok(found) => return self.arrive(at, found, begin),
+                // Other aggregators would not be heard from either.
+                Err(
+                    error @ Error::Control(
+                        control::Error::Missing { .. } | control::Error::NotReady { .. },
+                    ),
+                ) => return failover.shared.fail(error),
+                Err(error) => drop(write!(refusals, "; {error}")),
+            }
+            if failover.shared.failure().is_some() {
+                return;
+            }
+        }
+        failover.warn(format_args!(": no aggregator goes on with what the lost one did{refusals}"));
+        failover.shared.fail(self.error);
+    }
+
+    /// Rule 36.9: joins at an aggregator, and waits until all ranks have.
+    fn try_at(&self, at: usize) -> Result<(Arc<Membership>, Opened), Error> {
+        let Failover { rank, aggregators, stripes, shared, .. } = &*self.failover;
+        let stripe = &stripes[self.stripe];
+        let access = Access { weight: 0, ..aggregators[at].access.clone() };
+        let job = name(&rank.job, aggregators[self.stripe].number);
+        let wish = Wish {
+            job: &job,
+            rank: rank.rank.into(),
+            world_size: rank.ranks.into(),
+            data_threads: Some(stripe.seats.len() as u32),
+            aggregators: 1,
+            timeout: rank.join_timeout.max(LEAST_WAIT),
+            has_others: true,
+        };
+        let membership = Arc::new(Membership::begin(access.clone(), &wish)?);
+        *lock(&stripe.joining) = Some(Arc::clone(&membership));
+        let outcome = match shared.failure() {
+            Some(error) => Err(error.clone()),
+            None => self.open(&membership, access),
+        };
+        lock(&stripe.joining).take();
+        if let Err(error) = &outcome {
+            membership.give_up(&error.to_string(), error.ranks());
+        }
+        outcome.map(|opened| (membership, opened))
+    }
+
+    fn open(&self, membership: &Membership, access: Access) -> Result<Opened, Error> {
+        let Failover { rank, stripes, .. } = &*self.failover;
+        let seats = &stripes[self.stripe].seats;
+        let mut assigned = membership.assigned()?;
+        let has_all = assigned.capabilities.contains(self.failover.needed(self.stripe));
+        if !has_all || assigned.shards().count() != seats.len() {
+            let why = "it has too little left for the shards of another aggregator".to_owned();
+            let address = access.address;
+            return Err(control::Error::Refused { address, why }.into());
+        }
+        assigned.max_lanes = assigned.max_lanes.min(rank.lanes);
+        let wakers = |shard: usize| Ok(seats[shard].wakers().clone());
+        let mut opened = Opened::at(access, assigned, (rank.rank, rank.ranks), wakers)?;
+        if opened.lanes() < rank.lanes {
+            return Err(opened.too_narrow(rank.lanes));
+        }
+        membership.path_opened(rank.lanes, opened.needs_copies());
+        membership.started()?;
+        Ok(opened)
+    }
+
+    /// Shows the drivers their way to another aggregator, unless that is lost, too, by now.
+    fn arrive(self, at: usize, (membership, opened): (Arc<Membership>, Opened), begin: Instant) {
+        let Self { failover, stripe, moves, from, error } = self;
+        let moving = &failover.stripes[stripe];
+        let Opened { assigned, paths, .. } = opened;
+        let mut place = lock(&moving.place);
+        if place.moves != moves {
+            return;
+        }
+        place.at = at;
+        for (seat, path) in moving.seats.iter().zip(paths) {
+            let Rank { lanes, limits, .. } = failover.rank;
+            let (config, batch) = path.config(&assigned, lanes, limits);
+            let Path { secret, group, transport, open, .. } = path;
+            let (membership, rtt, count) = (Arc::clone(&membership), open.rtt, moves);
+            seat.arrive(Arrival {
+                transport,
+                config,
+                rtt,
+                batch,
+                group,
+                secret,
+                membership,
+                count,
+            });
+        }
+        drop(place);
+        let shared = &failover.shared;
+        shared.count_move();
+        hear(&membership, (stripe, moves), shared, Some(&failover));
+        let address = |at: usize| &failover.aggregators[at].access.address;
+        let (lost, next, time) = (address(from), address(at), begin.elapsed().as_secs_f64());
+        failover.warn(format_args!(
+            ": the aggregator at {next} goes on with the part of {lost} after {time:.2} s ({error})"
+        ));
+    }
+}
+
+/// Rule 36.9: the name of a job where the shards of its aggregator with this number move to.
+fn name(job: &str, number: u64) -> String {
+    let number = format!("#{number:016x}");
+    let end = job.floor_char_boundary(MAX_NAME_LEN - number.len());
+    format!("{}{number}", &job[..end])
+}
+
+/// Has the session of a stripe that has moved so often tell the drivers, and ask them.
+pub(crate) fn hear(
+    membership: &Membership,
+    (stripe, moves): (usize, u64),
+    shared: &Arc<Shared>,
+    failover: Option<&Arc<Failover>>,
+) {
+    hear_of_end(membership, (stripe, moves), shared, failover);
+    answer(membership, stripe, shared);
+}
+
+pub(crate) fn hear_of_end(
+    membership: &Membership,
+    (stripe, moves): (usize, u64),
+    shared: &Arc<Shared>,
+    failover: Option<&Arc<Failover>>,
+) {
+    let (told, failover) = (Arc::clone(shared), failover.cloned());
+    membership.on_end(move |error| {
+        let error = error.into();
+        // An earlier failure of this rank's own stays the reason.
+        if !failover.is_some_and(|failover| failover.lose(stripe, moves, &error)) {
+            told.fail(error);
+        }
+    });
+}
+
+/// Has the drivers answer what the aggregator of a stripe asks.
+pub(crate) fn answer(membership: &Membership, stripe: usize, shared: &Arc<Shared>) {
+    let asked = Arc::clone(shared);
+    membership.on_calls_wanted(move |last| asked.open_calls(last));
+    let asked = Arc::clone(shared);
+    membership.on_round_trips_wanted(move || asked.take_round_trips(stripe));
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moved_part_has_a_name_of_its_own() {
+        assert_eq!(name("train", 0xABC), "train#0000000000000abc");
+        let long = "ä".repeat(100);
+        assert_eq!(name(&long, 1), format!("{}#0000000000000001", "ä".repeat(91)));
+    }
+}

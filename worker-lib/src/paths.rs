@@ -1,0 +1,131 @@
+//! The paths of a job's shards at one of its aggregators.
+
+use std::net::SocketAddrV4;
+
+use switchml_protocol::capabilities::Capabilities;
+use switchml_worker_core::engine::{Config, Identity, Limits};
+use switchml_worker_core::hello::OpenPath;
+use switchml_worker_core::packet::{ip_packet_len, packet_len};
+
+use crate::control::{Access, Assigned};
+use crate::error::Error;
+use crate::interface::Interface;
+use crate::narrow_path::Narrow;
+use crate::open_path::open_path;
+use crate::transport::{Transport, Udp};
+use crate::waker::Wakers;
+
+/// The part of a job at one of its aggregators, with open paths.
+pub(crate) struct Opened {
+    pub access: Access,
+    pub assigned: Assigned,
+    /// A path for each shard.
+    pub paths: Vec<Path>,
+}
+
+impl Opened {
+    /// Opens a path for each shard, whose driver has these wakers.
+    pub fn at(
+        access: Access,
+        assigned: Assigned,
+        (rank, ranks): (u16, u16),
+        wakers: impl Fn(usize) -> Result<Wakers, Error>,
+    ) -> Result<Self, Error> {
+        let paths = open_paths(&assigned, rank, ranks, wakers)?;
+        Ok(Self { access, assigned, paths })
+    }
+
+    /// The error of paths that carry less than chunks of `lanes` lanes.
+    pub fn too_narrow(&self, lanes: u16) -> Error {
+        let aggregator = self.assigned.data_address;
+        let [passed, needed] = [self.lanes(), lanes]
+            .map(|lanes| packet_len(lanes.into()) + self.tag_len())
+            .map(|len| ip_packet_len(len, aggregator.is_ipv6()));
+        Error::PathMtu { aggregator, passed, needed }
+    }
+
+    /// The most lanes that pass on all paths.
+    pub fn lanes(&self) -> u16 {
+        self.paths.iter().map(|path| path.open.lanes).min().unwrap_or_default()
+    }
+
+    pub fn tag_len(&self) -> usize {
+        self.paths.first().map_or(0, |path| path.identity.tag_len())
+    }
+
+    pub fn narrow(&self) -> Option<Narrow> {
+        let (aggregator, lanes, tag_len) =
+            (self.assigned.data_address, self.lanes(), self.tag_len());
+        let is_narrow = self.paths.iter().any(|path| path.open.is_narrow);
+        is_narrow.then_some(Narrow { aggregator, lanes, tag_len })
+    }
+
+    /// Whether the rank needs its own copies of results. It leaves the groups then.
+    pub fn needs_copies(&mut self) -> bool {
+        let needs_copies = self.paths.iter().any(|path| path.open.hears_group == Some(false));
+        if needs_copies {
+            for path in &mut self.paths {
+                path.group = None;
+                path.transport.leave_group();
+            }
+        }
+        needs_copies
+    }
+}
+
+/// A shard's way to its aggregator and back.
+pub(crate) struct Path {
+    pub identity: Identity,
+    /// The secret that the shard's HELLOs carry.
+    pub secret: u32,
+    /// The multicast group of results for all, if they come by multicast.
+    pub group: Option<SocketAddrV4>,
+    pub transport: Udp,
+    pub wakers: Wakers,
+    pub open: OpenPath,
+}
+
+impl Path {
+    /// How an engine uses the path for chunks of `lanes` lanes; and how many packets of such chunks
+    /// make a superpacket.
+    pub fn config(&self, assigned: &Assigned, lanes: u16, limits: Limits) -> (Config, usize) {
+        let packet = packet_len(lanes.into()) + self.identity.tag_len();
+        let room = self.transport.receive_room(packet) as u32;
+        let config = Config::new(self.identity, assigned.slots, lanes, room, limits);
+        let capabilities = assigned.capabilities;
+        (Config { capabilities, ..config }, self.transport.batch(packet))
+    }
+}
+
+/// Opens a path for each of the job's shards at an aggregator.
+fn open_paths(
+    assigned: &Assigned,
+    rank: u16,
+    ranks: u16,
+    wakers: impl Fn(usize) -> Result<Wakers, Error>,
+) -> Result<Vec<Path>, Error> {
+    let mut paths = Vec::new();
+    // Packets that the first path does not carry need not be tried on the others.
+    let mut lanes = assigned.max_lanes;
+    // Groups need not be tried again either if their packets do not reach this host.
+    let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
+    for (shard, (job, group)) in assigned.shards().enumerate() {
+        let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
+        let wakers = wakers(shard)?;
+        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
+            .map_err(Error::system("cannot open the data sockets"))?;
+        let secret = assigned.hello_secret;
+        let open =
+            open_path(&mut transport, &identity, secret, lanes, asks_group && group.is_some())
+                .map_err(|error| match error {
+                    Error::DataPathClosed { aggregator, .. } if Interface::has(aggregator.ip()) => {
+                        Error::OwnHost { aggregator }
+                    }
+                    error => error,
+                })?;
+        lanes = open.lanes;
+        asks_group &= open.hears_group != Some(false);
+        paths.push(Path { identity, secret, group, transport, wakers, open });
+    }
+    Ok(paths)
+}
