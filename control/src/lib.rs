@@ -1,12 +1,13 @@
 //! The control plane's messages, generated from `proto/switchml.proto`, with the client and the
-//! server of its gRPC service, by TLS or without (feature `grpc`); how an aggregator is found; and
-//! how both sides name ranks to people.
+//! server of its gRPC service, by TLS or without (feature `grpc`); how an aggregator is found; how
+//! jobs are named that have moved; and how both sides name ranks to people.
 
 #![forbid(unsafe_code)]
 
 mod address;
 #[cfg(feature = "grpc")]
 pub mod client;
+mod moves;
 mod rank_list;
 #[cfg(feature = "grpc")]
 pub mod tls;
@@ -14,6 +15,7 @@ pub mod tls;
 use std::fmt;
 
 pub use address::{AddressError, host, resolve};
+pub use moves::{MAX_NAME_LEN, moved_name, name_before_move};
 pub use rank_list::rank_list;
 
 /// The most data threads of a rank, and so the most shards of a job. At 14 Gb/s each, these are

@@ -16,6 +16,7 @@ use jsonwebtoken::{
 };
 use ring::hmac;
 use serde::{Deserialize, Serialize};
+use switchml_control::name_before_move;
 use wildmatch::WildMatch;
 
 use crate::refusals::Reason;
@@ -180,7 +181,9 @@ impl TokenKeys {
         if exp <= now {
             return Err(TokenError::Expired { expired: exp, now });
         }
-        match WildMatch::new(&jobs).matches(job) {
+        let is_for = |name: &str| WildMatch::new(&jobs).matches(name);
+        // Rule 36.9.
+        match is_for(job) || name_before_move(job).is_some_and(is_for) {
             true => Ok(tenant),
             false => Err(TokenError::OtherJobs { jobs, job: job.to_owned() }),
         }
@@ -285,6 +288,8 @@ mod tests {
         for (jobs, job, fits) in [
             ("train", "train", true),
             ("train", "train2", false),
+            ("train", "train#0123456789abcdef", true),
+            ("train", "train2#0123456789abcdef", false),
             ("a/*", "a/b", true),
             ("a/*", "b/a/b", false),
             ("a/*", "A/b", false),

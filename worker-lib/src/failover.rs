@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use switchml_control::moved_name;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::engine::Limits;
@@ -25,10 +26,9 @@ use crate::warning::warn;
 const SHAPING: Capabilities = Capabilities::CHECKED_MAXIMA
     .union(Capabilities::EMPTY_CONTRIBUTIONS)
     .union(Capabilities::AUDIENCES);
-/// Least time to wait for the other ranks: they may notice a loss so much later.
-const LEAST_WAIT: Duration = Duration::from_secs(20);
-/// Most bytes of the name that a job has where its shards move to.
-const MAX_NAME_LEN: usize = 200;
+/// Least time to wait for the other ranks. Those that make no call notice the death of a host by
+/// their connection: after 15 s, and 10 s more where the data plane might live on.
+const LEAST_WAIT: Duration = Duration::from_secs(30);
 
 /// A rank's moves.
 pub(crate) struct Failover {
@@ -209,7 +209,7 @@ impl Move {
         let Failover { rank, aggregators, stripes, shared, .. } = &*self.failover;
         let stripe = &stripes[self.stripe];
         let access = Access { weight: 0, ..aggregators[at].access.clone() };
-        let job = name(&rank.job, aggregators[self.stripe].number);
+        let job = moved_name(&rank.job, aggregators[self.stripe].number);
         let wish = Wish {
             job: &job,
             rank: rank.rank.into(),
@@ -291,13 +291,6 @@ impl Move {
     }
 }
 
-/// Rule 36.9: the name of a job where the shards of its aggregator with this number move to.
-fn name(job: &str, number: u64) -> String {
-    let number = format!("#{number:016x}");
-    let end = job.floor_char_boundary(MAX_NAME_LEN - number.len());
-    format!("{}{number}", &job[..end])
-}
-
 /// Has the session of a stripe that has moved so often tell the drivers, and ask them.
 pub(crate) fn hear(
     membership: &Membership,
@@ -335,16 +328,4 @@ pub(crate) fn answer(membership: &Membership, stripe: usize, shared: &Arc<Shared
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moved_part_has_a_name_of_its_own() {
-        assert_eq!(name("train", 0xABC), "train#0000000000000abc");
-        let long = "ä".repeat(100);
-        assert_eq!(name(&long, 1), format!("{}#0000000000000001", "ä".repeat(91)));
-    }
 }

@@ -2,11 +2,13 @@
 //! flight, every element is right, and ranks that die later are named.
 
 use std::process::Command;
-use std::thread::sleep;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use switchml_rack::{Aggregator, Binaries, Mode, Process, Rack, Signal, in_both_modes, wait_until};
-use switchml_worker::{Error, control};
+use switchml_worker::{Communicator, Error, ReduceOp, control};
 
 use crate::loops::Loops;
 use crate::lost_ranks::{LONG, LOST, RANKS, others_name_it};
@@ -21,6 +23,10 @@ in_both_modes! {
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Rounds in which each aggregator has work: small calls go to one after another.
 const SOME: u64 = 6;
+
+/// Large sums of each rank, and their elements.
+const CALLS: usize = 30;
+const LARGE: i32 = 4_000_000;
 
 /// Aggregators in software on the hosts of a rack from this one on.
 fn aggregators(binaries: &Binaries, rack: &Rack, from: usize) -> Vec<Aggregator> {
@@ -155,4 +161,40 @@ fn a_switch_whose_daemon_does_not_come_back_costs_time_alone(mode: Mode) {
     println!("the daemon does not come back: {longest:?} at most");
     all_went_well(loops);
     cluster.ask(&["detach"]);
+}
+
+/// Large sums, of which each of two data threads at each aggregator has a part.
+#[test]
+fn large_calls_in_flight_go_on_elsewhere() {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = rack(5);
+    let mut aggregators = aggregators(&binaries, &rack, 3);
+    let all = list(&aggregators);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let life = &|rank: usize| {
+        let (all, calls) = (all.clone(), Arc::clone(&calls));
+        rack.worker(rank).run(move || {
+            let builder = Communicator::builder().aggregator(all).job("large").data_threads(2);
+            let communicator = builder.rank(rank as u32).world_size(3).connect().unwrap();
+            for round in 0..CALLS as i32 {
+                let element = |i: i32| i.wrapping_mul(31).wrapping_add(round);
+                let mut values: Vec<i32> =
+                    (0..LARGE).map(|i| element(i).wrapping_add(rank as i32)).collect();
+                communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+                calls.fetch_add(1, Ordering::Relaxed);
+                let right = |i: i32| element(i).wrapping_mul(3).wrapping_add(3);
+                assert_eq!((0..).zip(&values).find(|&(i, &value)| value != right(i)), None);
+            }
+            let moves = communicator.stats().moves;
+            communicator.close().unwrap();
+            moves
+        })
+    };
+    let moves: Vec<_> = thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || life(rank))).collect();
+        wait_until!(PATIENCE, calls.load(Ordering::Relaxed) > CALLS, "the ranks make no calls");
+        aggregators[0].process().kill().unwrap();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert_eq!(moves, [1; 3]);
 }

@@ -72,12 +72,10 @@ pub(crate) use rack::in_words;
 use recent_aborts::RecentAborts;
 use round_trips::RoundTrips;
 pub use stripe::{Link, Stripe};
-pub use switchml_control::MemberId;
+pub use switchml_control::{MAX_NAME_LEN, MemberId};
 pub use tally::Tally;
 pub use threads::Threads;
 
-/// Longest job name, in bytes.
-pub const MAX_NAME_LEN: usize = 200;
 /// Longest name of a host, in bytes: a boot id has 36.
 pub const MAX_HOST_LEN: usize = 64;
 /// Longest name of a tenant, in bytes.

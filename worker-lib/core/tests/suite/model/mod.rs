@@ -33,8 +33,8 @@
 //!   aggregator says from then on. They could have done all else before: it does not depend on the
 //!   change, and what they send from then on is dropped.
 //! - **Combiners** ([`tree`]) are searched with all that they may send and forget.
-//! - **Aggregators that die** in the middle of a job at several are a world of their own, [`moves`]:
-//!   there slots and packets are ideal, since the other worlds search theirs.
+//! - **Aggregators that die** in the middle of a job at several are a world of their own
+//!   ([`moves`]), whose slots and packets are ideal: the other worlds search theirs.
 //! - **Lanes** hold [tallies](tally): a sum says who is in it and how often. What else they might
 //!   hold, packed fields or not, neither engine nor slot machine looks at.
 //!

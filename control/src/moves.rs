@@ -1,0 +1,41 @@
+//! The names of jobs whose shards have moved to another aggregator (rule 36.9 of
+//! `docs/protocol.md`).
+
+/// Most bytes of a job's name.
+pub const MAX_NAME_LEN: usize = 200;
+
+/// Hexadecimal digits of an aggregator's number.
+const DIGITS: usize = 16;
+
+/// The name of a job at an aggregator that goes on in place of the one with this number.
+pub fn moved_name(job: &str, number: u64) -> String {
+    let end = job.floor_char_boundary(MAX_NAME_LEN - DIGITS - 1);
+    format!("{}#{number:0DIGITS$x}", &job[..end])
+}
+
+/// The name that a job had before a move, if this is the name that it got by one.
+pub fn name_before_move(name: &str) -> Option<&str> {
+    let (job, number) = name.rsplit_once('#')?;
+    let is_number = number.len() == DIGITS && number.bytes().all(|it| it.is_ascii_hexdigit());
+    is_number.then_some(job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moved_part_has_a_name_of_its_own() {
+        assert_eq!(moved_name("train", 0xABC), "train#0000000000000abc");
+        let long = "ä".repeat(100);
+        assert_eq!(moved_name(&long, 1), format!("{}#0000000000000001", "ä".repeat(91)));
+    }
+
+    #[test]
+    fn the_way_back() {
+        assert_eq!(name_before_move("a#b#0000000000000abc"), Some("a#b"));
+        for other in ["a", "a#b", "a#0000000000000abg", "a#0000000000000ab", "0000000000000abc"] {
+            assert_eq!(name_before_move(other), None, "{other}");
+        }
+    }
+}
