@@ -1,4 +1,4 @@
-//! Ranks add their own hosts to aggregators that are slower than a ring (rule 36.9): a job with a
+//! Ranks add their own hosts to aggregators that are slower than a ring (rule 36.15): a job with a
 //! switch host whose one port is as fast as a rank's would otherwise take longer than without any.
 //!
 //! The ranks agree on it by calls of the job as it is. So all of them decide alike, and if one

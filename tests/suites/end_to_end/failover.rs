@@ -31,7 +31,7 @@ const LARGE: i32 = 4_000_000;
 /// Aggregators in software on the hosts of a rack from this one on.
 fn aggregators(binaries: &Binaries, rack: &Rack, from: usize) -> Vec<Aggregator> {
     let on = |host: usize| {
-        let address = Rack::worker_address(host).into();
+        let address = (Rack::worker_address(host), 0).into();
         Aggregator::software_on(binaries, rack.worker(host), address).unwrap()
     };
     (from..rack.workers().len()).map(on).collect()

@@ -148,7 +148,7 @@ impl Plan {
                 "start switchml-aggregator on the {machines} spare machines, and give all: \
                  SWITCHML_AGGREGATOR={spare}"
             ),
-            // Rule 36.9.
+            // Rule 36.15.
             (Way::Both, machines) if self.units(Way::Spare) > self.units(Way::Ring) => format!(
                 "start switchml-aggregator on the spare machine{}; ranks' hosts help: \
                  SWITCHML_AGGREGATOR={spare}",

@@ -48,7 +48,7 @@ pub fn weights(aggregators: &[Links]) -> Vec<u32> {
     aggregators.iter().map(weight).collect()
 }
 
-/// Rule 36.9: whether a call takes longer at these aggregators than in a ring.
+/// Rule 36.15: whether a call takes longer at these aggregators than in a ring.
 pub fn are_slower_than_a_ring(aggregators: &[Links]) -> bool {
     let Fabric { hosts, beside, dedicated, .. } = Fabric::of(aggregators);
     // A ring as fast as that is no reason.
@@ -90,7 +90,7 @@ impl Fabric {
     }
 }
 
-/// The share of calls that each of these weights means, in parts of 10,000 (rule 36.8).
+/// The share of calls that each of these weights means, in parts of 10,000 (rule 36.14).
 pub fn shares(weights: &[u32]) -> Vec<u32> {
     let whole: u64 = weights.iter().copied().map(u64::from).sum();
     let share = |weight: &u32| f64::from(*weight) / whole.max(1) as f64 * WHOLE;

@@ -42,7 +42,7 @@ pub(super) struct Board {
     pub hellos: AtomicU64,
     /// Whether the connection is broken, and may come back.
     pub unwatched: AtomicBool,
-    /// The aggregator's share of calls, for its operator (rule 36.8).
+    /// The aggregator's share of calls, for its operator (rule 36.14).
     pub share: OnceLock<u32>,
 }
 

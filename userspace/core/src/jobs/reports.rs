@@ -74,7 +74,7 @@ impl JobTable {
         self.abort(number, Ending::DifferentCalls, "", Vec::new())
     }
 
-    /// Rule 36.8: a rank tells, for the operator, this aggregator's share of calls. All ranks
+    /// Rule 36.14: a rank tells, for the operator, this aggregator's share of calls. All ranks
     /// compute the same.
     ///
     /// # Errors
