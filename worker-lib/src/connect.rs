@@ -5,7 +5,6 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::Engine;
@@ -15,10 +14,10 @@ use switchml_worker_core::stripes;
 
 use crate::builder::Builder;
 use crate::communicator::{self, Communicator, DataThread, Info, Stripe};
-use crate::control::{self, Access, Assigned, Membership, Sessions, Wish};
+use crate::control::{self, Access, Assigned, Sessions, Wish};
 use crate::driver::{Driver, DriverLock, Moves, Seat, Shared, Unanswered};
 use crate::error::Error;
-use crate::failover::{self, Failover, Known, answer, hear_of_end};
+use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
 use crate::local_sums::{Meeting, Team};
 use crate::paths::{Opened, Path};
 use crate::peers::{OwnAggregator, Peers};
@@ -56,7 +55,7 @@ impl Builder {
             data_threads: self.data_threads,
             aggregators: aggregators.len() as u32,
             timeout: self.join_timeout,
-            has_others: aggregators.len() > 1 && !has_peers(&aggregators),
+            has_others: has_lasting(&aggregators) && aggregators.len() > 1,
         };
         let (sessions, joined) = Sessions::join(&aggregators, &wish)
             .map_err(|error| of_unreachable(error, &aggregators))?;
@@ -181,7 +180,7 @@ impl Builder {
         shared: &Arc<Shared>,
     ) -> Option<Arc<Failover>> {
         let accesses: Vec<_> = opened.iter().map(|opened| opened.access.clone()).collect();
-        if opened.len() < 2 || has_peers(&accesses) {
+        if opened.len() < 2 || !has_lasting(&accesses) {
             return None;
         }
         let rank = failover::Rank {
@@ -279,26 +278,9 @@ fn data_thread(
     Ok(DataThread { submissions, wakers, driver, thread })
 }
 
-/// Hears of the end of a session at the aggregator that `rank` has brought.
-fn hear_of_peer(
-    membership: &Membership,
-    shared: &Arc<Shared>,
-    rank: u16,
-    departed: impl Fn() -> Ranks + Send + 'static,
-) {
-    let told = Arc::clone(shared);
-    membership.on_end(move |error| {
-        // Rule 36.7: it may have made all calls, and its aggregator have ended with its process.
-        // Later calls fail then, because it makes none.
-        if !departed().contains(rank) {
-            told.fail(of_peer(error, rank).into());
-        }
-    });
-}
-
-/// Whether ranks have brought aggregators.
-fn has_peers(aggregators: &[Access]) -> bool {
-    aggregators.iter().any(|access| access.peer.is_some())
+/// Whether some of the job's aggregators are no ranks' own.
+fn has_lasting(aggregators: &[Access]) -> bool {
+    aggregators.iter().any(|access| access.peer.is_none())
 }
 
 /// If a rank's own aggregator cannot be reached, says which rank's, and what such ranks need.
@@ -314,17 +296,6 @@ fn of_unreachable(error: control::Error, aggregators: &[Access]) -> Error {
                  give an aggregator"
             ),
         },
-    }
-}
-
-/// Rule 36.7: if a session broke with the process that the aggregator is in, that rank is to blame.
-fn of_peer(error: control::Error, rank: u16) -> control::Error {
-    match error {
-        control::Error::Lost { why, .. } | control::Error::Forgotten { why, .. } => {
-            let reason = format!("rank {rank} is gone, and with it its aggregator ({why})");
-            control::Error::Aborted { reason, ranks: vec![rank] }
-        }
-        error => error,
     }
 }
 

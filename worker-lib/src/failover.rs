@@ -37,7 +37,7 @@ pub(crate) struct Failover {
     aggregators: Vec<Known>,
     stripes: Vec<Stripe>,
     /// The ranks that have left normally.
-    departed: Box<dyn Fn() -> Ranks + Send + Sync>,
+    departed: Arc<dyn Fn() -> Ranks + Send + Sync>,
     shared: Arc<Shared>,
 }
 
@@ -90,7 +90,7 @@ impl Failover {
             Stripe { place, seats, joining: Mutex::default() }
         };
         let stripes = seats.into_iter().enumerate().map(stripe).collect();
-        let (departed, shared) = (Box::new(departed), Arc::clone(shared));
+        let (departed, shared) = (Arc::new(departed), Arc::clone(shared));
         let failover = Arc::new(Self { rank, aggregators, stripes, departed, shared });
         let told = Arc::downgrade(&failover);
         failover.shared.on_fail(move |error| {
@@ -115,6 +115,10 @@ impl Failover {
         let mut place = lock(&moving.place);
         if place.moves != moves {
             return true;
+        }
+        // Rule 36.7: with an aggregator that a rank has brought, that rank is lost.
+        if self.aggregators[place.at].access.peer.is_some() {
+            return false;
         }
         if self.candidates(stripe, place.at).next().is_none() {
             self.warn(": no other aggregator can do what the lost one could");
@@ -282,7 +286,14 @@ impl Move {
         drop(place);
         let shared = &failover.shared;
         shared.count_move();
-        hear(&membership, (stripe, moves), shared, Some(&failover));
+        match failover.aggregators[at].access.peer {
+            Some(rank) => {
+                let departed = Arc::clone(&failover.departed);
+                hear_of_peer(&membership, shared, rank, move || departed());
+            }
+            None => hear_of_end(&membership, (stripe, moves), shared, Some(&failover)),
+        }
+        answer(&membership, stripe, shared);
         let address = |at: usize| &failover.aggregators[at].access.address;
         let (lost, next, time) = (address(from), address(at), begin.elapsed().as_secs_f64());
         failover.warn(format_args!(
@@ -291,17 +302,7 @@ impl Move {
     }
 }
 
-/// Has the session of a stripe that has moved so often tell the drivers, and ask them.
-pub(crate) fn hear(
-    membership: &Membership,
-    (stripe, moves): (usize, u64),
-    shared: &Arc<Shared>,
-    failover: Option<&Arc<Failover>>,
-) {
-    hear_of_end(membership, (stripe, moves), shared, failover);
-    answer(membership, stripe, shared);
-}
-
+/// Hears of the end of a session of a stripe that has moved so often.
 pub(crate) fn hear_of_end(
     membership: &Membership,
     (stripe, moves): (usize, u64),
@@ -316,6 +317,34 @@ pub(crate) fn hear_of_end(
             told.fail(error);
         }
     });
+}
+
+/// Hears of the end of a session at the aggregator that `rank` has brought.
+pub(crate) fn hear_of_peer(
+    membership: &Membership,
+    shared: &Arc<Shared>,
+    rank: u16,
+    departed: impl Fn() -> Ranks + Send + 'static,
+) {
+    let told = Arc::clone(shared);
+    membership.on_end(move |error| {
+        // Rule 36.7: it may have made all calls, and its aggregator have ended with its process.
+        // Later calls fail then, because it makes none.
+        if !departed().contains(rank) {
+            told.fail(of_peer(error, rank).into());
+        }
+    });
+}
+
+/// Rule 36.7: if a session broke with the process that the aggregator is in, that rank is to blame.
+fn of_peer(error: control::Error, rank: u16) -> control::Error {
+    match error {
+        control::Error::Lost { why, .. } | control::Error::Forgotten { why, .. } => {
+            let reason = format!("rank {rank} is gone, and with it its aggregator ({why})");
+            control::Error::Aborted { reason, ranks: vec![rank] }
+        }
+        error => error,
+    }
 }
 
 /// Has the drivers answer what the aggregator of a stripe asks.

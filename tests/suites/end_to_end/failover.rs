@@ -8,7 +8,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use switchml_rack::{Aggregator, Binaries, Mode, Process, Rack, Signal, in_both_modes, wait_until};
-use switchml_worker::{Communicator, Error, ReduceOp, control};
+use switchml_worker::{Builder, Communicator, Error, ReduceOp, control};
 
 use crate::loops::Loops;
 use crate::lost_ranks::{LONG, LOST, RANKS, others_name_it};
@@ -41,6 +41,12 @@ fn list(aggregators: &[Aggregator]) -> String {
     aggregators.iter().map(Aggregator::control).collect::<Vec<_>>().join(",")
 }
 
+/// A job at these aggregators alone.
+fn at(aggregators: &str, deadline: Duration) -> Builder {
+    let settings = Communicator::builder().aggregator(aggregators).own_hosts(false);
+    settings.job("train").deadline(deadline)
+}
+
 /// How long it takes until all ranks have made some more rounds.
 fn time_of_progress(loops: &Loops) -> Duration {
     let begin = Instant::now();
@@ -61,7 +67,7 @@ fn one_of_three_is_enough() {
     let rack = rack(6);
     let mut aggregators = aggregators(&binaries, &rack, 3);
     let workers = &rack.workers()[..3];
-    let loops = Loops::start_at(&list(&aggregators), workers, "train", DEADLINE);
+    let loops = Loops::start_with(&at(&list(&aggregators), DEADLINE), workers);
     let usual = time_of_progress(&loops);
     aggregators[1].process().kill().unwrap();
     let killed = time_of_progress(&loops);
@@ -79,7 +85,7 @@ fn two_that_die_at_once_cost_time_alone() {
     let rack = rack(6);
     let mut aggregators = aggregators(&binaries, &rack, 3);
     let workers = &rack.workers()[..3];
-    let loops = Loops::start_at(&list(&aggregators), workers, "train", DEADLINE);
+    let loops = Loops::start_with(&at(&list(&aggregators), DEADLINE), workers);
     for aggregator in &mut aggregators[..2] {
         aggregator.process().signal(Signal::KILL).unwrap();
     }
@@ -93,7 +99,7 @@ fn without_another_aggregator_the_job_ends() {
     let rack = rack(4);
     let mut aggregators = aggregators(&binaries, &rack, 3);
     let workers = &rack.workers()[..3];
-    let loops = Loops::start_at(&list(&aggregators), workers, "train", DEADLINE);
+    let loops = Loops::start_with(&at(&list(&aggregators), DEADLINE), workers);
     aggregators[0].process().kill().unwrap();
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
@@ -106,10 +112,24 @@ fn without_another_aggregator_the_job_ends() {
     }
 }
 
+/// The ranks' hosts, which have helped it.
+#[test]
+fn where_ranks_hosts_help_the_only_aggregator_may_die() {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = rack(4);
+    let mut aggregators = aggregators(&binaries, &rack, 3);
+    let settings = at(&list(&aggregators), DEADLINE).own_hosts(true);
+    let loops = Loops::start_with(&settings, &rack.workers()[..3]);
+    aggregators[0].process().kill().unwrap();
+    println!("ranks' hosts go on: {:?}", time_of_progress(&loops));
+    all_went_well(loops);
+}
+
 /// A rank of a benchmark at these aggregators.
 fn bench(binaries: &Binaries, rack: &Rack, rank: usize, aggregators: &str) -> Process {
     let mut command = Command::new(&binaries.worker);
     command.args(["bench", "--aggregator", aggregators, "--job", "long", "--json", "-"]);
+    command.arg("--no-own-hosts");
     command.args(["--rank", &rank.to_string(), "--world-size", &RANKS.to_string()]);
     command.args(LONG);
     rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
@@ -136,7 +156,7 @@ fn with_a_switch(mode: Mode, deadline: Duration) -> (Cluster, Vec<Aggregator>, L
     let cluster = Cluster::in_mode(5, mode);
     let spare = aggregators(&cluster.binaries, &cluster.rack, 3);
     let all = [cluster.aggregator.control(), &list(&spare)].join(",");
-    let loops = Loops::start_at(&all, &cluster.rack.workers()[..3], "train", deadline);
+    let loops = Loops::start_with(&at(&all, deadline), &cluster.rack.workers()[..3]);
     (cluster, spare, loops)
 }
 

@@ -37,25 +37,16 @@ impl Loops {
     /// Starts the ranks of a job, one on each worker, and waits until they make progress.
     pub fn start(cluster: &Cluster, job: &'static str, deadline: Duration) -> Self {
         let workers = cluster.rack.workers();
-        Self::start_at(cluster.aggregator.control(), workers, job, deadline)
+        let settings = Communicator::builder().aggregator(cluster.aggregator.control());
+        Self::start_with(&settings.job(job).deadline(deadline), workers)
     }
 
-    /// Does so at these aggregators, on these workers.
-    pub fn start_at(
-        aggregators: &str,
-        workers: &[Namespace],
-        job: &'static str,
-        deadline: Duration,
-    ) -> Self {
+    /// Does so with these settings, on these workers.
+    pub fn start_with(settings: &Builder, workers: &[Namespace]) -> Self {
         let progress: Arc<Vec<_>> = Arc::new(workers.iter().map(|_| AtomicU64::new(0)).collect());
         let stop = Arc::new(AtomicBool::new(false));
         let start = |rank: usize| {
-            let builder = Communicator::builder()
-                .aggregator(aggregators)
-                .job(job)
-                .rank(rank as u32)
-                .world_size(workers.len() as u32)
-                .deadline(deadline);
+            let builder = settings.clone().rank(rank as u32).world_size(workers.len() as u32);
             let (progress, stop) = (Arc::clone(&progress), Arc::clone(&stop));
             // A thread is in the namespace of the one that starts it.
             workers[rank].run(move || spawn(move || life(rank, builder, &progress, &stop)))
