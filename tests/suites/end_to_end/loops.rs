@@ -38,7 +38,7 @@ impl Loops {
     pub fn start(cluster: &Cluster, job: &'static str, deadline: Duration) -> Self {
         let workers = cluster.rack.workers();
         let settings = Communicator::builder().aggregator(cluster.aggregator.control());
-        Self::start_with(&settings.job(job).deadline(deadline), workers)
+        Self::start_with(&settings.own_hosts(false).job(job).deadline(deadline), workers)
     }
 
     /// Does so with these settings, on these workers.

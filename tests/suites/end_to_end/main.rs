@@ -202,14 +202,14 @@ impl Cluster {
                 "-",
             ]);
             command.args(["--rank", &rank.to_string(), "--world-size", &world_size.to_string()]);
-            command.args(arguments);
+            command.arg("--no-own-hosts").args(arguments);
             self.host(rank).spawn(&format!("worker {rank}"), command).unwrap()
         };
         (0..world_size).map(start).collect()
     }
 
     /// Runs `life` as each of the first `world_size` ranks, in their namespaces and all at the same
-    /// time. Returns each result.
+    /// time. Returns each result. As in benchmarks, no rank's host helps the aggregator.
     fn run_ranks<T: Send + 'static>(
         &self,
         world_size: usize,
@@ -222,6 +222,7 @@ impl Cluster {
                 let builder = |rank: usize| {
                     Communicator::builder()
                         .aggregator(self.aggregator.control())
+                        .own_hosts(false)
                         .job(job)
                         .rank(rank as u32)
                         .world_size(world_size as u32)

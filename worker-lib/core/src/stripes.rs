@@ -29,6 +29,8 @@ pub struct Links {
     pub slowest: u64,
     /// Whether ranks run on the aggregator's host.
     pub is_on_ranks_host: bool,
+    /// Whether there are combiners between ranks and the aggregator.
+    pub has_combiners: bool,
 }
 
 /// The sum of all weights, up to rounding.
@@ -48,11 +50,15 @@ pub fn weights(aggregators: &[Links]) -> Vec<u32> {
     aggregators.iter().map(weight).collect()
 }
 
-/// Rule 36.15: whether a call takes longer at these aggregators than in a ring.
+/// Rule 36.15: whether a call takes longer at these aggregators than in a ring. With combiners the
+/// links between racks decide, which a ring's neighbours share.
 pub fn are_slower_than_a_ring(aggregators: &[Links]) -> bool {
     let Fabric { hosts, beside, dedicated, .. } = Fabric::of(aggregators);
+    let has_combiners = aggregators.iter().any(|links| links.has_combiners);
     // A ring as fast as that is no reason.
-    hosts > 1 && cost::aggregated(hosts, beside, dedicated) > 1.001 * cost::ring(hosts)
+    !has_combiners
+        && hosts > 1
+        && cost::aggregated(hosts, beside, dedicated) > 1.001 * cost::ring(hosts)
 }
 
 /// Hosts and links, in units of the slowest link of a rank.
@@ -105,7 +111,7 @@ mod tests {
     const GIGABIT: u64 = 1_000_000_000;
 
     fn dedicated(hosts: u32, own: u64) -> Links {
-        Links { hosts, own, interfaces: 1, slowest: GIGABIT, is_on_ranks_host: false }
+        Links { hosts, own, interfaces: 1, slowest: GIGABIT, ..Links::default() }
     }
 
     fn beside(hosts: u32) -> Links {
@@ -148,6 +154,7 @@ mod tests {
         assert!(slower(&[dedicated(2, GIGABIT)]), "2 against 1");
         assert!(!slower(&[dedicated(1, GIGABIT)]), "all ranks are on one host");
         assert!(!slower(&[beside(1)]));
+        assert!(!slower(&[Links { has_combiners: true, ..dedicated(4, GIGABIT) }]));
     }
 
     #[test]

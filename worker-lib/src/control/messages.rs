@@ -96,6 +96,7 @@ impl Assigned {
                 interfaces: message.links,
                 slowest: message.slowest_link,
                 is_on_ranks_host: message.is_on_ranks_host,
+                has_combiners: message.has_combiners,
             },
             further_shards: further.collect::<Result<_, String>>()?,
         })

@@ -182,6 +182,7 @@ impl Terms<'_> {
             world_size: job.world_size() as u32,
             member_key: bytes(member.key),
             job_key: bytes(job.key),
+            has_combiners: job.has_combiners(),
             ..control::Assigned::default()
         };
         stripe::links(&ranks, told)
