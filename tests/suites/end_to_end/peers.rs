@@ -7,7 +7,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use switchml_protocol::CONTROL_PORT;
-use switchml_rack::{Aggregator, Binaries, Mode, Process, Rack, RackOptions, in_both_modes};
+use switchml_rack::{Aggregator, Binaries, Ip, Mode, Process, Rack, RackOptions, in_both_modes};
 use switchml_worker::{Builder, Communicator, ReduceOp};
 
 use crate::lost_ranks::{LONG, LOST, RANKS, others_name_it};
@@ -18,8 +18,8 @@ in_both_modes! {
 }
 
 /// Where the ranks of a rack meet.
-fn meeting() -> String {
-    SocketAddr::from((Rack::worker_address(0), 29_500)).to_string()
+fn meeting(ip: Ip) -> String {
+    SocketAddr::new(ip.of(Rack::worker_address(0)), 29_500).to_string()
 }
 
 /// Whole numbers, so that sums are exact in f32, and differ between ranks.
@@ -46,12 +46,21 @@ fn run_peers<T: Send + 'static>(
     ranks: usize,
     life: impl Fn(u32, Builder) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
+    run_peers_by(Ip::V4, rack, ranks, life)
+}
+
+fn run_peers_by<T: Send + 'static>(
+    ip: Ip,
+    rack: &Rack,
+    ranks: usize,
+    life: impl Fn(u32, Builder) -> T + Clone + Send + 'static,
+) -> Vec<T> {
     thread::scope(|scope| {
         let start = |rank: usize| {
             let life = life.clone();
             scope.spawn(move || {
                 rack.worker(rank).run(move || {
-                    let builder = Communicator::builder().meeting(meeting()).job("peers");
+                    let builder = Communicator::builder().meeting(meeting(ip)).job("peers");
                     life(rank as u32, builder.rank(rank as u32).world_size(ranks as u32))
                 })
             })
@@ -91,6 +100,17 @@ fn ranks_without_an_aggregator_serve_each_other() {
     let first = hosts(0);
     assert!((1..4).all(|rank| hosts(rank) == first), "{stripes:?}");
     assert!((0..4).all(|rank| first.contains(&Rack::worker_address(rank).into())), "{first:?}");
+}
+
+#[test]
+fn ranks_serve_each_other_over_ipv6() {
+    let rack = Rack::new(RackOptions { workers: 3, ip: Ip::V6, ..RackOptions::default() }).unwrap();
+    run_peers_by(Ip::V6, &rack, 3, |_, builder| {
+        let communicator = builder.connect().unwrap();
+        add_up(&communicator);
+        assert!(communicator.info().stripes.iter().all(|stripe| stripe.aggregator.is_ipv6()));
+        communicator.close().unwrap();
+    });
 }
 
 /// The aggregators of ranks that have left are not missed, as long as nobody makes more calls.
