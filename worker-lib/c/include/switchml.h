@@ -34,6 +34,11 @@
 #include <stdint.h>
 
 /**
+ * Bytes of a unique id.
+ */
+#define SWITCHML_UNIQUE_ID_BYTES 128
+
+/**
  * What a function returns.
  */
 typedef enum switchml_status {
@@ -68,7 +73,8 @@ typedef struct switchml_request switchml_request;
  * other; SWITCHML_JOB, TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE;
  * SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
  * SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
- * SWITCHML_LOCAL_SUMS is 0.
+ * SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
+ * SWITCHML_OWN_HOSTS is 0.
  */
 typedef struct switchml_settings {
   /**
@@ -126,6 +132,11 @@ typedef struct switchml_settings {
    * File with a job token, for an aggregator that asks for one.
    */
   const char *token_file;
+  /**
+   * Where ranks meet that have no aggregator and serve each other: the SWITCHML_UNIQUE_ID_BYTES
+   * bytes that switchml_unique_id gave one of them, or null.
+   */
+  const uint8_t *unique_id;
 } switchml_settings;
 
 /**
@@ -216,14 +227,23 @@ extern "C" {
 #endif // __cplusplus
 
 /**
+ * Makes 128 bytes for one job without an aggregator. The process that calls this is one of its
+ * ranks, and hands them to all others, which give them as unique_id.
+ *
+ * # Safety
+ * id points to 128 bytes.
+ */
+enum switchml_status switchml_unique_id(uint8_t *id);
+
+/**
  * Joins a job and waits until all its ranks have. May block, for join_timeout at most.
  *
  * settings may be null: all from the environment. *communicator is the caller's until
  * switchml_close, and null if this fails.
  *
  * # Safety
- * settings is null or points to settings whose strings are null or end with a zero byte;
- * communicator points to a pointer.
+ * settings is null or points to settings whose strings are null or end with a zero byte, and whose
+ * unique_id is null or points to that many bytes; communicator points to a pointer.
  */
 enum switchml_status switchml_connect(const struct switchml_settings *settings,
                                       struct switchml_communicator **communicator);
