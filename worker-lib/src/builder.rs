@@ -220,6 +220,10 @@ impl Builder {
             (self.rank, self.world_size) = (Some(*rank), Some(*world_size));
         }
         let meeting = match (text("MASTER_ADDR")?, text("MASTER_PORT")?) {
+            // An address of IPv6, as torchrun sets it.
+            (Some(host), Some(port)) if host.contains(':') && !host.starts_with('[') => {
+                Some(format!("[{host}]:{port}"))
+            }
             (Some(host), Some(port)) => Some(format!("{host}:{port}")),
             _ => None,
         };
@@ -491,6 +495,8 @@ mod tests {
         // torchrun listens there itself.
         assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "True")]), "host:29501");
         assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "False")]), "host:29500");
+        let by_ipv6 = [("MASTER_ADDR", "fd00::1"), ("MASTER_PORT", "29500")];
+        assert_eq!(with(&by_ipv6).unwrap().meeting.unwrap(), "[fd00::1]:29500");
     }
 
     /// The variables that `srun` sets for the sixth of eight tasks.
