@@ -251,6 +251,11 @@ impl Builder {
         addresses.zip(weights).map(access).collect()
     }
 
+    /// The aggregators as set so far, one at each address of a name that has several.
+    pub(crate) fn aggregators_given(&self) -> Vec<Access> {
+        self.get_aggregators().into_iter().flat_map(Access::each).collect()
+    }
+
     /// How an aggregator at this address is reached.
     pub fn access(&self, address: &str) -> Access {
         let (tls, token) = (self.tls.clone(), self.token.clone());
@@ -274,9 +279,8 @@ impl Builder {
     /// # Errors
     /// Those of [`Peers::meet`]; [`Error::Setting`] if there is nothing to find them by.
     pub(crate) fn find(&self, rank: u32, ranks: u32) -> Result<Peers, Error> {
-        let given = self.get_aggregators();
-        if !given.is_empty() {
-            let aggregators = given.into_iter().flat_map(Access::each).collect();
+        let aggregators = self.aggregators_given();
+        if !aggregators.is_empty() {
             return Ok(Peers { own: None, aggregators });
         }
         if let Some((own, all)) = &self.peers {

@@ -15,7 +15,7 @@ use switchml_worker_core::stripes;
 use crate::builder::Builder;
 use crate::communicator::{self, Communicator, DataThread, Info, Stripe};
 use crate::control::{self, Access, Assigned, Sessions, Wish};
-use crate::driver::{Driver, DriverLock, Moves, Seat, Shared, Unanswered};
+use crate::driver::{Driver, DriverLock, Handover, Moves, Shared, Unanswered};
 use crate::error::Error;
 use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
 use crate::local_sums::{Meeting, Team};
@@ -171,7 +171,7 @@ impl Builder {
         Ok(Communicator::new(threads, shared, info, own))
     }
 
-    /// Moves for the job, if it has several aggregators, none of them a rank's own.
+    /// Moves for the job, if it has several aggregators, not all of them ranks' own.
     fn failover(
         &self,
         sessions: &Sessions,
@@ -196,10 +196,10 @@ impl Builder {
             number: opened.assigned.aggregator,
             capabilities: opened.assigned.capabilities,
         };
-        let seat = |path: &Path| Arc::new(Seat::new(path.wakers.clone()));
-        let seats = opened.iter().map(|opened| opened.paths.iter().map(seat).collect());
+        let handover = |path: &Path| Arc::new(Handover::new(path.wakers.clone()));
+        let handovers = opened.iter().map(|opened| opened.paths.iter().map(handover).collect());
         let aggregators = accesses.into_iter().zip(opened).map(known).collect();
-        Some(Failover::new(rank, aggregators, seats.collect(), sessions.departed(), shared))
+        Some(Failover::new(rank, aggregators, handovers.collect(), sessions.departed(), shared))
     }
 
     /// The driver of a shard: its index among all, and at its aggregator.
@@ -219,10 +219,10 @@ impl Builder {
         let mut data_path = DataPath::new(engine, lanes, batch as u32);
         let moves = common.failover.as_ref().map(|failover| {
             data_path.keep_for_another(lanes);
-            let seat = failover.seat(stripe, place);
+            let handover = failover.handover(stripe, place);
             let failover = Arc::clone(failover);
             let lose = Box::new(move |count, error: &Error| failover.lose(stripe, count, error));
-            Moves { lose, seat, count: 0 }
+            Moves { lose, handover, count: 0 }
         });
         Driver {
             shard,

@@ -37,7 +37,7 @@ use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
 use crate::waker::{Waker, Wakers};
 use crate::yield_core::Core;
-pub(crate) use moving::{Arrival, Moves, Seat};
+pub(crate) use moving::{Arrival, Handover, Moves};
 
 /// State that the drivers share with each other and with the callers.
 pub(crate) struct Shared {

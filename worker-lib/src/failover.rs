@@ -16,7 +16,7 @@ use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::engine::Limits;
 
 use crate::control::{self, Access, Membership, Wish};
-use crate::driver::{Arrival, Seat, Shared};
+use crate::driver::{Arrival, Handover, Shared};
 use crate::error::Error;
 use crate::paths::{Opened, Path};
 use crate::transport::Udp;
@@ -63,7 +63,7 @@ pub(crate) struct Known {
 /// The shards that were at one aggregator when the job began.
 struct Stripe {
     place: Mutex<Place>,
-    seats: Vec<Arc<Seat<Udp>>>,
+    handovers: Vec<Arc<Handover<Udp>>>,
     /// The session that a move waits for.
     joining: Mutex<Option<Arc<Membership>>>,
 }
@@ -77,19 +77,19 @@ struct Place {
 }
 
 impl Failover {
-    /// Moves for a job at these aggregators, with the seats of the drivers at each.
+    /// Moves for a job at these aggregators, with the handovers of the drivers at each.
     pub fn new(
         rank: Rank,
         aggregators: Vec<Known>,
-        seats: Vec<Vec<Arc<Seat<Udp>>>>,
+        handovers: Vec<Vec<Arc<Handover<Udp>>>>,
         departed: impl Fn() -> Ranks + Send + Sync + 'static,
         shared: &Arc<Shared>,
     ) -> Arc<Self> {
-        let stripe = |(at, seats)| {
+        let stripe = |(at, handovers)| {
             let place = Mutex::new(Place { at, moves: 0 });
-            Stripe { place, seats, joining: Mutex::default() }
+            Stripe { place, handovers, joining: Mutex::default() }
         };
-        let stripes = seats.into_iter().enumerate().map(stripe).collect();
+        let stripes = handovers.into_iter().enumerate().map(stripe).collect();
         let (departed, shared) = (Arc::new(departed), Arc::clone(shared));
         let failover = Arc::new(Self { rank, aggregators, stripes, departed, shared });
         let told = Arc::downgrade(&failover);
@@ -99,9 +99,9 @@ impl Failover {
         failover
     }
 
-    /// The seat of a driver.
-    pub fn seat(&self, stripe: usize, shard: usize) -> Arc<Seat<Udp>> {
-        Arc::clone(&self.stripes[stripe].seats[shard])
+    /// The handover of a driver.
+    pub fn handover(&self, stripe: usize, shard: usize) -> Arc<Handover<Udp>> {
+        Arc::clone(&self.stripes[stripe].handovers[shard])
     }
 
     /// The aggregator of a stripe that has moved `moves` times has failed with this error. Whether
@@ -125,7 +125,7 @@ impl Failover {
             return false;
         }
         place.moves += 1;
-        moving.seats.iter().for_each(|seat| seat.lose());
+        moving.handovers.iter().for_each(|handover| handover.lose());
         let (from, moves) = (place.at, place.moves);
         drop(place);
         let error = error.clone();
@@ -218,7 +218,7 @@ impl Move {
             job: &job,
             rank: rank.rank.into(),
             world_size: rank.ranks.into(),
-            data_threads: Some(stripe.seats.len() as u32),
+            data_threads: Some(stripe.handovers.len() as u32),
             aggregators: 1,
             timeout: rank.join_timeout.max(LEAST_WAIT),
             has_others: true,
@@ -238,16 +238,16 @@ impl Move {
 
     fn open(&self, membership: &Membership, access: Access) -> Result<Opened, Error> {
         let Failover { rank, stripes, .. } = &*self.failover;
-        let seats = &stripes[self.stripe].seats;
+        let handovers = &stripes[self.stripe].handovers;
         let mut assigned = membership.assigned()?;
         let has_all = assigned.capabilities.contains(self.failover.needed(self.stripe));
-        if !has_all || assigned.shards().count() != seats.len() {
+        if !has_all || assigned.shards().count() != handovers.len() {
             let why = "it has too little left for the shards of another aggregator".to_owned();
             let address = access.address;
             return Err(control::Error::Refused { address, why }.into());
         }
         assigned.max_lanes = assigned.max_lanes.min(rank.lanes);
-        let wakers = |shard: usize| Ok(seats[shard].wakers().clone());
+        let wakers = |shard: usize| Ok(handovers[shard].wakers().clone());
         let mut opened = Opened::at(access, assigned, (rank.rank, rank.ranks), wakers)?;
         if opened.lanes() < rank.lanes {
             return Err(opened.too_narrow(rank.lanes));
@@ -267,12 +267,12 @@ impl Move {
             return;
         }
         place.at = at;
-        for (seat, path) in moving.seats.iter().zip(paths) {
+        for (handover, path) in moving.handovers.iter().zip(paths) {
             let Rank { lanes, limits, .. } = failover.rank;
             let (config, batch) = path.config(&assigned, lanes, limits);
             let Path { secret, group, transport, open, .. } = path;
             let (membership, rtt, count) = (Arc::clone(&membership), open.rtt, moves);
-            seat.arrive(Arrival {
+            handover.arrive(Arrival {
                 transport,
                 config,
                 rtt,

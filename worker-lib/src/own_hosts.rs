@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use switchml_control::MAX_NAME_LEN;
 use switchml_worker_core::numerics::ReduceOp;
 use switchml_worker_core::stripes;
 
@@ -20,8 +21,6 @@ use crate::warning::warn;
 
 /// What is added to the job's name with the hosts: to the aggregators, it is another job.
 const SUFFIX: &str = " and hosts";
-/// Longest name of a job, in bytes.
-const LONGEST_NAME: usize = 200;
 /// How long a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long joining may take, once all ranks have reached all hosts.
@@ -80,7 +79,7 @@ impl Builder {
             given.iter().any(|stripe| stripe.aggregator.ip().to_canonical() == address.ip())
         };
         peers.aggregators.retain(|access| !access.address.parse().is_ok_and(has_one));
-        peers.aggregators.extend(self.get_aggregators());
+        peers.aggregators.extend(self.aggregators_given());
         let timeout = self.join_timeout.min(JOINING);
         let builder = self.clone().job(name(&self.job)).join_timeout(timeout);
         builder.connect_to((alone.rank(), alone.world_size()), peers)
@@ -100,9 +99,8 @@ impl Builder {
 
 /// The name under which the job goes on.
 fn name(job: &str) -> String {
-    let most = LONGEST_NAME - SUFFIX.len();
-    let kept = (0..=job.len().min(most)).rev().find(|end| job.is_char_boundary(*end));
-    job[..kept.unwrap_or_default()].to_owned() + SUFFIX
+    let end = job.floor_char_boundary(MAX_NAME_LEN - SUFFIX.len());
+    job[..end].to_owned() + SUFFIX
 }
 
 /// Tells all ranks this rank's address, if it has one. Returns those of all, in their order.
@@ -181,6 +179,6 @@ mod tests {
     fn names_that_are_long() {
         assert_eq!(name("train"), "train and hosts");
         assert_eq!(name(&"ä".repeat(100)), "ä".repeat(95) + SUFFIX);
-        assert_eq!(name(&"x".repeat(200)).len(), LONGEST_NAME);
+        assert_eq!(name(&"x".repeat(200)).len(), 200);
     }
 }

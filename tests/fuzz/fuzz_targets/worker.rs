@@ -22,6 +22,8 @@ use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 
 // Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
+#[path = "../../../worker-lib/core/tests/suite/answers.rs"]
+mod answers;
 #[allow(dead_code)]
 #[path = "../../../protocol/tests/suite/packet.rs"]
 mod packet;
@@ -29,9 +31,8 @@ mod packet;
 #[path = "../../../protocol/tests/suite/switch.rs"]
 mod switch;
 
-use packet::{
-    ALL_OPS, CE, CHECKED, DONE, EMPTY, PENDING, Packet, REJECT, RESULT, ROOM, check_word,
-};
+use answers::{done_of, needs_lanes};
+use packet::{ALL_OPS, CHECKED, DONE, EMPTY, PENDING, Packet, REJECT, RESULT, ROOM, check_word};
 use switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
@@ -211,23 +212,6 @@ impl Sort {
 fn part(rank: u32, ranks: u32, count: usize) -> Range<usize> {
     let start = |rank| count * rank as usize / ranks as usize;
     start(rank)..start(rank + 1)
-}
-
-/// Rule 2.10: whether a rank needs the lanes of the result of a contribution with this op.
-fn needs_lanes(op: u8, rank: u16) -> bool {
-    match op >> 6 {
-        1 => rank == u16::from(op & 63),
-        2 => rank != u16::from(op & 63),
-        _ => true,
-    }
-}
-
-/// A DONE in place of RESULTs to all (rule 9.4), which are of one call and op.
-fn done_of(results: &[Packet]) -> Packet {
-    let lane = |result: &Packet| u32::from(result.slot) << 16 | result.round & 0xFFFF;
-    let congested = results.iter().fold(0, |flags, result| flags | result.flags & CE);
-    let (payload, first) = (results.iter().map(lane).collect(), results[0].clone());
-    Packet { kind: DONE, aux: 0, flags: congested, payload, tag: None, ..first }.sealed()
 }
 
 /// Whether rule 2.10 defines the op.

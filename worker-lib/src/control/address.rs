@@ -9,6 +9,7 @@ use switchml_control::tls::ClientTls;
 use switchml_protocol::CONTROL_PORT;
 
 use super::Error;
+use crate::interface::Interface;
 
 /// Where an aggregator is, and how it is verified. Conversion from text gives an address without
 /// TLS.
@@ -47,7 +48,9 @@ impl Access {
         // Whoever joins reports what is wrong with it.
         let found = resolve(&self.address).unwrap_or_default();
         let several: Vec<_> = found.into_iter().filter(SocketAddr::is_ipv4).collect();
-        if several.len() < 2 {
+        // Some systems resolve a host's own name to the addresses of all its interfaces.
+        let is_own_name = several.iter().all(|address| Interface::has(address.ip()));
+        if several.len() < 2 || is_own_name {
             return vec![self];
         }
         let at = |address: SocketAddr| Self { address: address.to_string(), ..self.clone() };

@@ -18,7 +18,7 @@ pub(crate) struct Moves<T> {
     /// Says of an error, after so many moves, whether the aggregator is lost by it, and another one
     /// may go on; the driver then waits for that.
     pub lose: Lose,
-    pub seat: Arc<Seat<T>>,
+    pub handover: Arc<Handover<T>>,
     /// How often it has moved.
     pub count: u64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Moves<T> {
 pub(crate) type Lose = Box<dyn Fn(u64, &Error) -> bool + Send>;
 
 /// Where a driver finds its way to the next aggregator.
-pub(crate) struct Seat<T> {
+pub(crate) struct Handover<T> {
     wakers: Wakers,
     is_lost: AtomicBool,
     arrival: Mutex<Option<Arrival<T>>>,
@@ -48,7 +48,7 @@ pub(crate) struct Arrival<T> {
     pub count: u64,
 }
 
-impl<T> Seat<T> {
+impl<T> Handover<T> {
     pub fn new(wakers: Wakers) -> Self {
         Self { wakers, is_lost: AtomicBool::new(false), arrival: Mutex::default() }
     }
@@ -82,10 +82,10 @@ impl<T: Transport> Driver<T> {
     /// Whether it has an aggregator, maybe another one from now on.
     pub(super) fn is_connected(&mut self) -> bool {
         let Some(moves) = &mut self.moves else { return true };
-        if !moves.seat.is_lost.load(Ordering::Acquire) {
+        if !moves.handover.is_lost.load(Ordering::Acquire) {
             return true;
         }
-        let Some(arrival) = moves.seat.take() else {
+        let Some(arrival) = moves.handover.take() else {
             self.data_path.lose();
             return false;
         };

@@ -18,7 +18,8 @@ use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp, Reduction};
 
-use crate::packet::{ALL_OPS, CE, DONE, Packet};
+use crate::answers::{done_of, needs_lanes};
+use crate::packet::{ALL_OPS, Packet};
 use crate::switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
@@ -288,23 +289,6 @@ fn config(scenario: &Scenario, rank: u16, at: usize) -> Config {
     let mut capabilities = Capabilities::all();
     capabilities.set(Capabilities::CHECKED_MAXIMA, scenario.checks_maxima);
     Config { capabilities, ..Config::new(identity, scenario.slots[at], LANES, 16, limits) }
-}
-
-/// Rule 2.10: whether a rank needs the lanes of the result of a contribution with this op.
-fn needs_lanes(op: u8, rank: u16) -> bool {
-    match op >> 6 {
-        1 => rank == u16::from(op & 63),
-        2 => rank != u16::from(op & 63),
-        _ => true,
-    }
-}
-
-/// A DONE in place of RESULTs to all (rule 9.4), which are of one call and op.
-fn done_of(results: &[Packet]) -> Packet {
-    let lane = |result: &Packet| u32::from(result.slot) << 16 | result.round & 0xFFFF;
-    let congested = results.iter().fold(0, |flags, result| flags | result.flags & CE);
-    let (payload, first) = (results.iter().map(lane).collect(), results[0].clone());
-    Packet { kind: DONE, aux: 0, flags: congested, payload, tag: None, ..first }.sealed()
 }
 
 fn run(scenario: &Scenario) -> BTreeMap<(u16, usize), Vec<u8>> {

@@ -8,6 +8,7 @@
 //! | [`unchecked_maxima`] | maxima without check words: no rank returns a wrong one |
 //! | [`worked_example`] | the calls of the specification's example, byte by byte |
 
+mod answers;
 mod failover;
 mod model;
 mod numerics;
