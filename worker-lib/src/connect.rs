@@ -147,11 +147,12 @@ impl Builder {
             begin: Instant::now(),
             shared: Arc::clone(&shared),
         };
+        let shares = info.shares();
         let mut threads = Vec::with_capacity(info.data_threads());
         for (stripe, (opened, team)) in opened.into_iter().zip(teams).enumerate() {
             let Opened { assigned, paths, .. } = opened;
-            let at =
-                At { stripe, assigned: &assigned, lanes: info.chunk_lanes, team: team.as_ref() };
+            let (share, lanes) = (shares[stripe], info.chunk_lanes);
+            let at = At { stripe, share, assigned: &assigned, lanes, team: team.as_ref() };
             for (place, path) in paths.into_iter().enumerate() {
                 let wakers = path.wakers.clone();
                 let driver = |submissions| {
@@ -190,6 +191,7 @@ impl Builder {
             join_timeout: self.join_timeout,
             limits: self.limits,
             lanes: info.chunk_lanes,
+            shares: info.shares(),
         };
         let known = |(access, opened): (Access, &Opened)| Known {
             access,
@@ -211,8 +213,8 @@ impl Builder {
         path: Path,
         submissions: mpsc::Receiver<Submission>,
     ) -> Driver<Udp> {
-        let &At { stripe, assigned, lanes, team } = at;
-        let (config, batch) = path.config(assigned, lanes, self.limits);
+        let &At { stripe, share, assigned, lanes, team } = at;
+        let (config, batch) = path.config(assigned, lanes, self.limits, share);
         let Path { secret, group, transport, open, .. } = path;
         let mut engine = Engine::new(config);
         engine.sample_rtt(0, open.rtt.as_nanos() as u64);
@@ -258,6 +260,8 @@ struct Common {
 /// The aggregator of a driver.
 struct At<'a> {
     stripe: usize,
+    /// Its share of large calls.
+    share: f64,
     assigned: &'a Assigned,
     lanes: u16,
     team: Option<&'a Team>,

@@ -50,6 +50,8 @@ pub(crate) struct Rank {
     pub limits: Limits,
     /// Lanes of a full chunk.
     pub lanes: u16,
+    /// The share of large calls that each aggregator's shards have, wherever they are.
+    pub shares: Vec<f64>,
 }
 
 /// One of the job's aggregators.
@@ -268,8 +270,8 @@ impl Move {
         }
         place.at = at;
         for (handover, path) in moving.handovers.iter().zip(paths) {
-            let Rank { lanes, limits, .. } = failover.rank;
-            let (config, batch) = path.config(&assigned, lanes, limits);
+            let Rank { lanes, limits, ref shares, .. } = failover.rank;
+            let (config, batch) = path.config(&assigned, lanes, limits, shares[stripe]);
             let Path { secret, group, transport, open, .. } = path;
             let (membership, rtt, count) = (Arc::clone(&membership), open.rtt, moves);
             handover.arrive(Arrival {

@@ -86,12 +86,19 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// How an engine uses the path for chunks of `lanes` lanes; and how many packets of such chunks
-    /// make a superpacket.
-    pub fn config(&self, assigned: &Assigned, lanes: u16, limits: Limits) -> (Config, usize) {
+    /// How an engine uses the path for chunks of `lanes` lanes, and for this share of large calls;
+    /// and how many packets of such chunks make a superpacket.
+    pub fn config(
+        &self,
+        assigned: &Assigned,
+        lanes: u16,
+        limits: Limits,
+        share: f64,
+    ) -> (Config, usize) {
         let packet = packet_len(lanes.into()) + self.identity.tag_len();
         let room = self.transport.receive_room(packet) as u32;
-        let config = Config::new(self.identity, assigned.slots, lanes, room, limits);
+        let config =
+            Config::new(self.identity, assigned.slots, lanes, room, limits).for_share(share);
         let capabilities = assigned.capabilities;
         (Config { capabilities, ..config }, self.transport.batch(packet))
     }

@@ -12,6 +12,9 @@ use switchml_protocol::capabilities::Capabilities;
 const INITIAL_WINDOW: usize = 128 << 10;
 /// Bytes of packets that may wait on their way without holding up the window's growth.
 const WAITING: usize = 192 << 10;
+/// The windows at several aggregators together, in windows of one alone. Each still has room for
+/// superpackets.
+const WINDOWS: f64 = 3.0;
 /// Floor of the retransmission timeout: the delay that a busy host may add.
 const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
 /// Ceiling of the retransmission timeout: the pace at which a rank asks whether a late peer has
@@ -96,8 +99,38 @@ impl Config {
             timeout: nanoseconds(limits.timeout),
         }
     }
+
+    /// The configuration for one of several aggregators, which takes this share of large calls, 0
+    /// to 1.
+    ///
+    /// The packets of all wait in the queue of the rank's own link. Who has more of them there gets
+    /// more of the link, so windows in proportion to shares have all aggregators finish at the same
+    /// time. Together they are as large as [`WINDOWS`] of one aggregator alone: larger ones would
+    /// only make that queue longer.
+    pub fn for_share(self, share: f64) -> Self {
+        let scale = (WINDOWS * share).min(1.0);
+        Self { window: self.window.scaled(scale), ..self }
+    }
 }
 
 pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Keys;
+
+    /// Windows in proportion to shares, three of one aggregator alone together.
+    #[test]
+    fn several_aggregators_share_the_windows() {
+        let identity = Identity { job: 1, epoch: 1, rank: 0, ranks: 4, keys: Keys::NONE };
+        let alone = Config::new(identity, 512, 352, u32::MAX, Limits::default());
+        assert_eq!(alone.window.maximum, 256);
+        let of = |share: f64| alone.for_share(share).window.maximum;
+        assert_eq!([0.3, 0.3, 0.1, 0.1, 0.1, 0.1].map(of), [230, 230, 76, 76, 76, 76]);
+        assert_eq!([0.5, 1.0].map(of), [256, 256]);
+        assert_eq!(of(1.0 / 8.0), 96);
+    }
 }

@@ -26,6 +26,18 @@ pub struct WindowLimits {
     pub waiting: u32,
 }
 
+impl WindowLimits {
+    /// Limits that are so many times as large, but at least those of a decreased window.
+    pub fn scaled(self, factor: f64) -> Self {
+        let scaled = |chunks: u32| {
+            let least = Window::MINIMUM.min(chunks);
+            ((f64::from(chunks) * factor) as u32).clamp(least, chunks)
+        };
+        let Self { initial, maximum, waiting } = self;
+        Self { initial: scaled(initial), maximum: scaled(maximum), waiting: scaled(waiting) }
+    }
+}
+
 /// The congestion window, in chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -154,6 +166,18 @@ mod tests {
         assert_eq!(window.size(), 21);
         grow(&mut window, 1, QUICK);
         assert_eq!(window.size(), 22);
+    }
+
+    #[test]
+    fn limits_are_scaled_down_to_those_of_a_decreased_window() {
+        let limits = WindowLimits { initial: 86, maximum: 256, waiting: 130 };
+        let quarter = WindowLimits { initial: 21, maximum: 64, waiting: 32 };
+        assert_eq!(limits.scaled(0.25), quarter);
+        assert_eq!(limits.scaled(1.0), limits);
+        let least = WindowLimits { initial: 16, maximum: 16, waiting: 16 };
+        assert_eq!(limits.scaled(0.01), least);
+        let few = WindowLimits { initial: 3, maximum: 4, waiting: 130 };
+        assert_eq!(few.scaled(0.0), WindowLimits { waiting: 16, ..few }, "never more");
     }
 
     #[test]
