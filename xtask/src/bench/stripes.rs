@@ -1,7 +1,8 @@
 //! `cargo xtask bench --stripes`: ranks that serve each other, and spare hosts that help them,
-//! beside Gloo, on links of one rate for every host.
+//! beside Gloo, on links of one rate for every host, and on links without a limit.
 //!
 //! Expected times are those of the theorem in docs/scaling.md, with headers and exponents counted.
+//! Without a limit the processors are shared, so spare hosts are none: ranks serve each other.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -29,6 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PORT: &str = "29500";
 /// Of the rack's links.
 const MTU: usize = 1500;
+
+/// Ranks, and the rate of every host's link in bits per second.
+const SETTINGS: [(usize, Option<u64>); 3] =
+    [(4, Some(plan::rate(4))), (8, Some(plan::rate(8))), (4, None)];
 
 /// A way to add up.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,19 +117,21 @@ pub fn measure(
     runs: usize,
 ) -> Result<String> {
     let mut text = String::new();
-    for ranks in [4, 8] {
-        let rate = plan::rate(ranks);
+    for (ranks, rate) in SETTINGS {
         let rack = Rack::new(RackOptions { workers: 2 * ranks, ..RackOptions::default() })?;
-        let _shaped = Shaping::new(&rack, rate)?;
+        let _shaped = rate.map(|rate| Shaping::new(&rack, rate)).transpose()?;
         let ground = Ground::new(Method::Gloo, ranks)?;
-        let _gloos = ground.shape(rate)?;
+        let _gloos = rate.map(|rate| ground.shape(rate)).transpose()?;
         let mut gloo = Team::start(Method::Gloo, programs, &ground, None, scratch)?;
         gloo.wait()?;
-        let mut times: Vec<(Vec<f64>, Vec<f64>)> = WAYS.map(|_| Default::default()).into();
+        let ways: Vec<Way> =
+            WAYS.into_iter().filter(|way| rate.is_some() || way.spare == Spare::None).collect();
+        let mut times: Vec<(Vec<f64>, Vec<f64>)> =
+            ways.iter().map(|_| Default::default()).collect();
         for run in 0..runs {
-            for turn in 0..WAYS.len() {
-                let index = (turn + run) % WAYS.len();
-                let way = WAYS[index];
+            for turn in 0..ways.len() {
+                let index = (turn + run) % ways.len();
+                let way = ways[index];
                 let iters = way.iters().parse()?;
                 let work = Work { size: way.size, iters, task: Task::Sum };
                 times[index].0.push(gloo.measure(&work, 32)?.seconds * 1e3);
@@ -133,7 +140,7 @@ pub fn measure(
             eprintln!("bench: {ranks} ranks, repetition {} of {runs}", run + 1);
         }
         gloo.stop()?;
-        write_table(&mut text, ranks, rate, times)?;
+        write_table(&mut text, ranks, rate, ways.into_iter().zip(times))?;
     }
     Ok(text)
 }
@@ -141,22 +148,27 @@ pub fn measure(
 fn write_table(
     text: &mut String,
     ranks: usize,
-    rate: u64,
-    times: Vec<(Vec<f64>, Vec<f64>)>,
+    rate: Option<u64>,
+    times: impl Iterator<Item = (Way, (Vec<f64>, Vec<f64>))>,
 ) -> Result<()> {
-    let gigabits = rate as f64 / 1e9;
+    let links = match rate {
+        Some(rate) => format!("links of {} Gb/s", rate as f64 / 1e9),
+        None => "links without a limit".to_owned(),
+    };
     let _ = writeln!(
         text,
-        "{ranks} ranks, links of {gigabits} Gb/s, f32, in ms (quartiles):\n\n\
+        "{ranks} ranks, {links}, f32, in ms (quartiles):\n\n\
          | | Gloo | ours | theorem | Gloo's time to ours |\n|---|---|---|---|---|"
     );
     let cell = |Spread { low, median, high }| format!("{median:.2} ({low:.2}-{high:.2})");
-    for (way, (gloo, ours)) in WAYS.iter().zip(times) {
-        let ratio = Spread::of_ratios(&gloo, &ours);
-        let expected = way.expected(ranks, rate)?;
+    for (way, (gloo, ours)) in times {
+        let ratio = cell(Spread::of_ratios(&gloo, &ours));
+        let expected = match rate {
+            Some(rate) => format!("{:.2}", way.expected(ranks, rate)?),
+            None => "-".to_owned(),
+        };
         let [gloo, ours] = [gloo, ours].map(|times| cell(Spread::of(times)));
-        let _ =
-            writeln!(text, "| {} | {gloo} | {ours} | {expected:.2} | {} |", way.name, cell(ratio));
+        let _ = writeln!(text, "| {} | {gloo} | {ours} | {expected} | {ratio} |", way.name);
     }
     text.push('\n');
     Ok(())
