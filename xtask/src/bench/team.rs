@@ -97,6 +97,8 @@ pub struct Team {
     processes: Vec<Process>,
     commands: Vec<File>,
     number: u64,
+    /// What the ranks read and write.
+    folder: PathBuf,
 }
 
 impl Team {
@@ -122,7 +124,7 @@ impl Team {
             _ if method.is_gloo() => gloo(programs, ground, &folder, &paths)?,
             serving => ours(programs, ground, serving.context("no aggregator")?, &paths)?,
         };
-        Ok(Self { method, processes, commands, number: 0 })
+        Ok(Self { method, processes, commands, number: 0, folder })
     }
 
     /// Measures; this project's ranks send elements of `bits` bits.
@@ -152,11 +154,12 @@ impl Team {
     }
 
     /// Ends the ranks normally, and waits for them: some spin until the other ranks of their method
-    /// have ended.
+    /// have ended. Then as many ranks of the method can start again.
     pub fn stop(self) -> Result<()> {
-        let Self { mut processes, commands, .. } = self;
+        let Self { mut processes, commands, folder, .. } = self;
         drop(commands);
-        Ok(processes.iter_mut().try_for_each(|process| process.wait_success(PATIENCE))?)
+        processes.iter_mut().try_for_each(|process| process.wait_success(PATIENCE))?;
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
     }
 }
 
