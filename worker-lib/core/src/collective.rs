@@ -41,6 +41,8 @@ pub(crate) struct Collective {
     /// The collective's number in the session.
     number: u64,
     call: Call,
+    /// What this shard runs of it, as a call of its own (rule 16.3).
+    part: Call,
     fingerprint: u32,
     ranks: u32,
     /// How the lanes of data chunks are combined.
@@ -83,15 +85,13 @@ impl Collective {
             && chunks > MOST_CHUNKS
             && (has_audiences || call.kind != Kind::AllGather);
         let maxima = if codec.wire_op() == Op::Max { chunks } else { exponents.chunks() };
+        let count = elements.len() / call.dtype.size();
         Self {
             place,
             number,
             call,
-            fingerprint: call.fingerprint_of_part(
-                number,
-                first,
-                elements.len() / call.dtype.size(),
-            ),
+            part: Call { count, ..call },
+            fingerprint: call.fingerprint_of_part(number, first, count),
             ranks,
             op: codec.wire_op(),
             leaves_out,
@@ -162,7 +162,7 @@ impl Collective {
         let Self { elements, exponents, speculation, data, witnesses, recorder, .. } = self;
         if let Some(chunk) = exponents.next(elements) {
             if let Some(speculation) = speculation {
-                *speculation = predictor.predict(&self.call, exponents.values());
+                *speculation = predictor.predict(&self.part, exponents.values());
             }
             return Poll::Ready(Some(Part::Exponents(chunk)));
         }
@@ -283,7 +283,7 @@ impl Collective {
         match (part, speculation) {
             (Part::Exponents(_), Some(speculation)) => {
                 speculation.decode_exponents(payload, exponents, elements);
-                predictor.learn(&self.call, exponents.values(), speculation.right());
+                predictor.learn(&self.part, exponents.values(), speculation.right());
                 recorder.speculated(speculation.sent(), speculation.right());
             }
             (Part::Exponents(chunk), None) => exponents.decode(chunk, payload),

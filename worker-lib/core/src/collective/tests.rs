@@ -206,3 +206,25 @@ fn receivers_of_a_broadcast_contribute_zeros() {
             && collective.elements.bytes() == [201; 140])
     );
 }
+
+/// The parts of similar calls that a shard runs may have different lengths (rule 36.3), and then
+/// different numbers of chunks.
+#[test]
+fn a_longer_part_of_the_same_call_is_predicted_for_itself() {
+    let call = Call { count: 1000, ..SUM };
+    let terms = Terms { rank: 0, ranks: 1, lanes: LANES, capabilities: Capabilities::all() };
+    let mut predictor = Predictor::default();
+    for (number, count) in [(0, 20), (1, 30), (2, 20)] {
+        let values = vec![1.5f32; count];
+        let buffer = Box::new(Plain(bytemuck::cast_slice(&values).to_vec()));
+        let codec = call.codec(1).unwrap();
+        let submission = Submission { number, call, codec, first: 0, buffer };
+        let mut rank = [Rank { collective: Collective::new(number, terms, submission), predictor }];
+        let chunks = next_all(&mut rank);
+        // 10 elements of three lanes each to a chunk of 32 lanes.
+        assert_eq!(chunks.len(), 1 + count / 10, "exponents, and all data chunks behind");
+        chunks.iter().for_each(|chunk| aggregate(&mut rank, chunk));
+        assert_eq!(rank[0].elements(), values);
+        [Rank { predictor, .. }] = rank;
+    }
+}
