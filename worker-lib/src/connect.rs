@@ -347,11 +347,9 @@ impl Info {
 
     /// How calls are cut among the shards.
     pub(crate) fn shards(&self) -> Shards {
-        // 8 threads at most, and a power of two: all shards at an aggregator have the same weight.
-        let shards = |stripe: &Stripe| {
-            let threads = stripe.data_threads;
-            (threads, stripe.weight * 8 / threads.max(1) as u32)
-        };
-        Shards::new(&self.stripes.iter().map(shards).collect::<Vec<_>>())
+        let shards = |stripe: &Stripe| (stripe.data_threads, stripe.weight);
+        let links: Vec<_> = self.stripes.iter().map(|stripe| stripe.links).collect();
+        let shards: Vec<_> = self.stripes.iter().map(shards).collect();
+        Shards::new(&shards, stripes::least_part(&links))
     }
 }

@@ -232,7 +232,7 @@ impl Calls {
         };
         let bytes = step.elements(element_key(epoch, place), rank);
         let number = self.issued.issue(call);
-        let shards = Shards::new(&[(self.shards.len(), 1)]);
+        let shards = Shards::new(&[(self.shards.len(), 1)], 0);
         let parts = shards.cut(number, bytes.len(), codec, self.lanes);
         self.parts.insert(place, vec![None; parts.len()]);
         let (mut rest, mut first) = (bytes.as_slice(), 0);

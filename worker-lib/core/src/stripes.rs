@@ -36,6 +36,12 @@ pub struct Links {
 /// The sum of all weights, up to rounding.
 const WHOLE: f64 = 10_000.0;
 
+/// Microseconds: about what it takes to wake a thread for an aggregator's part.
+const LEAST_TIME: u64 = 50;
+
+/// Bits per second of links that nobody knows. As fast as that, most parts are too small.
+const UNKNOWN_SPEED: u64 = 10_000_000_000;
+
 /// The weight of each aggregator's part (rule 36.4). Links whose speed is not known count as a
 /// rank's.
 pub fn weights(aggregators: &[Links]) -> Vec<u32> {
@@ -48,6 +54,14 @@ pub fn weights(aggregators: &[Links]) -> Vec<u32> {
     };
     let weight = |links| (share(links) * WHOLE).round() as u32;
     aggregators.iter().map(weight).collect()
+}
+
+/// Rule 36.3: the least bytes that an aggregator takes of a call. What all hosts send it must keep
+/// its link busy for [`LEAST_TIME`], or it costs more than it saves.
+pub fn least_part(aggregators: &[Links]) -> u64 {
+    let Fabric { hosts, slowest, .. } = Fabric::of(aggregators);
+    let speed = if slowest == 0 { UNKNOWN_SPEED } else { slowest };
+    speed / (8_000_000 / LEAST_TIME) / u64::from(hosts)
 }
 
 /// Rule 36.15: whether a call takes longer at these aggregators than in a ring. With combiners the
@@ -166,6 +180,16 @@ mod tests {
         assert_eq!(weights(&[switch, dedicated(3, GIGABIT)]), [7500, 2500]);
         assert!(!are_slower_than_a_ring(&[switch]));
         assert!(are_slower_than_a_ring(&[dedicated(3, 0)]));
+    }
+
+    /// 50 us at 1 Gb/s are 6250 bytes, of four hosts together.
+    #[test]
+    fn a_part_keeps_a_link_busy_for_a_while() {
+        assert_eq!(least_part(&[beside(4); 4]), 1562);
+        assert_eq!(least_part(&[Links { slowest: 10 * GIGABIT, ..beside(8) }; 8]), 7812);
+        assert_eq!(least_part(&[Links { slowest: 0, ..beside(2) }]), 31_250);
+        let slowest = Links { slowest: GIGABIT / 10, ..dedicated(2, GIGABIT) };
+        assert_eq!(least_part(&[dedicated(2, GIGABIT), slowest]), 312, "the slowest link decides");
     }
 
     #[test]
