@@ -197,6 +197,14 @@ for i, (work, future) in enumerate(zip(works, doubled)):
     check("one of several", tensors[i], wanted)
     check("its future", future.wait(), 2 * wanted)
 
+# Tensors of a GPU are in the order of the calls, as on a stream; others need `wait` in between.
+if sys.argv[1:] == ["staged"]:
+    tensor = torch.ones(50_000)
+    works = [dist.all_reduce(other, async_op=True) for other in (tensor, tensor[10:], tensor)]
+    [work.wait() for work in works]
+    check("a tensor in three calls", tensor[10:], torch.full((49_990,), float(ranks**3)))
+    check("its start in two calls", tensor[:10], torch.full((10,), float(ranks**2)))
+
 # Calls that Gloo makes.
 parts = [torch.zeros(3) for _ in range(ranks)]
 dist.all_gather(parts, torch.full((3,), float(rank)))

@@ -22,7 +22,7 @@ from ._lazy import behind
 from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
 from ._profile import Span
-from ._staging import STREAMS, Staged
+from ._staging import STREAMS, Call, Staging
 from ._threads import CALLBACKS, NAME, CallThread
 from ._trampoline import Base, Options, can_delegate, method_of
 from ._work import CallWork, GlooWork, backend_error
@@ -98,6 +98,8 @@ class Group(Base):
         self._sequence = 0
         # The last call that was not made in a callback.
         self._outside: weakref.ref[CallWork] | None = None
+        # The last call of a tensor of a GPU, by its memory.
+        self._staging: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._warned = False
         # Callbacks make calls, too, on threads of their own.
         self._lock = threading.Lock()
@@ -316,18 +318,11 @@ class Group(Base):
         self._is_used |= membership is self._membership
         work = CallWork(tensors if results is None else results, membership.late_ranks, Span(name))
         self._watch_order(work)
-        with torch.inference_mode():
-            staged = {
-                i: Staged(tensor)
-                for i, tensor in enumerate(tensors)
-                if tensor.device.type in STREAMS
-            }
-        there = [staged[i].host if i in staged else tensor for i, tensor in enumerate(tensors)]
+        staging = Staging(tensors, work, self._staging)
 
         def call() -> None:
-            for copy in staged.values():
-                copy.arrived()
-            started = start(there)
+            staging.arrive()
+            started = start(staging.there)
             self._completions.add(lambda: finish(started), work.fail)
 
         def finish(started: list[Started]) -> None:
@@ -335,12 +330,11 @@ class Group(Base):
                 handle.wait()
             for _, then in started:
                 then()
-            for copy in staged.values():
-                copy.give_back()
+            staging.give_back()
             take()
             work.finish()
 
-        waits = bool(staged) or not membership.is_joined()
+        waits = bool(staging) or not membership.is_joined()
         with self._lock:
             if waits and self._calls is None:
                 self._calls = CallThread("calls")

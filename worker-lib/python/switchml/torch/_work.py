@@ -143,6 +143,10 @@ class CallWork(HeldWork):
                 return
         CALLBACKS.add(lambda: self._finished.set_result(None))
 
+    def until_over(self) -> None:
+        """Waits until the call is over, however it ended."""
+        self._over.wait()
+
     def fail(self, error: Exception) -> None:
         """The call is over, for this reason."""
         self.finish(backend_error(error))
