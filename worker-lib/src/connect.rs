@@ -81,7 +81,8 @@ impl Builder {
         }
         let copies: Vec<_> = opened.iter_mut().map(Opened::needs_copies).collect();
         let meetings: Vec<_> = opened.iter().map(|opened| self.meet(opened, me)).collect();
-        let weights = weights(&opened);
+        let given = opened.iter().map(|opened| (opened.access.weight, opened.assigned.links));
+        let weights = stripes::agreed_weights(&given.collect::<Vec<_>>());
         let chunk_lanes = sessions.ready(lanes, &copies, &weights)?;
         let teams: Vec<_> =
             meetings.into_iter().map(|meeting| meeting.and_then(Meeting::end)).collect();
@@ -299,17 +300,6 @@ fn of_unreachable(error: control::Error, aggregators: &[Access]) -> Error {
     }
 }
 
-/// Rule 36.4: how much of calls each aggregator takes.
-fn weights(opened: &[Opened]) -> Vec<u32> {
-    let given: Vec<_> = opened.iter().map(|opened| opened.access.weight).collect();
-    match given.contains(&0) {
-        true => {
-            stripes::weights(&opened.iter().map(|opened| opened.assigned.links).collect::<Vec<_>>())
-        }
-        false => given,
-    }
-}
-
 /// What there is to know of each aggregator.
 fn stripes(
     opened: &[Opened],
@@ -343,11 +333,7 @@ impl Info {
 
     /// How calls are cut among the shards.
     pub(crate) fn shards(&self) -> Shards {
-        // 8 threads at most, and a power of two: all shards at an aggregator have the same weight.
-        let shards = |stripe: &Stripe| {
-            let threads = stripe.data_threads;
-            (threads, stripe.weight * 8 / threads.max(1) as u32)
-        };
+        let shards = |stripe: &Stripe| (stripe.data_threads, stripe.weight);
         Shards::new(&self.stripes.iter().map(shards).collect::<Vec<_>>())
     }
 }

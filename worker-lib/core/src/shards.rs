@@ -32,11 +32,13 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Rule 36.3: the shards at each aggregator, how many, and the weight of each. At least one
-    /// must have a weight.
+    /// Rule 36.3: how many shards there are at each aggregator, and its weight. At least one must
+    /// have a weight.
     pub fn new(aggregators: &[(usize, u32)]) -> Self {
         let (mut weights, mut firsts) = (Vec::new(), Vec::new());
         for &(shards, weight) in aggregators {
+            // 8 shards at most, and a power of two: all at an aggregator have the same weight.
+            let weight = weight * 8 / shards.max(1) as u32;
             if shards > 0 && weight > 0 {
                 firsts.push(weights.len());
             }
