@@ -13,7 +13,8 @@
 //! | [`calls`], [`shard`] | a rank in a job: its calls, and the data paths that run them |
 //! | [`hosts`] | ranks that share a host and its memory |
 //! | [`surroundings`] | the surroundings of a worker |
-//! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
+//! | [`daemon`], [`data_plane`] | an aggregator: control plane and data plane |
+//! | [`stripes`] | draws the aggregators of jobs that have several |
 //! | [`tree`] | draws the combiners between workers and the root |
 //! | [`combiner`], [`cells`] | a combiner: control plane and data plane |
 //! | [`oracle`] | the promises, checked as the run proceeds |
@@ -46,6 +47,7 @@ pub mod rng;
 pub mod scaling;
 pub mod scenario;
 pub mod shard;
+pub mod stripes;
 pub mod surroundings;
 pub mod tally;
 pub mod threads;

@@ -152,6 +152,8 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
         jobs,
         links: vec![[link(); 2]; workers],
         tree,
+        others: Vec::new(),
+        weights: Vec::new(),
         control_delay: (MS, 0),
         control_loss: 0,
         open_fails: 0,
