@@ -138,6 +138,9 @@ struct Session {
 #[derive(Default)]
 pub struct Oracle {
     sessions: BTreeMap<SessionKey, Session>,
+    /// Where ranks wanted the shards of a lost aggregator to go on: by session, stripe and
+    /// aggregator, the aggregators that they tried in turn.
+    choices: BTreeMap<(SessionKey, usize, usize), Vec<usize>>,
     /// Ranks of jobs whose process ended before they had a session, but perhaps not before the
     /// daemon counted them.
     ghosts: BTreeSet<(usize, u16)>,
@@ -260,6 +263,23 @@ impl Oracle {
         if let Some(session) = key.and_then(|key| self.sessions.get_mut(&key)) {
             session.blamed.insert(who.rank);
         }
+        Ok(())
+    }
+
+    /// A rank chooses where the shards of a stripe go on that were at an aggregator: where all
+    /// others do.
+    pub fn choose(
+        &mut self,
+        rank: u16,
+        (session, stripe, from): (Option<&SessionKey>, usize, usize),
+        choices: Vec<usize>,
+    ) -> Result<(), Violation> {
+        let Some(session) = session else { return Ok(()) };
+        let known = self.choices.entry((*session, stripe, from)).or_insert_with(|| choices.clone());
+        ensure!(
+            *known == choices,
+            "rank {rank} goes on at one of {choices:?} in turn, another rank at one of {known:?}"
+        );
         Ok(())
     }
 

@@ -100,7 +100,10 @@ impl Worker {
         };
         debug!("{} worker {} moves: {next:?} ({end:?})", Clock(world.net.now), self.index);
         calls.lose(stripe);
-        let candidates = moving.moves.candidates(&next).collect();
+        let candidates: VecDeque<_> = moving.moves.candidates(&next).collect();
+        let choices = candidates.iter().map(|at| moving.aggregators[*at].0).collect();
+        let from = moving.aggregators[next.from].0;
+        world.oracle.choose(self.rank, (self.sessions.first(), stripe, from), choices)?;
         moving.movers[stripe] = Some(Mover { next, candidates, why: end.clone() });
         self.try_next(world, stripe)?;
         Ok(true)
