@@ -41,6 +41,9 @@ pub struct Calls {
     pause: Time,
     /// Pause after each call.
     rest: Time,
+    /// Longest pause before the rank leaves, and when it does.
+    linger: Time,
+    leaves_at: Option<Time>,
     /// Place of the next call, and when it is made.
     next: usize,
     next_at: Time,
@@ -123,6 +126,8 @@ impl Calls {
             program,
             pause: plan.pause,
             rest: plan.rest,
+            linger: plan.linger,
+            leaves_at: None,
             next: 0,
             next_at: now.max(plan.begin),
             returned: 0,
@@ -221,7 +226,10 @@ impl Calls {
             self.next_at = self.next_at.max(now + self.rest);
         }
         let is_idle = self.shards.iter().all(|shard| shard.data_path.is_idle());
-        if self.next == self.program.len() && is_idle && self.failed.is_empty() {
+        let is_done = self.next == self.program.len() && is_idle && self.failed.is_empty();
+        if is_done && self.leaves_at(world) <= now {
+            let waits = self.shards.iter().any(|shard| shard.is_lost);
+            ensure!(!waits, "worker {} leaves while others may need it", self.worker);
             return Ok(Turn::Finished);
         }
         let call = (self.next < self.program.len() && self.next_at > now).then_some(self.next_at);
@@ -231,7 +239,16 @@ impl Calls {
             |(number, shard): &(usize, &Shard)| !self.failed.contains(number) && !shard.is_lost;
         let going = self.shards.iter().enumerate().filter(goes_on);
         let deadlines = going.filter_map(|(_, shard)| shard.data_path.deadline());
-        Ok(Turn::Next(deadlines.chain(call.filter(|_| self.failed.is_empty())).min()))
+        let call = call.filter(|_| self.failed.is_empty());
+        let leaves = self.leaves_at.filter(|_| is_done);
+        Ok(Turn::Next(deadlines.chain(call).chain(leaves).min()))
+    }
+
+    /// When the rank leaves, whose calls have returned. Nothing is drawn where no rank waits.
+    fn leaves_at(&mut self, world: &mut Surroundings<'_>) -> Time {
+        let (now, linger) = (world.net.now, self.linger);
+        let pause = if linger > 0 { world.net.rng.below(linger) } else { 0 };
+        *self.leaves_at.get_or_insert(now + pause)
     }
 
     /// Takes the parts that have returned. Returns whether they complete a call.

@@ -137,6 +137,7 @@ pub(crate) fn draw_job_of(rng: &mut Rng, first_worker: usize, ranks: u16) -> Job
         pause: if rng.one_in(2) { 0 } else { rng.magnitude(10 * US, 300 * MS) },
         begin: 0,
         rest: 0,
+        linger: 0,
         origin: if rng.one_in(4) { 0u32.wrapping_sub(rng.range(1, 6) as u32) } else { 0 },
         batch: rng.pick(&[1, 4, 45]),
         receive_room,

@@ -121,6 +121,7 @@ fn job_of(call: Call, ranks: u16, first_worker: usize, calls: usize, rest: Time)
         // All jobs have started by then.
         begin: SECOND / 10,
         rest,
+        linger: 0,
         origin: 0,
         batch: 16,
         receive_room: 4096,

@@ -93,6 +93,8 @@ pub struct JobPlan {
     pub begin: Time,
     /// Pause of all ranks after each call.
     pub rest: Time,
+    /// Longest pause of a rank before it leaves.
+    pub linger: Time,
     /// The round that the job's slots are in when it starts.
     pub origin: u32,
     /// Packets in a batch of new chunks.

@@ -43,6 +43,8 @@ pub fn draw(rng: &mut Rng, mut scenario: Scenario) -> Scenario {
     for job in &mut scenario.jobs {
         // Places count from the first chunk, and moves begin with round 0.
         job.origin = 0;
+        // Ranks that are done help others to move, until they leave.
+        job.linger = if rng.one_in(2) { rng.magnitude(MS, 20 * SECOND) } else { 0 };
     }
     // Paths are opened at one aggregator after another.
     scenario.join_timeout += others * 8 * SECOND;
