@@ -24,8 +24,8 @@
 //! | [`tally`] | counters of faults and fates |
 //!
 //! Nothing of the product is reimplemented here except the thin layers of its I/O: the loop of the
-//! worker's data thread, the execution of a session's actions, and the
-//! gRPC services of root and combiners.
+//! worker's data thread, the execution of a session's actions, what the end of one of a rank's
+//! sessions means for its others, and the gRPC services of root and combiners.
 
 #![forbid(unsafe_code)]
 
