@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::call::Kind;
 use switchml_worker_core::engine::Failure;
@@ -13,8 +14,11 @@ use crate::net::{Net, Violation, ensure};
 use crate::packed::Packing;
 use crate::program::Step;
 use crate::rng::hash;
-use crate::scenario::{MS, Time};
+use crate::scenario::{MS, Scenario, Time};
 use crate::tally::{Fate, Fault};
+
+/// What shapes the chunks of calls (rule 36.8), but for AUDIENCES, which some jobs do without.
+const SHAPING: Capabilities = Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
 /// A session's epoch, which no other session has.
 pub type SessionKey = u32;
@@ -138,8 +142,8 @@ struct Session {
 #[derive(Default)]
 pub struct Oracle {
     sessions: BTreeMap<SessionKey, Session>,
-    /// Where ranks wanted the shards of a lost aggregator to go on: by session, stripe and
-    /// aggregator, the aggregators that they tried in turn.
+    /// Where ranks wanted the shards of a lost aggregator to go on: by session, the first
+    /// aggregator of the shards and the lost one, the aggregators that they tried in turn.
     choices: BTreeMap<(SessionKey, usize, usize), Vec<usize>>,
     /// Ranks of jobs whose process ended before they had a session, but perhaps not before the
     /// daemon counted them.
@@ -167,6 +171,21 @@ pub struct Told {
     pub session: Option<SessionKey>,
     /// Whether anything has disturbed the rank's connections with that aggregator.
     pub was_disturbed: bool,
+}
+
+/// Where a rank wants the shards of a lost aggregator to go on.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The session.
+    pub session: SessionKey,
+    /// The aggregator that had the shards first.
+    pub first: usize,
+    /// The lost one.
+    pub from: usize,
+    /// The ranks that have left normally, as far as the rank knows.
+    pub departed: Ranks,
+    /// The aggregators that it tries in turn.
+    pub next: Vec<usize>,
 }
 
 /// The state of a rank when its data path failed.
@@ -266,19 +285,26 @@ impl Oracle {
         Ok(())
     }
 
-    /// A rank chooses where the shards of a stripe go on that were at an aggregator: where all
-    /// others do.
+    /// A rank chooses where the shards of a lost aggregator go on: where all others do (rules 36.8
+    /// and 36.9).
     pub fn choose(
         &mut self,
+        scenario: &Scenario,
         rank: u16,
-        (session, stripe, from): (Option<&SessionKey>, usize, usize),
-        choices: Vec<usize>,
+        choice: Choice,
     ) -> Result<(), Violation> {
-        let Some(session) = session else { return Ok(()) };
-        let known = self.choices.entry((*session, stripe, from)).or_insert_with(|| choices.clone());
+        let Choice { session, first, from, departed, next } = choice;
+        ensure!(departed.is_empty(), "rank {rank} moves, though ranks have left: {departed:?}");
+        ensure!(!next.contains(&from), "rank {rank} goes on at {next:?}, of which {from} is lost");
+        let shaping = |aggregator: usize| scenario.aggregator(aggregator).capabilities & SHAPING;
+        for other in &next {
+            let has_all = shaping(*other).contains(shaping(first));
+            ensure!(has_all, "rank {rank} goes on at {other}, which can do less than {first}");
+        }
+        let known = self.choices.entry((session, first, from)).or_insert_with(|| next.clone());
         ensure!(
-            *known == choices,
-            "rank {rank} goes on at one of {choices:?} in turn, another rank at one of {known:?}"
+            *known == next,
+            "rank {rank} goes on at one of {next:?} in turn, another rank at one of {known:?}"
         );
         Ok(())
     }

@@ -13,7 +13,7 @@ use tracing::debug;
 use super::membership::{Assigned, Membership, Path, Role};
 use super::{Phase, Worker};
 use crate::net::{Clock, Violation};
-use crate::oracle::{End, Standing};
+use crate::oracle::{Choice, End, Standing};
 use crate::shard::Way;
 use crate::surroundings::Surroundings;
 use crate::tally::Fate;
@@ -21,8 +21,9 @@ use crate::tally::Fate;
 /// A rank's moves.
 pub(super) struct Moving {
     moves: Moves,
-    /// How often each stripe has moved, as its drivers know.
+    /// How often each stripe has moved, and to which aggregator, as its drivers know.
     counts: Vec<u64>,
+    at: Vec<usize>,
     /// The job's aggregators in the order of rule 36.2, and their numbers.
     aggregators: Vec<(usize, u64)>,
     /// Shards of each stripe.
@@ -55,6 +56,7 @@ impl Moving {
         Self {
             moves: Moves::new(assigned().map(known).collect()),
             counts: vec![0; memberships.len()],
+            at: memberships.iter().map(|member| member.aggregator).collect(),
             aggregators: aggregators.collect(),
             shards: assigned().map(|assigned| assigned.shards.len()).collect(),
             lanes,
@@ -101,9 +103,14 @@ impl Worker {
         debug!("{} worker {} moves: {next:?} ({end:?})", Clock(world.net.now), self.index);
         calls.lose(stripe);
         let candidates: VecDeque<_> = moving.moves.candidates(&next).collect();
-        let choices = candidates.iter().map(|at| moving.aggregators[*at].0).collect();
-        let from = moving.aggregators[next.from].0;
-        world.oracle.choose(self.rank, (self.sessions.first(), stripe, from), choices)?;
+        let choice = Choice {
+            session: self.sessions.first().copied().unwrap_or_default(),
+            first: moving.aggregators[stripe].0,
+            from: moving.at[stripe],
+            departed,
+            next: candidates.iter().map(|at| moving.aggregators[*at].0).collect(),
+        };
+        world.oracle.choose(world.scenario, self.rank, choice)?;
         moving.movers[stripe] = Some(Mover { next, candidates, why: end.clone() });
         self.try_next(world, stripe)?;
         Ok(true)
@@ -214,6 +221,7 @@ impl Worker {
             return Err(Violation(format!("rank {} arrives from an old move", self.rank)));
         }
         moving.counts[stripe] = next.count;
+        moving.at[stripe] = member.aggregator;
         member.role = Role::Serves(stripe);
         let (Some(assigned), Path::Open(open)) = (&member.assigned, &member.path) else {
             return Ok(());
