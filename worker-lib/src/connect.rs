@@ -81,7 +81,8 @@ impl Builder {
         }
         let copies: Vec<_> = opened.iter_mut().map(Opened::needs_copies).collect();
         let meetings: Vec<_> = opened.iter().map(|opened| self.meet(opened, me)).collect();
-        let weights = weights(&opened);
+        let given = opened.iter().map(|opened| (opened.access.weight, opened.assigned.links));
+        let weights = stripes::agreed_weights(&given.collect::<Vec<_>>());
         let chunk_lanes = sessions.ready(lanes, &copies, &weights)?;
         let teams: Vec<_> =
             meetings.into_iter().map(|meeting| meeting.and_then(Meeting::end)).collect();
@@ -300,17 +301,6 @@ fn of_unreachable(error: control::Error, aggregators: &[Access]) -> Error {
                  give an aggregator"
             ),
         },
-    }
-}
-
-/// Rule 36.4: how much of calls each aggregator takes.
-fn weights(opened: &[Opened]) -> Vec<u32> {
-    let given: Vec<_> = opened.iter().map(|opened| opened.access.weight).collect();
-    match given.contains(&0) {
-        true => {
-            stripes::weights(&opened.iter().map(|opened| opened.assigned.links).collect::<Vec<_>>())
-        }
-        false => given,
     }
 }
 

@@ -14,6 +14,7 @@ use switchml_control::moved_name;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::engine::Limits;
+use switchml_worker_core::moves::{Aggregator, LEAST_WAIT, Loss, Move, Moves};
 
 use crate::control::{self, Access, Membership, Wish};
 use crate::driver::{Arrival, Handover, Shared};
@@ -22,19 +23,13 @@ use crate::paths::{Opened, Path};
 use crate::transport::Udp;
 use crate::warning::warn;
 
-/// What decides on the chunks of calls (rule 36.8).
-const SHAPING: Capabilities = Capabilities::CHECKED_MAXIMA
-    .union(Capabilities::EMPTY_CONTRIBUTIONS)
-    .union(Capabilities::AUDIENCES);
-/// Least time to wait for the other ranks. Those that make no call notice the death of a host by
-/// their connection: after 15 s, and 10 s more where the data plane might live on.
-const LEAST_WAIT: Duration = Duration::from_secs(30);
-
 /// A rank's moves.
 pub(crate) struct Failover {
     rank: Rank,
     /// The job's aggregators in the order of rule 36.2.
     aggregators: Vec<Known>,
+    /// Where the stripes are.
+    moves: Mutex<Moves>,
     stripes: Vec<Stripe>,
     /// The ranks that have left normally.
     departed: Arc<dyn Fn() -> Ranks + Send + Sync>,
@@ -64,18 +59,9 @@ pub(crate) struct Known {
 
 /// The shards that were at one aggregator when the job began.
 struct Stripe {
-    place: Mutex<Place>,
     handovers: Vec<Arc<Handover<Udp>>>,
     /// The session that a move waits for.
     joining: Mutex<Option<Arc<Membership>>>,
-}
-
-/// Where a stripe is.
-struct Place {
-    /// The index of the aggregator.
-    at: usize,
-    /// Moves so far.
-    moves: u64,
 }
 
 impl Failover {
@@ -87,13 +73,15 @@ impl Failover {
         departed: impl Fn() -> Ranks + Send + Sync + 'static,
         shared: &Arc<Shared>,
     ) -> Arc<Self> {
-        let stripe = |(at, handovers)| {
-            let place = Mutex::new(Place { at, moves: 0 });
-            Stripe { place, handovers, joining: Mutex::default() }
+        let stripe = |handovers| Stripe { handovers, joining: Mutex::default() };
+        let stripes = handovers.into_iter().map(stripe).collect();
+        let known = |known: &Known| Aggregator {
+            capabilities: known.capabilities,
+            is_ranks_own: known.access.peer.is_some(),
         };
-        let stripes = handovers.into_iter().enumerate().map(stripe).collect();
+        let moves = Mutex::new(Moves::new(aggregators.iter().map(known).collect()));
         let (departed, shared) = (Arc::new(departed), Arc::clone(shared));
-        let failover = Arc::new(Self { rank, aggregators, stripes, departed, shared });
+        let failover = Arc::new(Self { rank, aggregators, moves, stripes, departed, shared });
         let told = Arc::downgrade(&failover);
         failover.shared.on_fail(move |error| {
             told.upgrade().iter().for_each(|failover| failover.give_up(error));
@@ -110,46 +98,28 @@ impl Failover {
     /// that is a loss, and another aggregator may go on; otherwise the error ends the job. A loss
     /// in the middle of a move is another one (rule 36.13).
     pub fn lose(self: &Arc<Self>, stripe: usize, moves: u64, error: &Error) -> bool {
-        if !is_loss(error) || !(self.departed)().is_empty() {
+        if !is_loss(error) {
             return false;
         }
-        let moving = &self.stripes[stripe];
-        let mut place = lock(&moving.place);
-        if place.moves != moves {
-            return true;
-        }
-        // Rule 36.7: with an aggregator that a rank has brought, that rank is lost.
-        if self.aggregators[place.at].access.peer.is_some() {
-            return false;
-        }
-        if self.candidates(stripe, place.at).next().is_none() {
-            self.warn(": no other aggregator can do what the lost one could");
-            return false;
-        }
-        place.moves += 1;
-        moving.handovers.iter().for_each(|handover| handover.lose());
-        let (from, moves) = (place.at, place.moves);
-        drop(place);
-        let error = error.clone();
-        let mover = Move { failover: Arc::clone(self), stripe, from, moves, error };
+        let departed = (self.departed)();
+        let mut places = lock(&self.moves);
+        let next = match places.lose(stripe, moves, &departed) {
+            Loss::Moves(next) => next,
+            Loss::IsKnown => return true,
+            Loss::Ends => return false,
+            Loss::HasNoOther => {
+                self.warn(": no other aggregator can do what the lost one could");
+                return false;
+            }
+        };
+        self.stripes[stripe].handovers.iter().for_each(|handover| handover.lose());
+        drop(places);
+        let mover = Mover { failover: Arc::clone(self), next, error: error.clone() };
         let thread = thread::Builder::new().name("switchml-move".to_owned());
         if let Err(error) = thread.spawn(move || mover.run()) {
             self.shared.fail(Error::system("cannot start a thread")(error));
         }
         true
-    }
-
-    /// The aggregators that may go on with a stripe that is at one of them, in the order of rule
-    /// 36.9.
-    fn candidates(&self, stripe: usize, from: usize) -> impl Iterator<Item = usize> {
-        let needed = self.needed(stripe);
-        let behind = (from + 1..self.aggregators.len()).chain(0..from);
-        behind.filter(move |at| self.aggregators[*at].capabilities.contains(needed))
-    }
-
-    /// The capabilities that an aggregator must have to go on with a stripe.
-    fn needed(&self, stripe: usize) -> Capabilities {
-        self.aggregators[stripe].capabilities & SHAPING
     }
 
     /// The communicator has failed: nobody waits for another aggregator any more.
@@ -175,23 +145,20 @@ fn is_loss(error: &Error) -> bool {
     }
 }
 
-/// A move of a stripe.
-struct Move {
+/// Moves a stripe.
+struct Mover {
     failover: Arc<Failover>,
-    stripe: usize,
-    /// The index of the lost aggregator.
-    from: usize,
-    /// Moves of the stripe, with this one.
-    moves: u64,
+    next: Move,
     /// Why it moves.
     error: Error,
 }
 
-impl Move {
+impl Mover {
     fn run(self) {
         let (begin, failover) = (Instant::now(), Arc::clone(&self.failover));
         let mut refusals = String::new();
-        for at in failover.candidates(self.stripe, self.from) {
+        let candidates = lock(&failover.moves).candidates(&self.next);
+        for at in candidates {
             match self.try_at(at) {
                 Ok(found) => return self.arrive(at, found, begin),
                 // Other aggregators would not be heard from either.
@@ -213,9 +180,9 @@ impl Move {
     /// Rule 36.9: joins at an aggregator, and waits until all ranks have.
     fn try_at(&self, at: usize) -> Result<(Arc<Membership>, Opened), Error> {
         let Failover { rank, aggregators, stripes, shared, .. } = &*self.failover;
-        let stripe = &stripes[self.stripe];
+        let stripe = &stripes[self.next.stripe];
         let access = Access { weight: 0, ..aggregators[at].access.clone() };
-        let job = moved_name(&rank.job, aggregators[self.stripe].number);
+        let job = moved_name(&rank.job, aggregators[self.next.stripe].number);
         let wish = Wish {
             job: &job,
             rank: rank.rank.into(),
@@ -240,9 +207,11 @@ impl Move {
 
     fn open(&self, membership: &Membership, access: Access) -> Result<Opened, Error> {
         let Failover { rank, stripes, .. } = &*self.failover;
-        let handovers = &stripes[self.stripe].handovers;
+        let handovers = &stripes[self.next.stripe].handovers;
         let mut assigned = membership.assigned()?;
-        let has_all = assigned.capabilities.contains(self.failover.needed(self.stripe));
+        let moves = lock(&self.failover.moves);
+        let has_all = moves.can_serve(self.next.stripe, assigned.capabilities);
+        drop(moves);
         if !has_all || assigned.shards().count() != handovers.len() {
             let why = "it has too little left for the shards of another aggregator".to_owned();
             let address = access.address;
@@ -261,19 +230,19 @@ impl Move {
 
     /// Shows the drivers their way to another aggregator, unless that is lost, too, by now.
     fn arrive(self, at: usize, (membership, opened): (Arc<Membership>, Opened), begin: Instant) {
-        let Self { failover, stripe, moves, from, error } = self;
+        let Self { failover, next, error } = self;
+        let Move { stripe, from, count } = next;
         let moving = &failover.stripes[stripe];
         let Opened { assigned, paths, .. } = opened;
-        let mut place = lock(&moving.place);
-        if place.moves != moves {
+        let mut places = lock(&failover.moves);
+        if !places.arrive(&next, at) {
             return;
         }
-        place.at = at;
         for (handover, path) in moving.handovers.iter().zip(paths) {
             let Rank { lanes, limits, ref shares, .. } = failover.rank;
             let (config, batch) = path.config(&assigned, lanes, limits, shares[stripe]);
             let Path { secret, group, transport, open, .. } = path;
-            let (membership, rtt, count) = (Arc::clone(&membership), open.rtt, moves);
+            let (membership, rtt) = (Arc::clone(&membership), open.rtt);
             handover.arrive(Arrival {
                 transport,
                 config,
@@ -285,7 +254,7 @@ impl Move {
                 count,
             });
         }
-        drop(place);
+        drop(places);
         let shared = &failover.shared;
         shared.count_move();
         match failover.aggregators[at].access.peer {
@@ -293,7 +262,7 @@ impl Move {
                 let departed = Arc::clone(&failover.departed);
                 hear_of_peer(&membership, shared, rank, move || departed());
             }
-            None => hear_of_end(&membership, (stripe, moves), shared, Some(&failover)),
+            None => hear_of_end(&membership, (stripe, count), shared, Some(&failover)),
         }
         answer(&membership, stripe, shared);
         let address = |at: usize| &failover.aggregators[at].access.address;

@@ -16,7 +16,7 @@ use switchml_userspace_core::memory_tables::answer;
 use tracing::trace;
 use zerocopy::FromBytes;
 
-use crate::net::{Clock, Net, Place, Violation, ensure};
+use crate::net::{Above, Clock, Net, Place, Violation, ensure};
 use crate::scenario::CombinerPlan;
 use crate::tally::Fault;
 
@@ -112,21 +112,22 @@ impl Cells {
     fn send(&self, net: &mut Net, binding: &Binding, target: Target, packet: &[u8], intact: bool) {
         let Ok((header, _)) = Header::ref_from_prefix(packet) else { return };
         let (number, index) = (header.job.get(), self.index);
+        let above = Above::Combiner(index);
         match target {
             Target::Parent { from_port, .. } => net.to_parent(index, from_port, packet, intact),
             Target::Rank => {
                 if let Some(home) = self.memory.tables.home(number, header.rank.get()) {
-                    net.to_place(Some(index), &home, packet, intact);
+                    net.to_place(above, &home, packet, intact);
                 }
             }
             Target::All => {
                 let (_, places) = self.memory.tables.places(number).unwrap_or_default();
                 for (place, _) in places {
-                    net.to_place(Some(index), &place, packet, intact);
+                    net.to_place(above, &place, packet, intact);
                 }
             }
             Target::Sender | Target::SendersGroup => {
-                net.to_place(Some(index), binding, packet, intact);
+                net.to_place(above, binding, packet, intact);
             }
             Target::Nobody | Target::Host => {}
         }

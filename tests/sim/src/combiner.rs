@@ -18,7 +18,7 @@ use tracing::{debug, trace};
 
 use crate::cells::Cells;
 use crate::net::{
-    Clock, Connection, Event, Message, Net, News, Place, Violation, address_of_combiner,
+    Above, Clock, Connection, Event, Message, Net, News, Place, Violation, address_of_combiner,
 };
 use crate::scenario::{CombinerPlan, Scenario, Time};
 
@@ -42,12 +42,12 @@ struct Links {
     below: BTreeMap<StreamId, Connection>,
     /// The connections to the parent, by stream, once the parent has opened its own.
     open: BTreeMap<StreamId, Connection>,
-    above: BTreeMap<Connection, Above>,
+    above: BTreeMap<Connection, ToParent>,
 }
 
 /// A connection to the parent.
 #[derive(Default)]
-struct Above {
+struct ToParent {
     /// The stream from below to which it belongs; `None` if it was made for one request.
     stream: Option<StreamId>,
     /// The request for which it was made, until it is there.
@@ -103,7 +103,7 @@ impl Combiner {
             self.perform(net, None, effects);
         }
         let Links { combiner, generation, .. } = self.links;
-        net.go_down(Some(combiner));
+        net.go_down(Above::Combiner(combiner));
         *self = Self::of_generation(generation + 1, combiner, self.limits, self.plan);
         self.is_down = true;
     }
@@ -111,7 +111,7 @@ impl Combiner {
     /// The combiner is back.
     pub fn start(&mut self, net: &mut Net) {
         self.is_down = false;
-        net.listen(Some(self.links.combiner));
+        net.listen(Above::Combiner(self.links.combiner));
     }
 
     /// Forgets what its cells hold, and nothing else (rule 27.12).
@@ -303,7 +303,7 @@ impl Combiner {
     /// The parent answers the oldest request over this connection.
     fn take_answer(&mut self, net: &mut Net, from: Connection, answer: Answer) {
         let Links { above, open, .. } = &mut self.links;
-        let Some(Above { stream, asked, .. }) = above.get_mut(&from) else { return };
+        let Some(ToParent { stream, asked, .. }) = above.get_mut(&from) else { return };
         let (stream, is_done) = (*stream, answer == Answer::Done);
         if let Some(below) = asked.pop_front() {
             net.tell(below, News::Answer(answer));
@@ -336,9 +336,9 @@ impl Links {
         from: Connection,
         first: Message,
     ) {
-        let connection = net.connect(Place::Combiner(self.combiner));
+        let connection = net.connect(Place::Combiner(self.combiner), 0);
         let asked = VecDeque::from([from]);
-        self.above.insert(connection, Above { stream, first: Some(first), asked });
+        self.above.insert(connection, ToParent { stream, first: Some(first), asked });
     }
 
     /// Closes a connection to the parent.

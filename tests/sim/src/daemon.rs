@@ -1,4 +1,4 @@
-//! The aggregator: the real control plane over the simulated data plane, and connections to it.
+//! An aggregator: the real control plane over the simulated data plane, and connections to it.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -18,11 +18,14 @@ use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
 
 use crate::data_plane::DataPlane;
-use crate::net::{AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation};
-use crate::scenario::{Scenario, Time};
+use crate::net::{Above, Clock, Connection, Event, Message, Net, News, Violation};
+use crate::rng::hash;
+use crate::scenario::{Manner, Scenario, Time};
 
 /// See the module.
 pub struct Daemon {
+    /// The aggregator's number.
+    number: usize,
     control_plane: ControlPlane<Connection>,
     data_plane: DataPlane,
     /// Whether packets have tags.
@@ -30,6 +33,8 @@ pub struct Daemon {
     state: State,
     /// The number of daemons before this one, whose timers are ignored.
     generation: u32,
+    /// The contributions that it takes before it dies, if it is to, and how it does.
+    doom: Option<(u64, Manner)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,23 +47,43 @@ enum State {
 }
 
 impl Daemon {
-    /// A daemon without jobs.
-    pub fn new(scenario: &Scenario) -> Self {
-        let data_plane = DataPlane::new(scenario);
-        // Rule 28.6.
-        let tags = scenario.tags && scenario.tree.combiners.is_empty();
+    /// The daemon of an aggregator, without jobs.
+    pub fn new(scenario: &Scenario, number: usize) -> Self {
+        let data_plane = DataPlane::new(scenario, number);
+        // Rule 28.6. A data plane that does not verify packets has no tags either.
+        let tags =
+            scenario.tags && scenario.tree.combiners.is_empty() && data_plane.checks_maxima();
+        let seed = match number {
+            0 => scenario.seed,
+            other => hash(&[scenario.seed, other as u64]),
+        };
         Self {
-            control_plane: control_plane(data_plane.limits(), tags, scenario.seed),
+            number,
+            control_plane: control_plane(data_plane.limits(), tags, seed),
             data_plane,
             tags,
             state: State::Up,
             generation: 0,
+            doom: None,
         }
     }
 
-    /// Jobs do not fail to open from now on.
+    /// Jobs do not fail to open from now on, and it does not die.
     pub fn heal(&mut self) {
         self.data_plane.heal();
+        self.doom = None;
+    }
+
+    /// It dies after so many contributions more.
+    pub fn doom(&mut self, contributions: u32, manner: Manner) {
+        self.doom = Some((self.data_plane.contributions() + u64::from(contributions), manner));
+    }
+
+    /// How it is to die, if its time has come.
+    pub fn is_to_die(&mut self) -> Option<Manner> {
+        let contributions = self.data_plane.contributions();
+        let doom = self.doom.take_if(|(until, _)| *until <= contributions);
+        doom.map(|(_, manner)| manner)
     }
 
     /// Whether the daemon is down.
@@ -71,30 +96,37 @@ impl Daemon {
         &self.data_plane
     }
 
-    /// Stops. If `orderly`, the daemon tells all ranks why; otherwise its host is gone.
-    pub fn stop(&mut self, net: &mut Net, orderly: bool) {
-        debug!("{} the aggregator is gone", Clock(net.now));
-        if orderly && !self.is_down() {
+    /// Stops, with all that it has in memory.
+    pub fn stop(&mut self, net: &mut Net, manner: Manner) {
+        debug!("{} aggregator {} is gone", Clock(net.now), self.number);
+        if manner == Manner::Orderly && !self.is_down() {
             let (control_plane, io) = &mut self.io(net);
             control_plane.shut_down(io);
         }
-        net.go_down(None);
+        match manner {
+            Manner::Silent => net.vanish(self.place()),
+            Manner::Orderly | Manner::Killed => net.go_down(self.place()),
+        }
         self.state = State::Gone;
+    }
+
+    fn place(&self) -> Above {
+        Above::Aggregator(self.number)
     }
 
     /// The daemon is killed. Its data plane continues.
     pub fn kill(&mut self, net: &mut Net) {
-        debug!("{} the daemon is killed", Clock(net.now));
-        net.go_down(None);
+        debug!("{} daemon {} is killed", Clock(net.now), self.number);
+        net.go_down(self.place());
         self.state = State::Killed;
     }
 
     /// A new daemon in this one's place.
     pub fn start_anew(&mut self, net: &mut Net) {
-        debug!("{} another aggregator is there", Clock(net.now));
+        debug!("{} another aggregator {} is there", Clock(net.now), self.number);
         self.control_plane = control_plane(self.data_plane.limits(), self.tags, net.rng.any());
         self.generation += 1;
-        net.listen(None);
+        net.listen(self.place());
         let is_another = self.state == State::Gone;
         self.state = State::Up;
         if is_another {
@@ -119,7 +151,7 @@ impl Daemon {
             SimulatedIo {
                 net: RefCell::new(net),
                 data_plane: RefCell::new(&mut self.data_plane),
-                generation: self.generation,
+                timers: (self.number, self.generation),
                 opening: None,
             },
         )
@@ -142,11 +174,13 @@ impl Daemon {
     ) -> Option<Answer> {
         let stream = self.stream_of(connection);
         let peer = net.peer(connection).into();
+        let local = (*self.place().address().ip()).into();
         let (control_plane, io) = &mut self.io(net);
         match message {
             Message::Join(request) => {
                 io.opening = Some(connection);
-                let joined = control_plane.join(io, &joiner(request, peer), connection);
+                let ends = (peer, local);
+                let joined = control_plane.join(io, &joiner(request, ends), connection);
                 joined.err().map(|error| Answer::Refused(error.to_string()))
             }
             Message::Resume(ResumeRequest { member, via }) => {
@@ -219,11 +253,10 @@ impl Daemon {
     }
 }
 
-/// A rank that joins over a connection from `peer`.
-fn joiner(request: JoinRequest, peer: IpAddr) -> Joiner {
-    let local = (*AGGREGATOR.ip()).into();
+/// A rank that joins over a connection with these ends, its own first.
+fn joiner(request: JoinRequest, ends: (IpAddr, IpAddr)) -> Joiner {
     // The time does not matter without tenants.
-    Joiner::new(request, String::new(), (peer, local), None, Instant::now())
+    Joiner::new(request, String::new(), ends, None, Instant::now())
 }
 
 fn control_plane(limits: Limits, tags: bool, seed: u64) -> ControlPlane<Connection> {
@@ -249,7 +282,8 @@ fn refusal(error: &MemberError) -> Answer {
 struct SimulatedIo<'a> {
     net: RefCell<&'a mut Net>,
     data_plane: RefCell<&'a mut DataPlane>,
-    generation: u32,
+    /// The aggregator and its generation, whose timers these are.
+    timers: (usize, u32),
     /// The stream that opens with its first event.
     opening: Option<Connection>,
 }
@@ -316,7 +350,9 @@ impl Io for SimulatedIo<'_> {
 
     fn schedule(&mut self, after: Duration, timer: Timer) {
         let net = self.net.get_mut();
-        net.schedule(net.now + after.as_nanos() as Time, Event::Timer(self.generation, timer));
+        let (number, generation) = self.timers;
+        let at = net.now + after.as_nanos() as Time;
+        net.schedule(at, Event::Timer(number, generation, timer));
     }
 
     fn log(&mut self, _level: Level, line: &str) {

@@ -15,19 +15,23 @@ use switchml_protocol::ranks::Ranks;
 use switchml_protocol::share::Share;
 use switchml_protocol::shell::Origin;
 use switchml_protocol::slot::{Slot, contribute};
-use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, RANKS_PER_GROUP, U16, U32, VERSION};
+use switchml_protocol::{
+    DATA_PORT, LANES_PER_BLOCK, MAX_RANKS, RANKS_PER_GROUP, U16, U32, VERSION,
+};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, Saved};
 use switchml_userspace_core::jobs::{Epochs, Job};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer, done_of};
 use tracing::{debug, trace};
 use zerocopy::FromBytes;
 
-use crate::net::{AGGREGATOR, Clock, Net, Place, Violation, ensure};
+use crate::net::{Above, Clock, Net, Place, Violation, ensure};
 use crate::scenario::{Scenario, Time};
 use crate::tally::Fault;
 
 /// See the module.
 pub struct DataPlane {
+    /// The aggregator that it is of.
+    own: Above,
     tables: MemoryTables,
     /// Jobs that are open, by number.
     specs: HashMap<u16, JobSpec>,
@@ -43,6 +47,8 @@ pub struct DataPlane {
     /// Jobs that are saved for the next daemon, by number.
     saved: BTreeMap<u16, Job>,
     epochs: Option<Epochs>,
+    /// The number of contributions that were accepted.
+    contributions: u64,
     /// When contributions were accepted: by epoch and job number, slot, round, rank.
     arrivals: HashMap<((u32, u16), u16, u32, u16), Time>,
     scratch: Vec<u8>,
@@ -54,24 +60,26 @@ impl DataPlane {
         self.limits.capabilities.contains(Capabilities::CHECKED_MAXIMA)
     }
 
-    /// A data plane without jobs.
-    pub fn new(scenario: &Scenario) -> Self {
+    /// The data plane of an aggregator, without jobs.
+    pub fn new(scenario: &Scenario, aggregator: usize) -> Self {
+        let plan = scenario.aggregator(aggregator);
         let limits = Limits {
             shards: MAX_SHARDS as u16,
-            slots_per_shard: scenario.slots,
-            max_lanes: scenario.max_lanes,
+            slots_per_shard: plan.slots,
+            max_lanes: plan.max_lanes,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            capabilities: scenario.capabilities,
-            port: AGGREGATOR.port(),
+            capabilities: plan.capabilities,
+            port: DATA_PORT,
             fanout: scenario.fanout,
-            durable: scenario.durable,
+            durable: plan.durable,
         };
         let origins = scenario
             .jobs
             .iter()
             .map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
         Self {
+            own: Above::Aggregator(aggregator),
             tables: MemoryTables::new(),
             specs: HashMap::new(),
             limits,
@@ -81,6 +89,7 @@ impl DataPlane {
             started: HashMap::new(),
             saved: BTreeMap::new(),
             epochs: None,
+            contributions: 0,
             arrivals: HashMap::new(),
             scratch: Vec::new(),
         }
@@ -120,6 +129,11 @@ impl DataPlane {
     /// Jobs do not fail to open from now on.
     pub fn heal(&mut self) {
         self.open_fails = 0;
+    }
+
+    /// The number of contributions that were accepted so far.
+    pub fn contributions(&self) -> u64 {
+        self.contributions
     }
 
     /// The limits of the data plane.
@@ -234,6 +248,7 @@ impl DataPlane {
         if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
             && let Ok((header, _)) = Header::ref_from_prefix(packet)
         {
+            self.contributions += 1;
             let (first, ranks) = Share::of(header).in_group();
             let session = (header.epoch.get(), header.job.get());
             let (slot, round) = (header.slot.get(), header.round.get());
@@ -275,11 +290,11 @@ impl DataPlane {
                     let member = self.tables.home(number, rank);
                     if let Some(member) = member.filter(|member| member.ifindex == binding.ifindex)
                     {
-                        send_by_group(net, &member, answer);
+                        self.send_by_group(net, &member, answer);
                     }
                 }
             }
-            Target::Sender => net.to_place(None, binding, answer, true),
+            Target::Sender => net.to_place(self.own, binding, answer, true),
             Target::Nobody | Target::Host | Target::Parent { .. } | Target::Rank => {}
         }
         Ok(())
@@ -299,19 +314,19 @@ impl DataPlane {
             };
             if *place == job.group_at(place.ifindex) {
                 let behind = by_group.iter().filter(|member| member.ifindex == place.ifindex);
-                behind.for_each(|member| send_by_group(net, member, answer));
+                behind.for_each(|member| self.send_by_group(net, member, answer));
             } else {
-                net.to_place(None, place, answer, true);
+                net.to_place(self.own, place, answer, true);
             }
         }
         Ok(())
     }
-}
 
-/// Sends to a member of a group.
-fn send_by_group(net: &mut Net, member: &Binding, answer: &[u8]) {
-    if let Place::Worker(worker) = Place::of(member) {
-        net.to_member(worker, member.port.get(), answer);
+    /// Sends to a member of a group.
+    fn send_by_group(&self, net: &mut Net, member: &Binding, answer: &[u8]) {
+        if let Place::Worker(worker) = Place::of(member) {
+            net.to_member(self.own, (worker, member.port.get()), answer);
+        }
     }
 }
 

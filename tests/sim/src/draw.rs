@@ -16,8 +16,8 @@ use crate::scenario::{Incident, JobPlan, LinkPlan, MS, SECOND, Scenario, Time, T
 use crate::threads;
 
 impl Scenario {
-    /// The scenario of a seed.
-    pub fn draw(seed: u64) -> Self {
+    /// The scenario of a seed, with one aggregator.
+    pub fn draw_at_one(seed: u64) -> Self {
         let rng = &mut Rng::new(seed);
         let jobs = draw_jobs(rng);
         Self::draw_for(rng, seed, jobs)
@@ -57,6 +57,8 @@ impl Scenario {
             jobs,
             links,
             tree: Tree::default(),
+            others: Vec::new(),
+            weights: Vec::new(),
             control_delay: (rng.magnitude(50 * US, MS), rng.magnitude(US, 30 * MS)),
             control_loss: if rng.one_in(3) { rng.magnitude(1_000, 100_000) as Ppm } else { 0 },
             open_fails: if rng.one_in(10) { 300_000 } else { 0 },
@@ -135,6 +137,7 @@ pub(crate) fn draw_job_of(rng: &mut Rng, first_worker: usize, ranks: u16) -> Job
         pause: if rng.one_in(2) { 0 } else { rng.magnitude(10 * US, 300 * MS) },
         begin: 0,
         rest: 0,
+        linger: 0,
         origin: if rng.one_in(4) { 0u32.wrapping_sub(rng.range(1, 6) as u32) } else { 0 },
         batch: rng.pick(&[1, 4, 45]),
         receive_room,
@@ -234,13 +237,14 @@ fn draw_incidents(
         let orderly = rng.one_in(2);
         incidents.push((
             rng.below(span),
-            Incident::Replace { orderly, after: rng.magnitude(MS, 2 * SECOND) },
+            Incident::Replace { aggregator: 0, orderly, after: rng.magnitude(MS, 2 * SECOND) },
         ));
     }
     if durable && rng.one_in(2) {
         let number = rng.range(1, 3);
         incidents.extend((0..number).map(|_| {
-            (rng.below(span), Incident::Restart { after: rng.magnitude(MS, 2 * SECOND) })
+            let at = rng.below(span);
+            (at, Incident::Restart { aggregator: 0, after: rng.magnitude(MS, 2 * SECOND) })
         }));
     }
     incidents.sort_by_key(|(at, _)| *at);

@@ -13,7 +13,8 @@
 //! | [`calls`], [`shard`] | a rank in a job: its calls, and the data paths that run them |
 //! | [`hosts`] | ranks that share a host and its memory |
 //! | [`surroundings`] | the surroundings of a worker |
-//! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
+//! | [`daemon`], [`data_plane`] | an aggregator: control plane and data plane |
+//! | [`stripes`] | draws the aggregators of jobs that have several |
 //! | [`tree`] | draws the combiners between workers and the root |
 //! | [`combiner`], [`cells`] | a combiner: control plane and data plane |
 //! | [`oracle`] | the promises, checked as the run proceeds |
@@ -23,8 +24,8 @@
 //! | [`tally`] | counters of faults and fates |
 //!
 //! Nothing of the product is reimplemented here except the thin layers of its I/O: the loop of the
-//! worker's data thread, the execution of a session's actions, and the
-//! gRPC services of root and combiners.
+//! worker's data thread, the execution of a session's actions, what the end of one of a rank's
+//! sessions means for its others, and the gRPC services of root and combiners.
 
 #![forbid(unsafe_code)]
 
@@ -46,6 +47,7 @@ pub mod rng;
 pub mod scaling;
 pub mod scenario;
 pub mod shard;
+pub mod stripes;
 pub mod surroundings;
 pub mod tally;
 pub mod threads;

@@ -22,6 +22,8 @@ pub struct Link {
     /// When the queue is empty.
     free_at: Time,
     down_until: Time,
+    /// Until when packets take longer, and by how much.
+    slow: (Time, Time),
     /// The latest arrival of the packets sent so far.
     last_arrival: Time,
 }
@@ -29,7 +31,7 @@ pub struct Link {
 impl Link {
     /// A link without packets.
     pub fn new(plan: LinkPlan) -> Self {
-        Self { plan, free_at: 0, down_until: 0, last_arrival: 0 }
+        Self { plan, free_at: 0, down_until: 0, slow: (0, 0), last_arrival: 0 }
     }
 
     /// Largest packet that passes.
@@ -40,6 +42,11 @@ impl Link {
     /// Loses everything for a while.
     pub fn go_down(&mut self, until: Time) {
         self.down_until = self.down_until.max(until);
+    }
+
+    /// Takes so much longer for a while.
+    pub fn slow_down(&mut self, until: Time, by: Time) {
+        self.slow = (until, by);
     }
 
     /// Removes all faults; its rate and its queue stay, which are no faults.
@@ -56,7 +63,7 @@ impl Link {
             queue: self.plan.queue.max(1 << 18),
             ..self.plan
         };
-        self.down_until = 0;
+        (self.down_until, self.slow) = (0, (0, 0));
     }
 
     /// Takes a packet at `now`; calls `out` with each copy that arrives. A damaged packet is not
@@ -95,13 +102,17 @@ impl Link {
             let flipped =
                 intact && rng.chance(plan.corruption) && flip_bits(&mut packet, rng, tally);
             let cut = intact && rng.chance(plan.cutting) && cut(&mut packet, rng, tally);
-            let at = self.arrival(rng, tally);
+            let at = self.arrival(now, rng, tally);
             out(Delivery { at, packet, congested, intact: !flipped && !cut });
         }
     }
 
-    fn arrival(&mut self, rng: &mut Rng, tally: &mut Tally) -> Time {
+    fn arrival(&mut self, now: Time, rng: &mut Rng, tally: &mut Tally) -> Time {
         let mut at = self.free_at + self.plan.delay + rng.below(self.plan.jitter + 1);
+        let (until, by) = self.slow;
+        if now < until {
+            at += by;
+        }
         if rng.chance(self.plan.lateness) {
             tally.fault(Fault::Late);
             at += rng.magnitude(MS, self.plan.latest);

@@ -20,8 +20,7 @@ use crate::rng::{Ppm, Rng};
 use crate::scenario::{Scenario, Time, Tree};
 use crate::tally::{Fault, Tally};
 pub use addresses::{
-    AGGREGATOR, Place, STRANGER, address_of, address_of_combiner, binding_of, parent_address,
-    port_of, shard_at,
+    Above, Place, STRANGER, address_of, address_of_combiner, binding_of, port_of, shard_at,
 };
 use addresses::{binding_of_combiner, binding_of_parent};
 use connections::Wire;
@@ -45,8 +44,10 @@ pub(crate) use ensure;
 /// A scheduled event.
 #[derive(Debug)]
 pub enum Event {
-    /// A datagram reaches the aggregator.
+    /// A datagram reaches an aggregator.
     AtAggregator {
+        /// The aggregator.
+        aggregator: usize,
         /// Where the datagram comes from.
         binding: Binding,
         /// The datagram's bytes.
@@ -71,10 +72,12 @@ pub enum Event {
         /// Whether it is undamaged.
         intact: bool,
     },
-    /// A datagram of the aggregator's reaches a worker's host.
+    /// A datagram of an aggregator's reaches a worker's host.
     AtWorker {
         /// The worker.
         worker: usize,
+        /// The aggregator.
+        aggregator: usize,
         /// UDP port.
         port: u16,
         /// The datagram's bytes.
@@ -88,8 +91,8 @@ pub enum Event {
     Turn(usize),
     /// A message reaches the daemon at the upper end of a connection.
     Asked(Connection, Box<Message>),
-    /// A timer of the control plane expires, in the daemon of this generation.
-    Timer(u32, Timer),
+    /// A timer of an aggregator's control plane expires, in the daemon of this generation.
+    Timer(usize, u32, Timer),
     /// A timer of a combiner's control plane expires, in the daemon of this generation.
     CombinerTimer(usize, u32, proxy::Timer),
     /// A connection is tried again, until this time at the latest.
@@ -100,8 +103,8 @@ pub enum Event {
     Start(usize),
     /// The incident with this number.
     Incident(usize),
-    /// The aggregator is back.
-    Back,
+    /// An aggregator is back.
+    Back(usize),
     /// A combiner is back.
     CombinerBack(usize),
     /// The stranger sends a packet.
@@ -146,13 +149,18 @@ pub struct Net {
     pub tally: Tally,
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
-    links: Vec<[Link; 2]>,
+    /// The links of workers to each aggregator.
+    links: Vec<Vec<[Link; 2]>>,
     /// The links of combiners.
     uplinks: Vec<[Link; 2]>,
     tree: Tree,
     wires: Vec<Wire>,
-    /// The daemons that are down; `None` for the root's.
-    down: BTreeSet<Option<usize>>,
+    /// The daemons that are down.
+    down: BTreeSet<Above>,
+    /// Until when each aggregator cannot be reached.
+    cut_off: Vec<Time>,
+    /// The ends of connections with which something went wrong.
+    disturbed: BTreeSet<(Place, Above)>,
     control_delay: (Time, Time),
     control_loss: Ppm,
     ports: Vec<u32>,
@@ -172,13 +180,18 @@ impl Net {
             tally: Tally::default(),
             queue: BinaryHeap::new(),
             scheduled: 0,
-            links: scenario.links.iter().map(|plans| plans.map(Link::new)).collect(),
+            links: (0..scenario.aggregators())
+                .map(|number| scenario.aggregator(number).links)
+                .map(|links| links.iter().map(|plans| plans.map(Link::new)).collect())
+                .collect(),
             uplinks: (scenario.tree.combiners.iter())
                 .map(|plan| plan.uplink.map(Link::new))
                 .collect(),
             tree: scenario.tree.clone(),
             wires: Vec::new(),
             down: BTreeSet::new(),
+            cut_off: vec![0; scenario.aggregators()],
+            disturbed: BTreeSet::new(),
             control_delay: scenario.control_delay,
             control_loss: scenario.control_loss,
             ports: scenario.ports.clone(),
@@ -202,38 +215,60 @@ impl Net {
         Some(event)
     }
 
-    /// Largest packet that passes between a worker's interface and its link.
-    pub fn largest_packet(&self, worker: usize) -> usize {
-        self.links[worker][0].largest_packet()
+    /// What is above a worker on the way to an aggregator.
+    fn above(&self, worker: usize, aggregator: usize) -> Above {
+        let combiner = self.tree.above.get(worker).copied().flatten();
+        combiner.map_or(Above::Aggregator(aggregator), Above::Combiner)
     }
 
-    /// The worker's link in a direction.
-    pub fn link(&mut self, worker: usize, direction: usize) -> &mut Link {
-        &mut self.links[worker][direction]
+    /// Largest packet that passes between a worker's interface and its link to an aggregator.
+    pub fn largest_packet(&self, worker: usize, aggregator: usize) -> usize {
+        self.links[aggregator][worker][0].largest_packet()
+    }
+
+    /// The worker's links in a direction.
+    pub fn links_of(&mut self, worker: usize, direction: usize) -> impl Iterator<Item = &mut Link> {
+        self.links.iter_mut().map(move |links| &mut links[worker][direction])
+    }
+
+    /// All links of an aggregator in a direction.
+    pub fn links_to(
+        &mut self,
+        aggregator: usize,
+        direction: usize,
+    ) -> impl Iterator<Item = &mut Link> {
+        self.links[aggregator].iter_mut().map(move |links| &mut links[direction])
     }
 
     /// Ends all faults of links and connections.
     pub fn heal(&mut self) {
-        self.links.iter_mut().chain(&mut self.uplinks).flatten().for_each(Link::heal);
+        let links = self.links.iter_mut().flatten();
+        links.chain(&mut self.uplinks).flatten().for_each(Link::heal);
+        self.cut_off.fill(0);
         self.control_delay.1 = 0;
         self.control_loss = 0;
         self.without_multicast.fill(false);
     }
 
-    /// A worker sends a datagram to its aggregator or combiner. Returns whether it arrives, damaged
-    /// or not.
-    pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) -> bool {
-        trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
+    /// A worker sends a datagram to an aggregator, or its combiner. Returns whether it arrives,
+    /// damaged or not.
+    pub fn to_aggregator(
+        &mut self,
+        aggregator: usize,
+        (worker, port): (usize, u16),
+        packet: &[u8],
+    ) -> bool {
+        trace!("{} {worker}:{port} -> {aggregator}: {}", Clock(self.now), describe(packet));
         self.spy(packet);
         let binding = binding_of(self.hosts[worker], port, self.ports[worker]);
-        let arrivals = self.over(Cable::OfWorker(worker), 0, packet, true);
+        let arrivals = self.over(Cable::OfWorker(worker, aggregator), 0, packet, true);
         let arrives = !arrivals.is_empty();
         let flipped =
             |delivery: &Delivery| !delivery.intact && delivery.packet.len() == packet.len();
         if is_empty_contribution(packet) && arrivals.iter().any(flipped) {
             self.tally.fault(Fault::EmptyFlips);
         }
-        let above = self.tree.above.get(worker).copied().flatten();
+        let above = self.above(worker, aggregator);
         self.arrive_above((above, DATA_PORT), binding, packet, arrivals, true);
         arrives
     }
@@ -246,14 +281,14 @@ impl Net {
         let binding = binding_of_combiner(combiner, port);
         let arrivals = self.over(Cable::OfCombiner(combiner), 0, packet, intact);
         self.tally.up(packet.len());
-        let parent = self.tree.combiners[combiner].parent;
+        let parent = Above::in_tree(self.tree.combiners[combiner].parent);
         self.arrive_above((parent, DATA_PORT), binding, packet, arrivals, intact);
     }
 
     /// Delivers the packets that come out of a link towards the root.
     fn arrive_above(
         &mut self,
-        (above, port): (Option<usize>, u16),
+        (above, port): (Above, u16),
         binding: Binding,
         sent: &[u8],
         arrivals: Vec<Delivery>,
@@ -265,8 +300,10 @@ impl Net {
                 && packet[..HEADER_LEN] == sent[..HEADER_LEN];
             let packet = packet.into();
             let event = match above {
-                None => Event::AtAggregator { binding, packet, congested, header_intact },
-                Some(combiner) => {
+                Above::Aggregator(aggregator) => {
+                    Event::AtAggregator { aggregator, binding, packet, congested, header_intact }
+                }
+                Above::Combiner(combiner) => {
                     let intact = intact && was_intact;
                     Event::AtCombiner { combiner, port, binding, packet, congested, intact }
                 }
@@ -285,7 +322,7 @@ impl Net {
     ) -> Vec<Delivery> {
         let Self { now, rng, tally, links, uplinks, .. } = self;
         let link = match cable {
-            Cable::OfWorker(worker) => &mut links[worker][direction],
+            Cable::OfWorker(worker, aggregator) => &mut links[aggregator][worker][direction],
             Cable::OfCombiner(combiner) => &mut uplinks[combiner][direction],
         };
         let mut arrivals = Vec::new();
@@ -294,12 +331,12 @@ impl Net {
         arrivals
     }
 
-    /// The root, or this combiner, sends a datagram to a place below, where a rank or combiner is
+    /// An aggregator or a combiner sends a datagram to a place below, where a rank or combiner is
     /// or was. `intact`: whether it was made of intact packets.
-    pub fn to_place(&mut self, from: Option<usize>, to: &Binding, packet: &[u8], intact: bool) {
+    pub fn to_place(&mut self, from: Above, to: &Binding, packet: &[u8], intact: bool) {
         let port = to.port.get();
         match Place::of(to) {
-            Place::Worker(worker) => self.send_down(worker, port, packet, intact),
+            Place::Worker(worker) => self.send_down(from, (worker, port), packet, intact),
             Place::Combiner(combiner) => {
                 trace!("{} combiner {combiner}:{port} <- {}", Clock(self.now), describe(packet));
                 self.spy(packet);
@@ -316,12 +353,24 @@ impl Net {
         }
     }
 
-    fn send_down(&mut self, worker: usize, port: u16, packet: &[u8], intact: bool) {
-        trace!("{} {worker}:{port} <- {}", Clock(self.now), describe(packet));
+    fn send_down(
+        &mut self,
+        from: Above,
+        (worker, port): (usize, u16),
+        packet: &[u8],
+        intact: bool,
+    ) {
+        trace!("{} {worker}:{port} <- {from:?}: {}", Clock(self.now), describe(packet));
         self.spy(packet);
-        for delivery in self.over(Cable::OfWorker(worker), 1, packet, intact) {
+        // Jobs with combiners have one aggregator.
+        let aggregator = match from {
+            Above::Aggregator(number) => number,
+            Above::Combiner(_) => 0,
+        };
+        for delivery in self.over(Cable::OfWorker(worker, aggregator), 1, packet, intact) {
             let event = Event::AtWorker {
                 worker,
+                aggregator,
                 port,
                 packet: delivery.packet.into(),
                 congested: delivery.congested,
@@ -331,12 +380,12 @@ impl Net {
         }
     }
 
-    /// The aggregator sends a datagram to the group that a worker has joined.
-    pub fn to_member(&mut self, worker: usize, port: u16, packet: &[u8]) {
+    /// An aggregator sends a datagram to the group that a worker has joined.
+    pub fn to_member(&mut self, from: Above, (worker, port): (usize, u16), packet: &[u8]) {
         if self.without_multicast[worker] {
             return self.tally.fault(Fault::NoMulticast);
         }
-        self.send_down(worker, port, packet, true);
+        self.send_down(from, (worker, port), packet, true);
     }
 
     fn spy(&mut self, packet: &[u8]) {
@@ -363,9 +412,9 @@ fn is_empty_contribution(packet: &[u8]) -> bool {
     })
 }
 
-/// The link of a worker, or a combiner's uplink.
+/// The link of a worker to an aggregator, or a combiner's uplink.
 enum Cable {
-    OfWorker(usize),
+    OfWorker(usize, usize),
     OfCombiner(usize),
 }
 

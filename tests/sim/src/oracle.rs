@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::call::Kind;
 use switchml_worker_core::engine::Failure;
@@ -13,8 +14,11 @@ use crate::net::{Net, Violation, ensure};
 use crate::packed::Packing;
 use crate::program::Step;
 use crate::rng::hash;
-use crate::scenario::{MS, Time};
+use crate::scenario::{MS, Scenario, Time};
 use crate::tally::{Fate, Fault};
+
+/// What shapes the chunks of calls (rule 36.8), but for AUDIENCES, which some jobs do without.
+const SHAPING: Capabilities = Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
 /// A session's epoch, which no other session has.
 pub type SessionKey = u32;
@@ -33,6 +37,8 @@ pub enum End {
     /// The rank's control connection broke, and the daemon that it then found does not know its
     /// job.
     Forgotten,
+    /// The aggregator has stopped in good order.
+    Stopped,
     /// The daemon has aborted the job.
     Aborted {
         /// What happened.
@@ -68,6 +74,23 @@ impl End {
         }
     }
 
+    /// The ranks that a rank with this end blames when it leaves its other sessions: those that it
+    /// blames itself, or has heard of.
+    pub fn at_fault(&self) -> Vec<u16> {
+        match self {
+            Self::Aborted { ranks, .. } | Self::NotJoined(ranks) | Self::NotReady(ranks) => {
+                ranks.clone()
+            }
+            Self::Mismatch(calls) => {
+                let most = calls.iter().map(|call| call.ranks.len()).max();
+                let common = calls.iter().position(|call| Some(call.ranks.len()) == most);
+                let others = calls.iter().enumerate().filter(|(place, _)| Some(*place) != common);
+                others.flat_map(|(_, call)| call.ranks.iter().copied()).collect()
+            }
+            _ => self.blames(),
+        }
+    }
+
     fn fate(&self) -> Fate {
         match self {
             Self::Finished => Fate::Finished,
@@ -76,7 +99,7 @@ impl End {
             Self::Lost => Fate::Lost,
             Self::Forgotten => Fate::Forgotten,
             Self::Mismatch(_) => Fate::Mismatch,
-            Self::Aborted { .. } => Fate::Aborted,
+            Self::Aborted { .. } | Self::Stopped => Fate::Aborted,
             Self::Failed(Failure::Missing(_)) => Fate::Missing,
             Self::Failed(Failure::Silent) => Fate::Silent,
             Self::Failed(Failure::Damaged) => Fate::Damaged,
@@ -119,20 +142,50 @@ struct Session {
 #[derive(Default)]
 pub struct Oracle {
     sessions: BTreeMap<SessionKey, Session>,
+    /// Where ranks wanted the shards of a lost aggregator to go on: by session, the first
+    /// aggregator of the shards and the lost one, the aggregators that they tried in turn.
+    choices: BTreeMap<(SessionKey, usize, usize), Vec<usize>>,
     /// Ranks of jobs whose process ended before they had a session, but perhaps not before the
     /// daemon counted them.
     ghosts: BTreeSet<(usize, u16)>,
 }
 
 /// A rank in a session, or on its way into one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Who {
     /// Number of the job among all jobs.
     pub job: usize,
     /// The rank.
     pub rank: u16,
-    /// The rank's session, if it has one.
+    /// The rank's sessions. Once it is in one at each of the job's aggregators, that of the first
+    /// one is first, and tells the job's runs apart.
+    pub sessions: Vec<SessionKey>,
+    /// Whether it is in one at each.
+    pub is_in_all: bool,
+}
+
+/// By what a rank is told of its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// The session.
     pub session: Option<SessionKey>,
+    /// Whether anything has disturbed the rank's connections with that aggregator.
+    pub was_disturbed: bool,
+}
+
+/// Where a rank wants the shards of a lost aggregator to go on.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The session.
+    pub session: SessionKey,
+    /// The aggregator that had the shards first.
+    pub first: usize,
+    /// The lost one.
+    pub from: usize,
+    /// The ranks that have left normally, as far as the rank knows.
+    pub departed: Ranks,
+    /// The aggregators that it tries in turn.
+    pub next: Vec<usize>,
 }
 
 /// The state of a rank when its data path failed.
@@ -140,6 +193,8 @@ pub struct Who {
 pub struct Standing {
     /// The rank.
     pub rank: u16,
+    /// The aggregator.
+    pub aggregator: usize,
     /// The session's epoch, and the job number of the shard that has failed.
     pub session: (u32, u16),
     /// Slot and round of the shard's oldest outstanding chunk.
@@ -192,16 +247,78 @@ impl Oracle {
 
     /// A rank's connection breaks, which other ranks may hear of, whether or not it finds its job
     /// again.
-    pub fn disconnect(&mut self, who: Who) {
+    pub fn disconnect(&mut self, who: &Who) {
         self.blame(who, [who.rank]);
     }
 
     /// A rank leaves and blames these.
-    pub fn blame(&mut self, who: Who, ranks: impl IntoIterator<Item = u16>) {
-        match who.session.and_then(|key| self.sessions.get_mut(&key)) {
-            Some(session) => session.blamed.extend(ranks),
-            None => drop(self.ghosts.insert((who.job, who.rank))),
+    pub fn blame(&mut self, who: &Who, ranks: impl IntoIterator<Item = u16>) {
+        self.blame_in_all(who, &ranks.into_iter().collect::<Vec<_>>());
+        if !who.is_in_all {
+            self.ghosts.insert((who.job, who.rank));
         }
+    }
+
+    fn blame_in_all(&mut self, who: &Who, ranks: &[u16]) {
+        for key in &who.sessions {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.blamed.extend(ranks);
+            }
+        }
+    }
+
+    /// A rank takes an aggregator for lost that does not answer, and leaves that session alone.
+    pub fn lose(
+        &mut self,
+        daemons: &[Daemon],
+        who: &Who,
+        key: Option<SessionKey>,
+        standing: &Standing,
+    ) -> Result<(), Violation> {
+        let run = who.sessions.first().and_then(|key| self.sessions.get(key));
+        if let Some(run) = run {
+            run.check_failure(&Failure::Silent, standing, daemons, false)?;
+        }
+        if let Some(session) = key.and_then(|key| self.sessions.get_mut(&key)) {
+            session.blamed.insert(who.rank);
+        }
+        Ok(())
+    }
+
+    /// A rank chooses where the shards of a lost aggregator go on: where all others do (rules 36.8
+    /// and 36.9).
+    pub fn choose(
+        &mut self,
+        scenario: &Scenario,
+        rank: u16,
+        choice: Choice,
+    ) -> Result<(), Violation> {
+        let Choice { session, first, from, departed, next } = choice;
+        ensure!(departed.is_empty(), "rank {rank} moves, though ranks have left: {departed:?}");
+        ensure!(!next.contains(&from), "rank {rank} goes on at {next:?}, of which {from} is lost");
+        let shaping = |aggregator: usize| scenario.aggregator(aggregator).capabilities & SHAPING;
+        for other in &next {
+            let has_all = shaping(*other).contains(shaping(first));
+            ensure!(has_all, "rank {rank} goes on at {other}, which can do less than {first}");
+        }
+        let known = self.choices.entry((session, first, from)).or_insert_with(|| next.clone());
+        ensure!(
+            *known == next,
+            "rank {rank} goes on at one of {next:?} in turn, another rank at one of {known:?}"
+        );
+        Ok(())
+    }
+
+    /// Checks that a session whose aggregator is said to be gone was disturbed.
+    pub fn is_right_to_part(&self, net: &Net, told: &Told, end: &End) -> Result<(), Violation> {
+        let stops = [Fault::OrderlyStop, Fault::Death].map(|fault| net.tally.faults(fault));
+        let is_right = match end {
+            End::Lost | End::Forgotten => told.was_disturbed,
+            End::Stopped => stops != [0, 0],
+            _ => true,
+        };
+        ensure!(is_right, "{end:?} of an aggregator that is there: {told:?}");
+        Ok(())
     }
 
     /// A rank makes its call number `place`.
@@ -274,29 +391,39 @@ impl Oracle {
     /// A rank's part in a session has ended.
     pub fn end(
         &mut self,
-        net: &mut Net,
-        daemon: &Daemon,
-        who: Who,
+        (net, daemons): (&mut Net, &[Daemon]),
+        who: &Who,
+        told: &Told,
         end: &End,
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
         net.tally.fate(end.fate());
-        let rank = who.rank;
-        let Some(session) = who.session.and_then(|key| self.sessions.get_mut(&key)) else {
-            self.ghosts.insert((who.job, rank));
-            return Ok(());
-        };
-        // The first end counts: a rank that was killed cannot end again.
-        session.ends.entry(rank).or_insert_with(|| end.clone());
-        let is_damaged = net.tally.is_damaged();
-        // Whether the blame is right is checked below, or has ended the run.
-        session.blamed.extend(end.blames());
+        self.note_end(who, end);
+        self.check_end((net, daemons), who, told, end, standing)?;
+        // It says so in its other sessions, too.
+        self.blame_in_all(who, &end.at_fault());
+        Ok(())
+    }
+
+    fn check_end(
+        &self,
+        (net, daemons): (&Net, &[Daemon]),
+        who: &Who,
+        told: &Told,
+        end: &End,
+        standing: Option<Standing>,
+    ) -> Result<(), Violation> {
+        let of = |key: Option<SessionKey>| key.and_then(|key| self.sessions.get(&key));
+        let Some(session) = of(told.session) else { return Ok(()) };
+        // Calls are known by the job's first session.
+        let run = of(who.sessions.first().copied()).unwrap_or(session);
+        let (rank, is_damaged) = (who.rank, net.tally.is_damaged());
         match end {
             End::Failed(failure) => {
                 let Some(standing) = standing else { return Ok(()) };
-                session.check_failure(failure, &standing, daemon, is_damaged)
+                run.check_failure(failure, &standing, daemons, is_damaged)
             }
-            End::Mismatch(calls) => session.check_calls(calls),
+            End::Mismatch(calls) => run.check_calls(calls),
             End::NotReady(ranks) => {
                 ensure!(!ranks.contains(&rank), "rank {rank} is told that it is not ready itself");
                 Ok(())
@@ -306,7 +433,7 @@ impl Oracle {
                     let named_end = session.ends.get(named);
                     // A rank that comes back after the abort is told the reason, not the calls.
                     let is_at_fault = session.blamed.contains(named)
-                        || session.has_called_otherwise(*named)
+                        || run.has_called_otherwise(*named)
                         || named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| {
                             *end != End::Finished
                         });
@@ -320,7 +447,7 @@ impl Oracle {
                     || reason.starts_with("combiner ") && net.tally.faults(Fault::CombinerStop) > 0;
                 // If reports are late, the daemon cannot tell the two reasons apart.
                 let differ = reason.contains("or ranks made different calls")
-                    && session.have_calls_that_differ();
+                    && run.have_calls_that_differ();
                 let of_network =
                     reason.starts_with("a packet was damaged") && (is_damaged || differ);
                 ensure!(
@@ -330,6 +457,21 @@ impl Oracle {
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Notes a rank's end, and whom it blames itself: whether that is right is checked, or ends the
+    /// run.
+    fn note_end(&mut self, who: &Who, end: &End) {
+        for key in &who.sessions {
+            if let Some(session) = self.sessions.get_mut(key) {
+                // The first end counts: a rank that was killed cannot end again.
+                session.ends.entry(who.rank).or_insert_with(|| end.clone());
+            }
+        }
+        self.blame_in_all(who, &end.blames());
+        if !who.is_in_all {
+            self.ghosts.insert((who.job, who.rank));
         }
     }
 }
@@ -375,10 +517,11 @@ impl Session {
         &self,
         failure: &Failure,
         standing: &Standing,
-        daemon: &Daemon,
+        daemons: &[Daemon],
         is_damaged: bool,
     ) -> Result<(), Violation> {
-        let Standing { rank, session, oldest, answered_at, now, deadline } = *standing;
+        let Standing { rank, aggregator, session, oldest, answered_at, now, deadline } = *standing;
+        let daemon = &daemons[aggregator];
         // The time for which the last answer is believed.
         let fresh = now.saturating_sub((deadline / 2).max(400 * MS));
         match *failure {
@@ -434,7 +577,7 @@ impl Session {
             }
             Failure::Maximum => {
                 ensure!(
-                    is_damaged && !daemon.data_plane().checks_maxima(),
+                    is_damaged && daemons.iter().any(|daemon| !daemon.data_plane().checks_maxima()),
                     "rank {rank} calls a maximum wrong, which nothing spoils"
                 );
                 Ok(())

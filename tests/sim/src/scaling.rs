@@ -121,6 +121,7 @@ fn job_of(call: Call, ranks: u16, first_worker: usize, calls: usize, rest: Time)
         // All jobs have started by then.
         begin: SECOND / 10,
         rest,
+        linger: 0,
         origin: 0,
         batch: 16,
         receive_room: 4096,
@@ -152,6 +153,8 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
         jobs,
         links: vec![[link(); 2]; workers],
         tree,
+        others: Vec::new(),
+        weights: Vec::new(),
         control_delay: (MS, 0),
         control_loss: 0,
         open_fails: 0,

@@ -61,6 +61,10 @@ pub struct Scenario {
     pub links: Vec<[LinkPlan; 2]>,
     /// The combiners between workers and the root.
     pub tree: Tree,
+    /// The aggregators of all jobs beside the first, whose properties are the ones above.
+    pub others: Vec<AggregatorPlan>,
+    /// The weight of each aggregator's part (rule 36.1); 0 where ranks compute it.
+    pub weights: Vec<u32>,
     /// Time that a control message takes: the least, and the most that is added.
     pub control_delay: (Time, Time),
     /// How often a control message takes up to 8 s, because packets of its connection are lost;
@@ -89,6 +93,8 @@ pub struct JobPlan {
     pub begin: Time,
     /// Pause of all ranks after each call.
     pub rest: Time,
+    /// Longest pause of a rank before it leaves.
+    pub linger: Time,
     /// The round that the job's slots are in when it starts.
     pub origin: u32,
     /// Packets in a batch of new chunks.
@@ -131,6 +137,42 @@ pub struct LinkPlan {
     pub queue: u64,
     /// Whether packets that find half the queue full are marked (ECN).
     pub marks: bool,
+}
+
+/// An aggregator.
+#[derive(Clone, Debug)]
+pub struct AggregatorPlan {
+    /// Slots of each job.
+    pub slots: u32,
+    /// Most lanes that it takes in a packet.
+    pub max_lanes: u16,
+    /// The data plane's capabilities.
+    pub capabilities: Capabilities,
+    /// Whether the data plane outlives the daemon's process.
+    pub durable: bool,
+    /// The links of each worker, to it and back.
+    pub links: Vec<[LinkPlan; 2]>,
+}
+
+impl Scenario {
+    /// The number of aggregators of each job.
+    pub fn aggregators(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// The plan of an aggregator.
+    pub fn aggregator(&self, number: usize) -> AggregatorPlan {
+        match number.checked_sub(1) {
+            Some(other) => self.others[other].clone(),
+            None => AggregatorPlan {
+                slots: self.slots,
+                max_lanes: self.max_lanes,
+                capabilities: self.capabilities,
+                durable: self.durable,
+                links: self.links.clone(),
+            },
+        }
+    }
 }
 
 /// The combiners of a scenario, if it has any.
@@ -208,8 +250,10 @@ pub enum Incident {
         /// The worker.
         worker: usize,
     },
-    /// The daemon is killed and restarted. Its data plane, which is durable, continues.
+    /// A daemon is killed and restarted. Its data plane, which is durable, continues.
     Restart {
+        /// The aggregator.
+        aggregator: usize,
         /// Time until it is back.
         after: Time,
     },
@@ -232,11 +276,49 @@ pub enum Incident {
         /// The combiner.
         combiner: usize,
     },
-    /// The aggregator stops, and restarts without any memory.
+    /// An aggregator stops, and restarts without any memory.
     Replace {
+        /// The aggregator.
+        aggregator: usize,
         /// Whether the stop is orderly, so that ranks are told.
         orderly: bool,
         /// Time until it is back.
         after: Time,
     },
+    /// An aggregator stops in the middle of its work, and is not back before all faults end.
+    Death {
+        /// The aggregator.
+        aggregator: usize,
+        /// The contributions that it takes before.
+        contributions: u32,
+        /// How it stops.
+        manner: Manner,
+    },
+    /// Nothing reaches an aggregator, and nothing comes from it.
+    Unreachable {
+        /// The aggregator.
+        aggregator: usize,
+        /// How long that lasts.
+        time: Time,
+    },
+    /// An aggregator answers late.
+    Slow {
+        /// The aggregator.
+        aggregator: usize,
+        /// How long that lasts.
+        time: Time,
+        /// How late.
+        by: Time,
+    },
+}
+
+/// How an aggregator stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Its ranks are told.
+    Orderly,
+    /// Its process dies, and its connections break.
+    Killed,
+    /// Its host dies without a word.
+    Silent,
 }

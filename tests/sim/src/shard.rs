@@ -10,7 +10,6 @@ use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::local_sum::{LocalSums, Outlet};
 use switchml_worker_core::packet::len_of;
-use switchml_worker_core::session::Session;
 use switchml_worker_core::wire::{TurnError, Wire};
 use zerocopy::FromBytes;
 
@@ -23,9 +22,15 @@ use crate::tally::Fault;
 
 /// See the module.
 pub struct Shard {
-    /// The worker's number, and the shard's UDP port.
+    /// The worker's number.
     worker: usize,
+    /// The stripe that it is of.
+    pub stripe: usize,
+    /// The aggregator, and the UDP port of the way there.
+    aggregator: usize,
     port: u16,
+    /// Whether the aggregator is lost, and no other goes on yet.
+    pub is_lost: bool,
     identity: Identity,
     /// When the rank's process dies.
     doom: Doom,
@@ -46,11 +51,24 @@ pub struct Shard {
     told_at: Time,
 }
 
+/// A shard's way to an aggregator.
+pub struct Way {
+    /// The aggregator.
+    pub aggregator: usize,
+    /// The shard's UDP port.
+    pub port: u16,
+    /// How the engine uses it.
+    pub config: Config,
+    /// What a HELLO took there and back.
+    pub rtt: Duration,
+}
+
 /// The rank's cable, which loses packets one by one: of a superpacket some may arrive.
 struct Cable<'a> {
     net: &'a mut Net,
     worker: usize,
-    port: u16,
+    /// The aggregator, and the UDP port.
+    to: (usize, u16),
     doom: &'a Doom,
     /// The memory of the host's ranks.
     shared: Option<&'a Shared>,
@@ -75,7 +93,8 @@ impl Wire for Cable<'_> {
             return Ok(());
         }
         self.leave_host(&packet)?;
-        let arrives = self.net.to_aggregator(self.worker, self.port, &packet);
+        let (aggregator, port) = self.to;
+        let arrives = self.net.to_aggregator(aggregator, (self.worker, port), &packet);
         self.together += 1;
         self.lost += u32::from(!arrives);
         Ok(())
@@ -112,13 +131,12 @@ impl Cable<'_> {
 }
 
 impl Shard {
-    /// The shard of a worker's rank at UDP port `port`, in a job that starts with chunks of `lanes`
-    /// lanes.
+    /// The shard of a stripe of a worker's rank, in a job that starts with chunks of `lanes` lanes.
     pub fn new(
-        (worker, port): (usize, u16),
-        (config, lanes): (Config, u16),
-        doom: Doom,
-        rtt: Duration,
+        (worker, stripe): (usize, usize),
+        Way { aggregator, port, config, rtt }: Way,
+        lanes: u16,
+        doom: &Doom,
         plan: &JobPlan,
         now: Time,
     ) -> Self {
@@ -127,9 +145,12 @@ impl Shard {
         engine.sample_rtt(0, rtt.as_nanos() as u64);
         Self {
             worker,
+            stripe,
+            aggregator,
             port,
+            is_lost: false,
             identity: config.identity,
-            doom,
+            doom: doom.clone(),
             local_sums: None,
             shared: None,
             data_path: DataPath::new(engine, lanes, plan.batch),
@@ -149,6 +170,25 @@ impl Shard {
         let memory = Memory { shared: Rc::clone(&shared), shard, place, doom };
         self.local_sums = Some(LocalSums::new(memory, place, ranks, batch as usize));
         self.shared = Some(shared);
+    }
+
+    /// The aggregator is lost.
+    pub fn lose(&mut self) {
+        self.is_lost = true;
+        self.data_path.lose();
+    }
+
+    /// Goes on at another aggregator, like `Driver::is_connected`. False if it has kept nothing for
+    /// that.
+    pub fn resume(&mut self, way: Way, batch: u32, now: Time) -> bool {
+        let Way { aggregator, port, config, rtt } = way;
+        (self.aggregator, self.port, self.identity) = (aggregator, port, config.identity);
+        self.is_lost = false;
+        // Sums that were under way in shared memory are lost with the aggregator.
+        (self.local_sums, self.shared) = (None, None);
+        (self.progress_at, self.told_at, self.answered_at) = (now, now, None);
+        self.unwatched_since = None;
+        self.data_path.resume(config, rtt.as_nanos() as u64, batch)
     }
 
     /// A datagram has arrived.
@@ -183,18 +223,17 @@ impl Shard {
     pub fn turn(
         &mut self,
         world: &mut Surroundings<'_>,
-        session: &Session,
+        others: Others,
         stalled: Time,
     ) -> Result<Result<(), Failure>, Violation> {
         let now = world.net.now;
         let outstanding = self.data_path.engine().outstanding();
-        let others = Others { departed: session.departed(), are_watched: session.is_watched() };
         let unwatched_since = self.unwatched_since.unwrap_or(now);
-        self.unwatched_since = (!session.is_watched()).then_some(unwatched_since);
+        self.unwatched_since = (!others.are_watched).then_some(unwatched_since);
         let wire = Cable {
             net: &mut *world.net,
             worker: self.worker,
-            port: self.port,
+            to: (self.aggregator, self.port),
             doom: &self.doom,
             shared: self.shared.as_ref(),
             packets: 0,
@@ -229,6 +268,7 @@ impl Shard {
     pub fn standing(&self, world: &Surroundings<'_>) -> Standing {
         Standing {
             rank: self.identity.rank,
+            aggregator: self.aggregator,
             session: (self.identity.epoch, self.identity.job),
             oldest: self.data_path.engine().oldest(),
             answered_at: self.answered_at,

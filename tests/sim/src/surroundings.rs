@@ -12,8 +12,8 @@ pub struct Surroundings<'a> {
     pub net: &'a mut Net,
     /// The oracle that checks the promises.
     pub oracle: &'a mut Oracle,
-    /// The aggregator, for the oracle to read.
-    pub daemon: &'a Daemon,
+    /// The aggregators, for the oracle to read.
+    pub daemons: &'a [Daemon],
     /// Where ranks of a host meet.
     pub hosts: &'a mut Hosts,
     /// The plan.

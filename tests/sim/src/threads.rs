@@ -44,7 +44,7 @@ fn draw_threads(rng: &mut Rng, mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-fn draw_large_calls(rng: &mut Rng, scenario: &mut Scenario) {
+pub(crate) fn draw_large_calls(rng: &mut Rng, scenario: &mut Scenario) {
     let (least, most) = BLOCKS;
     scenario.max_lanes = LANES_PER_BLOCK as u16 * rng.range(least, most) as u16;
     for links in &mut scenario.links {

@@ -20,7 +20,7 @@ impl Scenario {
     pub fn draw_tree(seed: u64) -> Self {
         let rng = &mut Rng::new(seed.rotate_left(32) ^ 0x7472_6565);
         let is_large = seed % LARGE == LARGE - 1;
-        let mut scenario = if is_large { draw_large(seed) } else { Self::draw(seed) };
+        let mut scenario = if is_large { draw_large(seed) } else { Self::draw_at_one(seed) };
         let workers = scenario.links.len();
         let tree = if is_large { draw_racks(rng, workers) } else { draw(rng, workers) };
         // Rule 27.15: without this capability, the root takes no combiner.

@@ -1,28 +1,33 @@
-//! A rank's process: the real session, HELLO and data path, and the code that carries out their
-//! decisions, like the product's control thread and data thread.
+//! A rank's process: the real sessions, HELLOs and data paths, and the code that carries out their
+//! decisions, like the product's control threads and data threads.
 
 mod faults;
+mod membership;
 mod messages;
+mod moving;
 mod path;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use switchml_protocol::capabilities::Capabilities;
-use switchml_userspace_core::jobs::MemberId;
-use switchml_worker_core::engine::{Config, Failure, Identity};
-use switchml_worker_core::hello::{Hello, OpenPath};
+use switchml_worker_core::engine::{Config, Failure};
+use switchml_worker_core::hello::OpenPath;
 use switchml_worker_core::session::{self, Action, Ending, Goodbye, Session};
+use switchml_worker_core::shards::Shards;
+use switchml_worker_core::stripes;
 use tracing::debug;
 
-use crate::calls::{Calls, Turn};
-use crate::hosts::{Doom, Shared};
-use crate::net::{Clock, Connection, Event, Message, News, Place, Violation, port_of, shard_at};
-use crate::oracle::{End, SessionKey, Standing, Who};
+use crate::calls::{Calls, Job, Turn};
+use crate::hosts::Doom;
+use crate::net::{Clock, Connection, Event, Message, News, Place, Violation, port_of};
+use crate::oracle::{End, SessionKey, Standing, Told, Who};
 use crate::program::Step;
 use crate::scenario::{JobPlan, Time};
-use crate::shard::Shard;
+use crate::shard::{Shard, Way};
 use crate::surroundings::Surroundings;
 use crate::tally::{Fate, Fault};
+use membership::{Membership, Path, Role};
+use moving::Moving;
 
 /// A rank's process.
 pub struct Worker {
@@ -38,64 +43,35 @@ pub struct Worker {
     pub starts: bool,
     /// The time until which the process is frozen.
     pub stalled_until: Time,
-    /// The session, while there is a process.
-    session: Option<Session>,
+    /// The memberships of the process, and the number of those before.
+    members: BTreeMap<usize, Membership>,
+    joined: usize,
+    /// The epochs of its sessions: once it is in all, that of the job's first aggregator first.
+    sessions: Vec<SessionKey>,
+    /// Whether it is, or was, in a session at each of the job's aggregators.
+    is_in_all: bool,
     phase: Phase,
-    connection: Option<Connection>,
-    /// Requests without an answer on this connection.
-    unanswered: u32,
-    assigned: Option<Assigned>,
-    /// Whether the worker has reported, in this session, that it hears no group.
-    hears_no_group: bool,
+    moving: Option<Moving>,
     /// Number of the sockets that it has opened, which differ in their ports.
     sockets: u16,
     /// When the process dies, if it is to die in a turn, and when it is restarted then.
     doom: Doom,
     restart: Option<Time>,
-    /// The memory of this host's ranks, and the rank's place there, once it has met them.
-    met: Option<(Shared, usize)>,
     turn_at: Option<Time>,
     /// Packets in the socket while the process is frozen.
     waiting: u32,
 }
 
-/// The phase of a rank's session.
+/// The phase of a rank in its job.
 enum Phase {
-    /// There is no process, or its session is over.
+    /// There is no process, or its sessions are over.
     Rest(Option<End>),
-    /// The rank waits to be let into a job.
+    /// The rank waits to be let in, opens its paths, and waits for the other ranks' paths.
     Joining,
-    /// The rank opens the path of each shard, one after another; these are open.
-    Greeting { hello: Hello, open: Vec<OpenPath> },
-    /// The paths of all shards are open.
-    Open(Vec<OpenPath>),
     /// The rank makes its calls.
     Running(Box<Calls>),
-    /// The data path has failed.
-    Failed { calls: Box<Calls>, failure: Failure, standing: Standing },
     /// The rank has left the job, with this end.
     Leaving(End),
-}
-
-/// The daemon's assignments.
-#[derive(Clone)]
-struct Assigned {
-    /// The rank in the first shard.
-    identity: Identity,
-    /// The job numbers of all shards.
-    shards: Vec<u16>,
-    slots: u16,
-    max_lanes: u16,
-    capabilities: Capabilities,
-    hello_secret: u32,
-    control_secret: u64,
-}
-
-impl Assigned {
-    /// The rank in a shard.
-    fn identity(&self, shard: usize) -> Identity {
-        Identity { job: self.shards[shard], ..self.identity }
-    }
 }
 
 impl Worker {
@@ -108,16 +84,15 @@ impl Worker {
             attempts: 0,
             starts: false,
             stalled_until: 0,
-            session: None,
+            members: BTreeMap::new(),
+            joined: 0,
+            sessions: Vec::new(),
+            is_in_all: false,
             phase: Phase::Rest(None),
-            connection: None,
-            unanswered: 0,
-            assigned: None,
-            hears_no_group: false,
+            moving: None,
             sockets: 0,
             doom: Doom::default(),
             restart: None,
-            met: None,
             turn_at: None,
             waiting: 0,
         }
@@ -131,12 +106,12 @@ impl Worker {
         }
     }
 
-    /// The worker's session, or its last one.
+    /// The worker's session at the job's first aggregator, or its last one.
     pub fn session(&self) -> Option<SessionKey> {
-        self.assigned.as_ref().map(|assigned| assigned.identity.epoch)
+        self.sessions.first().copied().filter(|_| self.is_in_all)
     }
 
-    /// Starts the process: it joins its job.
+    /// Starts the process: it joins its job at each aggregator.
     pub fn start(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         let Self { index, job, rank, .. } = *self;
         self.starts = false;
@@ -152,119 +127,211 @@ impl Worker {
             self.sockets += 1;
         }
         debug!("{} worker {index} starts: rank {rank} of job {job}", Clock(world.net.now));
-        self.assigned = None;
-        self.met = None;
+        (self.sessions, self.is_in_all, self.moving) = (Vec::new(), false, None);
         self.doom = Doom::default();
-        self.hears_no_group = false;
         self.phase = Phase::Joining;
         let join_timeout = Duration::from_nanos(world.scenario.join_timeout);
-        self.session = Some(Session::new(world.net.now, join_timeout));
-        self.perform(world)
+        let aggregators = world.scenario.aggregators();
+        for stripe in 0..aggregators {
+            let session = Session::new(world.net.now, join_timeout);
+            let session = if aggregators > 1 { session.with_others() } else { session };
+            // Ranks are given the aggregators in any order.
+            let aggregator = (stripe + index) % aggregators;
+            let member = Membership::new(aggregator, Role::Serves(stripe), session, self.sockets);
+            let id = self.add(member);
+            self.perform(world, id)?;
+        }
+        Ok(())
     }
 
-    /// The worker's control thread is told something.
+    fn add(&mut self, member: Membership) -> usize {
+        self.joined += 1;
+        self.members.insert(self.joined, member);
+        self.joined
+    }
+
+    /// The memberships in the order of the stripes that they serve.
+    fn stripes(&self) -> Vec<&Membership> {
+        let serving = |member: &&Membership| matches!(member.role, Role::Serves(_));
+        let mut members: Vec<_> = self.members.values().filter(serving).collect();
+        members.sort_by_key(|member| match member.role {
+            Role::Serves(stripe) => stripe,
+            Role::Awaits(_) | Role::Leaves => usize::MAX,
+        });
+        members
+    }
+
+    /// The membership that serves a stripe.
+    fn serving(&self, stripe: usize) -> Option<usize> {
+        let mut members = self.members.iter();
+        members.find(|(_, member)| member.role == Role::Serves(stripe)).map(|(id, _)| *id)
+    }
+
+    /// A control thread is told something.
     pub fn hear(
         &mut self,
         world: &mut Surroundings<'_>,
         connection: Connection,
         news: News,
     ) -> Result<(), Violation> {
-        if self.connection != Some(connection) {
-            return Ok(());
-        }
+        let mut members = self.members.iter_mut();
+        let of = |(_, member): &(&usize, &mut Membership)| member.connection == Some(connection);
+        let Some((id, member)) = members.find(of) else { return Ok(()) };
+        let id = *id;
         debug!("{} worker {} hears {news:?}", Clock(world.net.now), self.index);
         let event = match news {
             News::Connected => session::Event::Connected,
             News::Unreachable => session::Event::Unreachable("nobody listens".to_owned()),
             News::Ended | News::Lost => session::Event::Lost("reset".to_owned()),
             News::Answer(answer) => {
-                self.unanswered -= 1;
-                if self.unanswered > 0 {
+                member.unanswered -= 1;
+                if member.unanswered > 0 {
                     // The answer is to a request that was given up.
                     return Ok(());
                 }
                 session::Event::Answered(answer)
             }
-            News::Event(event) => session::Event::Heard(self.understand(world, event)?),
+            News::Event(event) => session::Event::Heard(self.understand(world, id, event)?),
         };
-        self.tell_session(world, event)?;
+        self.tell(world, id, event)?;
         self.turn(world)
     }
 
-    fn tell_session(
+    fn tell(
         &mut self,
         world: &mut Surroundings<'_>,
+        id: usize,
         event: session::Event,
     ) -> Result<(), Violation> {
-        if let Some(session) = &mut self.session {
-            session.handle(world.net.now, event);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.session.handle(world.net.now, event);
         }
-        self.perform(world)
+        self.perform(world, id)
     }
 
-    /// Carries out the session's actions.
-    fn perform(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        while let Some(action) = self.session.as_mut().and_then(Session::next_action) {
+    /// Carries out a session's actions.
+    fn perform(&mut self, world: &mut Surroundings<'_>, id: usize) -> Result<(), Violation> {
+        while let Some(action) =
+            self.members.get_mut(&id).and_then(|member| member.session.next_action())
+        {
             match action {
-                Action::Connect => self.connect(world),
-                Action::Send(request) => self.send(world, request),
-                Action::OpenPath => self.open_path(world),
-                Action::Start { lanes } => self.run(world, lanes)?,
-                Action::SayHello => self.say_hello(world),
-                Action::NoReason => {
-                    if let Phase::Failed { failure, standing, .. } = self.phase {
-                        self.leave(world, End::Failed(failure), Some(standing))?;
-                    }
-                }
-                Action::End(ending) => self.conclude(world, ending)?,
+                Action::Connect => self.connect(world, id),
+                Action::Send(request) => self.send(world, id, request),
+                Action::OpenPath => self.open_path(world, id)?,
+                Action::Start { lanes } => self.begin(world, id, lanes)?,
+                Action::SayHello => self.say_hello(world, id),
+                Action::NoReason => self.fail_without_reason(world, id)?,
+                Action::End(ending) => self.conclude(world, id, ending)?,
             }
         }
-        if let Some(deadline) = self.session.as_ref().and_then(Session::deadline) {
+        let member = self.members.get(&id);
+        if let Some(deadline) = member.and_then(|member| member.session.deadline()) {
             self.turn_by(world, deadline);
         }
         Ok(())
     }
 
-    fn connect(&mut self, world: &mut Surroundings<'_>) {
-        self.hang_up(world);
-        self.connection = Some(world.net.connect(Place::Worker(self.index)));
-        self.unanswered = 0;
+    fn connect(&mut self, world: &mut Surroundings<'_>, id: usize) {
+        let place = Place::Worker(self.index);
+        if let Some(member) = self.members.get_mut(&id) {
+            hang_up(world, member);
+            member.connection = Some(world.net.connect(place, member.aggregator));
+            member.unanswered = 0;
+        }
     }
 
-    fn say_hello(&mut self, world: &mut Surroundings<'_>) {
-        if let (Phase::Running(calls), Some(assigned)) = (&mut self.phase, &self.assigned) {
-            calls.greet(world.net.now, assigned.hello_secret);
+    fn say_hello(&mut self, world: &mut Surroundings<'_>, id: usize) {
+        let Some(Membership { role: Role::Serves(stripe), assigned: Some(assigned), .. }) =
+            self.members.get(&id)
+        else {
+            return;
+        };
+        if let Phase::Running(calls) = &mut self.phase {
+            calls.greet(world.net.now, *stripe, assigned.hello_secret);
             self.turn_by(world, world.net.now);
         }
     }
 
-    /// Begins to run: all ranks are ready.
+    /// All ranks are ready at an aggregator.
+    fn begin(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        id: usize,
+        lanes: u16,
+    ) -> Result<(), Violation> {
+        let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
+        member.started = Some(lanes);
+        match member.role {
+            Role::Awaits(stripe) => self.arrive(world, id, stripe),
+            Role::Leaves => Ok(()),
+            Role::Serves(_) => {
+                let started: Option<Vec<_>> =
+                    self.members.values().map(|member| member.started).collect();
+                match started.and_then(|lanes| lanes.into_iter().min()) {
+                    Some(lanes) => self.run(world, lanes),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Begins to run: all ranks are ready everywhere.
     fn run(&mut self, world: &mut Surroundings<'_>, lanes: u16) -> Result<(), Violation> {
-        let (Phase::Open(paths), Some(assigned)) = (&self.phase, &self.assigned) else {
+        let Some(key) = self.session() else {
             return Err(Violation(format!("rank {} starts without a path", self.rank)));
         };
-        let Assigned { identity, slots, capabilities, .. } = *assigned;
-        world.oracle.start(identity.epoch, lanes)?;
+        world.oracle.start(key, lanes)?;
+        let plan = self.plan(world);
+        let members = self.stripes();
+        let weights = weights(&members, &world.scenario.weights);
+        let shares = stripes::shares(&weights).into_iter().map(|share| f64::from(share) / 1e4);
+        let shares: Vec<f64> = shares.collect();
+        let shards: Vec<_> =
+            (members.iter().enumerate()).map(|at| self.shards(world, at, lanes, &shares)).collect();
+        let sizes: Vec<_> = shards.iter().map(Vec::len).zip(weights).collect();
+        let links = members.iter().filter_map(|member| Some(member.assigned.as_ref()?.links));
+        let least_part = stripes::least_part(&links.collect::<Vec<_>>());
+        let shards = shards.into_iter().flatten().collect();
+        let (rank, ranks) = (self.rank, plan.ranks);
+        let job = Job { key, rank, ranks, lanes, cut: Shards::new(&sizes, least_part) };
+        self.moving = (members.len() > 1).then(|| Moving::new(&members, lanes, shares));
+        let program = self.program(plan, world);
+        let shards = (shards, self.doom.clone());
+        let calls = Calls::new(self.index, job, shards, plan, program, world.net.now);
+        self.phase = Phase::Running(Box::new(calls));
+        Ok(())
+    }
+
+    /// The shards of a stripe, which has one of these shares of calls. With others, they may move.
+    fn shards(
+        &self,
+        world: &Surroundings<'_>,
+        (stripe, member): (usize, &&Membership),
+        lanes: u16,
+        shares: &[f64],
+    ) -> Vec<Shard> {
+        let (Some(assigned), Path::Open(open)) = (&member.assigned, &member.path) else {
+            return Vec::new();
+        };
         let (plan, now) = (self.plan(world), world.net.now);
         let shard = |(number, path): (usize, &OpenPath)| {
             let (identity, room) = (assigned.identity(number), plan.receive_room);
-            let config = Config::new(identity, slots, lanes, room, world.scenario.limits);
-            let config = Config { capabilities, ..config };
-            let from = (self.index, self.port(world, number));
-            let doom = self.doom.clone();
-            let mut shard = Shard::new(from, (config, lanes), doom, path.rtt, plan, now);
-            let others = self.met.as_ref().filter(|(shared, _)| shared.borrow().ranks.len() > 1);
+            let config = Config::new(identity, assigned.slots, lanes, room, world.scenario.limits)
+                .for_share(shares[stripe]);
+            let config = Config { capabilities: assigned.capabilities, ..config };
+            let port = port_of(self.place(world), number, member.sockets);
+            let way = Way { aggregator: member.aggregator, port, config, rtt: path.rtt };
+            let mut shard = Shard::new((self.index, stripe), way, lanes, &self.doom, plan, now);
+            if shares.len() > 1 {
+                shard.data_path.keep_for_another(lanes);
+            }
+            let others = member.met.as_ref().filter(|(met, _)| met.borrow().ranks.len() > 1);
             if let Some((shared, place)) = others {
                 shard.add_up(shared, (number, *place), plan.batch);
             }
             shard
         };
-        let shards = paths.iter().enumerate().map(shard).collect();
-        let program = self.program(plan, world);
-        let shards = (shards, self.doom.clone());
-        let calls = Calls::new(self.index, (identity, lanes), shards, plan, program, now);
-        self.phase = Phase::Running(Box::new(calls));
-        Ok(())
+        open.iter().enumerate().map(shard).collect()
     }
 
     /// The rank's calls: those of all ranks, except for mistakes the first time it runs.
@@ -285,26 +352,31 @@ impl Worker {
         program
     }
 
-    /// A datagram reaches the worker's host.
+    /// A datagram of an aggregator's reaches the worker's host.
     pub fn receive(
         &mut self,
         world: &mut Surroundings<'_>,
-        port: u16,
+        (aggregator, port): (usize, u16),
         packet: &[u8],
         congested: bool,
         intact: bool,
     ) -> Result<(), Violation> {
-        let now = world.net.now;
-        let shard = shard_at(port);
-        if port != self.port(world, shard) || matches!(self.phase, Phase::Rest(_)) {
+        let (now, place) = (world.net.now, self.place(world));
+        let members = self.members.values_mut();
+        let mut there = members.filter(|member| member.aggregator == aggregator);
+        let found = there.find_map(|member| member.shard_at(place, port).map(|at| (member, at)));
+        let Some((member, shard)) = found else {
             world.net.tally.fault(Fault::OldSession);
             return Ok(());
-        }
-        match &mut self.phase {
-            Phase::Greeting { hello, open } if open.len() == shard => hello.receive(now, packet),
-            Phase::Running(calls) | Phase::Failed { calls, .. } => {
-                if let Err(failure) = calls.receive(world, (shard, packet), congested, intact) {
-                    return self.fail(world, failure);
+        };
+        match (&mut member.path, &mut self.phase, member.role) {
+            (Path::Greeting { hello, open }, ..) if open.len() == shard => {
+                hello.receive(now, packet)
+            }
+            (Path::Open(_), Phase::Running(calls), Role::Serves(stripe)) => {
+                let to = (stripe, shard);
+                if let Err(failure) = calls.receive(world, to, packet, (congested, intact)) {
+                    return self.fail(world, stripe, failure);
                 }
             }
             _ => {}
@@ -326,86 +398,122 @@ impl Worker {
 
     /// Runs the process: timers, packets, calls.
     fn turn(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        if let Some(session) = &mut self.session {
-            session.on_timer(world.net.now);
-        }
-        self.perform(world)?;
-        match &mut self.phase {
-            Phase::Greeting { .. } => self.greet(world),
-            Phase::Running(_) | Phase::Failed { .. } => {
-                self.report_no_multicast(world)?;
-                self.call(world)
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        for id in &ids {
+            if let Some(member) = self.members.get_mut(id) {
+                member.session.on_timer(world.net.now);
             }
-            _ => Ok(()),
+            self.perform(world, *id)?;
         }
+        for id in &ids {
+            self.greet(world, *id)?;
+        }
+        if matches!(self.phase, Phase::Running(_)) {
+            for id in ids {
+                self.report_no_multicast(world, id)?;
+            }
+            self.call(world)?;
+        }
+        Ok(())
     }
 
     /// Reports that no results come by multicast, like the driver before it waits.
-    fn report_no_multicast(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        match &self.phase {
-            Phase::Running(calls) if calls.hears_no_group() => {}
-            _ => return Ok(()),
-        }
-        if std::mem::replace(&mut self.hears_no_group, true) {
+    fn report_no_multicast(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        id: usize,
+    ) -> Result<(), Violation> {
+        let (Phase::Running(calls), Some(member)) = (&self.phase, self.members.get_mut(&id)) else {
+            return Ok(());
+        };
+        let Role::Serves(stripe) = member.role else { return Ok(()) };
+        let is_due = member.failure.is_none() && calls.hears_no_group(stripe);
+        if !is_due || std::mem::replace(&mut member.hears_no_group, true) {
             return Ok(());
         }
         world.net.tally.fate(Fate::NoMulticast);
-        self.tell_session(world, session::Event::HearsNoGroup)
+        self.tell(world, id, session::Event::HearsNoGroup)
     }
 
     fn call(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        let (Phase::Running(calls) | Phase::Failed { calls, .. }, Some(session)) =
-            (&mut self.phase, &self.session)
-        else {
-            return Ok(());
-        };
-        match calls.turn(world, session, self.stalled_until)? {
+        let Phase::Running(calls) = &mut self.phase else { return Ok(()) };
+        let serving = self.members.values().filter_map(|member| match member.role {
+            Role::Serves(stripe) => Some((stripe, member.others())),
+            _ => None,
+        });
+        match calls.turn(world, &serving.collect(), self.stalled_until)? {
             Turn::Next(Some(at)) => self.turn_by(world, at),
             Turn::Next(None) => {}
-            Turn::Finished => return self.leave(world, End::Finished, None),
-            Turn::Failed(failure) => return self.fail(world, failure),
+            Turn::Finished => return self.end_all(world, None, End::Finished, None),
+            Turn::Failed(stripe, failure) => {
+                self.fail(world, stripe, failure)?;
+                // The shards behind it have not had their turn.
+                let has_others = self.moving.is_some();
+                if has_others {
+                    self.turn_by(world, world.net.now);
+                }
+            }
             Turn::Died => return self.die(world),
         }
         Ok(())
     }
 
-    /// The data path cannot go on.
-    fn fail(&mut self, world: &mut Surroundings<'_>, failure: Failure) -> Result<(), Violation> {
-        let phase = std::mem::replace(&mut self.phase, Phase::Joining);
-        let Phase::Running(calls) = phase else {
+    /// The data path of a stripe cannot go on.
+    fn fail(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        stripe: usize,
+        failure: Failure,
+    ) -> Result<(), Violation> {
+        let id = self.serving(stripe);
+        let (Phase::Running(calls), Some(id)) = (&self.phase, id) else {
             return Err(Violation(format!("rank {} fails without a data path", self.rank)));
         };
         let call = match failure {
-            Failure::Mismatch { collective, .. } => calls.last_call(collective),
+            Failure::Mismatch { collective, .. } => calls.last_call(stripe, collective),
             _ => None,
         };
-        let standing = calls.standing(world);
-        self.phase = Phase::Failed { calls, failure, standing };
-        self.tell_session(world, session::Event::Failed { failure, call })
+        let standing = calls.standing(world, stripe);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.failure = Some((failure, standing));
+        }
+        self.tell(world, id, session::Event::Failed { failure, call })
     }
 
-    /// The rank's part has ended, and it says goodbye.
-    fn leave(
+    /// The control plane cannot explain the failure of a stripe's data path.
+    fn fail_without_reason(
         &mut self,
         world: &mut Surroundings<'_>,
-        end: End,
-        standing: Option<Standing>,
+        id: usize,
     ) -> Result<(), Violation> {
-        self.judge(world, &end, standing)?;
-        let error = if end == End::Finished { String::new() } else { format!("{end:?}") };
-        let goodbye = Goodbye { error, ranks: end.blames() };
-        self.phase = Phase::Leaving(end);
-        self.tell_session(world, session::Event::Leave(goodbye))
+        let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
+        let (Some((failure, standing)), Role::Serves(stripe)) = (member.failure, member.role)
+        else {
+            return Ok(());
+        };
+        if failure == Failure::Silent && self.lose_silent(world, id, stripe, &standing)? {
+            return Ok(());
+        }
+        self.end_all(world, Some(id), End::Failed(failure), Some(standing))
     }
 
-    /// The session is over.
-    fn conclude(&mut self, world: &mut Surroundings<'_>, ending: Ending) -> Result<(), Violation> {
-        if let Phase::Leaving(end) = &self.phase {
-            let end = end.clone();
-            return self.rest_as(world, end);
+    /// A session is over.
+    fn conclude(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        id: usize,
+        ending: Ending,
+    ) -> Result<(), Violation> {
+        let Some(member) = self.members.get(&id) else { return Ok(()) };
+        let (role, told) = (member.role, self.told(world, Some(id)));
+        if let (Phase::Leaving(_), _) | (_, Role::Leaves) = (&self.phase, role) {
+            self.forget(world, id);
+            return self.rest_if_over(world);
         }
-        let standing = match &self.phase {
-            Phase::Running(calls) => Some(calls.standing(world)),
+        let standing = match (&self.phase, role, member.failure) {
+            (Phase::Running(calls), Role::Serves(stripe), None) => {
+                Some(calls.standing(world, stripe))
+            }
             _ => None,
         };
         let end = match ending {
@@ -417,68 +525,107 @@ impl Worker {
             Ending::Refused(why) => End::Refused(why),
             Ending::Missing(ranks) => End::NotJoined(ranks),
             Ending::NotReady(ranks) => End::NotReady(ranks),
-            Ending::Stopped(reason) => End::Aborted { reason, ranks: Vec::new() },
+            Ending::Stopped(_) => End::Stopped,
             Ending::Aborted { reason, ranks } => End::Aborted { reason, ranks },
             Ending::Mismatch { calls, .. } => End::Mismatch(calls),
         };
-        self.rest(world, end, standing)
+        self.forget(world, id);
+        match role {
+            Role::Serves(stripe) => {
+                world.oracle.is_right_to_part(world.net, &told, &end)?;
+                if self.lose(world, stripe, &end)? {
+                    return Ok(());
+                }
+                self.end_all_told(world, told, end, standing)
+            }
+            Role::Awaits(stripe) => self.end_of_move(world, stripe, end),
+            Role::Leaves => Ok(()),
+        }
     }
 
-    /// The rank's part has ended, and so has its process.
-    fn rest(
+    /// The rank's part ends as one of its sessions tells, if any does: it says goodbye in all of
+    /// them.
+    fn end_all(
         &mut self,
         world: &mut Surroundings<'_>,
+        id: Option<usize>,
         end: End,
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
-        self.judge(world, &end, standing)?;
-        self.rest_as(world, end)
+        let told = self.told(world, id);
+        self.end_all_told(world, told, end, standing)
     }
 
-    fn rest_as(&mut self, world: &mut Surroundings<'_>, end: End) -> Result<(), Violation> {
-        self.hang_up(world);
-        self.session = None;
-        self.met = None;
-        self.phase = Phase::Rest(Some(end));
+    fn end_all_told(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        told: Told,
+        end: End,
+        standing: Option<Standing>,
+    ) -> Result<(), Violation> {
+        self.judge(world, &told, &end, standing)?;
+        let error = if end == End::Finished { String::new() } else { format!("{end:?}") };
+        let goodbye = Goodbye { error, ranks: end.at_fault() };
+        self.phase = Phase::Leaving(end);
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        for id in ids {
+            self.tell(world, id, session::Event::Leave(goodbye.clone()))?;
+        }
+        self.rest_if_over(world)
+    }
+
+    /// The process ends once its last session has.
+    fn rest_if_over(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        if let Phase::Leaving(end) = &self.phase
+            && self.members.is_empty()
+        {
+            let end = end.clone();
+            self.rest_as(world, end);
+        }
         Ok(())
     }
 
-    fn hang_up(&mut self, world: &mut Surroundings<'_>) {
-        if let Some(connection) = self.connection.take() {
-            world.net.ask(connection, Message::Gone);
+    fn rest_as(&mut self, world: &mut Surroundings<'_>, end: End) {
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.forget(world, id));
+        self.moving = None;
+        self.phase = Phase::Rest(Some(end));
+    }
+
+    fn forget(&mut self, world: &mut Surroundings<'_>, id: usize) {
+        if let Some(mut member) = self.members.remove(&id) {
+            hang_up(world, &mut member);
         }
     }
 
     fn judge(
         &self,
         world: &mut Surroundings<'_>,
+        told: &Told,
         end: &End,
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
         debug!("{} worker {}: {end:?}", Clock(world.net.now), self.index);
-        world.oracle.end(world.net, world.daemon, self.who(), end, standing)
+        world.oracle.end((world.net, world.daemons), &self.who(), told, end, standing)
+    }
+
+    /// By which of its sessions the rank is told something.
+    fn told(&self, world: &Surroundings<'_>, id: Option<usize>) -> Told {
+        let member = id.and_then(|id| self.members.get(&id));
+        let session = member.and_then(Membership::key);
+        let was_disturbed =
+            member.is_some_and(|member| world.net.was_disturbed(self.index, member.aggregator));
+        Told { session: session.or(self.session()), was_disturbed }
     }
 
     fn who(&self) -> Who {
-        Who { job: self.job, rank: self.rank, session: self.session() }
+        let Self { job, rank, is_in_all, .. } = *self;
+        Who { job, rank, sessions: self.sessions.clone(), is_in_all }
     }
 
-    /// The worker's identity in messages; before it is assigned, that of no member.
-    fn member(&self) -> MemberId {
-        let rank = self.rank.into();
-        match self.assigned {
-            Some(Assigned {
-                identity: Identity { job, epoch, .. },
-                control_secret: secret,
-                ..
-            }) => MemberId { job: job.into(), epoch, rank, secret },
-            None => MemberId { job: 0, epoch: 0, rank, secret: 0 },
-        }
-    }
-
-    /// The UDP port of a shard.
-    fn port(&self, world: &Surroundings<'_>, shard: usize) -> u16 {
-        port_of(self.index - world.scenario.hosts[self.index], shard, self.sockets)
+    /// The worker's place on its host.
+    fn place(&self, world: &Surroundings<'_>) -> usize {
+        self.index - world.scenario.hosts[self.index]
     }
 
     fn plan<'a>(&self, world: &Surroundings<'a>) -> &'a JobPlan {
@@ -491,5 +638,20 @@ impl Worker {
             self.turn_at = Some(at);
             world.net.schedule(at, Event::Turn(self.index));
         }
+    }
+}
+
+/// The weight of each stripe, given those of the scenario.
+fn weights(members: &[&Membership], weights: &[u32]) -> Vec<u32> {
+    let known = |member: &&Membership| {
+        let given = weights.get(member.aggregator).copied().unwrap_or_default();
+        Some((given, member.assigned.as_ref()?.links))
+    };
+    stripes::agreed_weights(&members.iter().filter_map(known).collect::<Vec<_>>())
+}
+
+fn hang_up(world: &mut Surroundings<'_>, member: &mut Membership) {
+    if let Some(connection) = member.connection.take() {
+        world.net.ask(connection, Message::Gone);
     }
 }

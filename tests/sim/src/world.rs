@@ -4,6 +4,7 @@ use std::panic::{self, AssertUnwindSafe};
 
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U32};
+use switchml_worker_core::moves::LEAST_WAIT;
 use tracing::debug;
 use zerocopy::FromBytes;
 
@@ -11,10 +12,10 @@ use crate::combiner::Combiner;
 use crate::daemon::Daemon;
 use crate::hosts::Hosts;
 use crate::net::{
-    Clock, Connection, Event, Message, Net, News, Place, STRANGER, Violation, binding_of,
+    Above, Clock, Connection, Event, Message, Net, News, Place, STRANGER, Violation, binding_of,
 };
 use crate::oracle::{End, Oracle, Times};
-use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
+use crate::scenario::{Incident, MS, Manner, SECOND, Scenario, Time};
 use crate::surroundings::Surroundings;
 use crate::tally::{Fault, Tally};
 use crate::worker::Worker;
@@ -62,7 +63,7 @@ struct World {
     scenario: Scenario,
     net: Net,
     oracle: Oracle,
-    daemon: Daemon,
+    daemons: Vec<Daemon>,
     hosts: Hosts,
     combiners: Vec<Combiner>,
     workers: Vec<Worker>,
@@ -79,7 +80,9 @@ impl World {
             workers: workers.collect(),
             net: Net::new(&scenario),
             oracle: Oracle::default(),
-            daemon: Daemon::new(&scenario),
+            daemons: (0..scenario.aggregators())
+                .map(|number| Daemon::new(&scenario, number))
+                .collect(),
             hosts: Hosts::default(),
             combiners: (0..scenario.tree.combiners.len())
                 .map(|index| Combiner::new(index, &scenario))
@@ -138,6 +141,9 @@ impl World {
     fn limit(&self) -> Time {
         let Scenario { join_timeout, attempts, limits, heals_at, .. } = &self.scenario;
         let once = 2 * join_timeout + limits.deadline.as_nanos() as Time + 30 * SECOND;
+        // With others left, ranks try to resume for 10 s, and wait for each other again at each.
+        let patience = (*join_timeout).max(LEAST_WAIT.as_nanos() as Time);
+        let once = once + self.scenario.others.len() as Time * (2 * patience + 30 * SECOND);
         match heals_at {
             Some(heals_at) => heals_at + 3 * once,
             None => 20 * SECOND + u64::from(attempts + 1) * once,
@@ -147,14 +153,14 @@ impl World {
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
         let actor = self.actor(&event);
         match event {
-            Event::AtAggregator { binding, packet, congested, header_intact } => {
-                return self.daemon.serve(
-                    &mut self.net,
-                    &binding,
-                    &packet,
-                    congested,
-                    header_intact,
-                );
+            Event::AtAggregator { aggregator, binding, packet, congested, header_intact } => {
+                let daemon = &mut self.daemons[aggregator];
+                daemon.serve(&mut self.net, &binding, &packet, congested, header_intact)?;
+                if let Some(manner) = daemon.is_to_die() {
+                    self.net.tally.fault(Fault::Death);
+                    daemon.stop(&mut self.net, manner);
+                }
+                return Ok(());
             }
             Event::AtCombiner { combiner, port, binding, packet, congested, intact } => {
                 let from = (&binding, port);
@@ -162,25 +168,26 @@ impl World {
                 return combiner.serve(&mut self.net, from, &packet, congested, intact);
             }
             Event::Asked(connection, message) => self.pass_up(connection, *message),
-            Event::Timer(generation, timer) => {
-                self.daemon.on_timer(&mut self.net, generation, timer)
+            Event::Timer(aggregator, generation, timer) => {
+                self.daemons[aggregator].on_timer(&mut self.net, generation, timer)
             }
             Event::CombinerTimer(combiner, generation, timer) => {
                 self.combiners[combiner].on_timer(&mut self.net, generation, timer)
             }
-            Event::AtWorker { worker, port, packet, congested, intact } => {
+            Event::AtWorker { worker, aggregator, port, packet, congested, intact } => {
                 if worker == STRANGER {
                     return Ok(());
                 }
                 if let Some(until) = self.stalled(worker) {
                     if self.with(worker, |worker, world| worker.has_room(world)) {
-                        let event = Event::AtWorker { worker, port, packet, congested, intact };
+                        let event =
+                            Event::AtWorker { worker, aggregator, port, packet, congested, intact };
                         self.net.schedule(until, event);
                     }
                     return Ok(());
                 }
                 self.with(worker, |worker, world| {
-                    worker.receive(world, port, &packet, congested, intact)
+                    worker.receive(world, (aggregator, port), &packet, congested, intact)
                 })?;
             }
             Event::Turn(worker) => match self.stalled(worker) {
@@ -192,11 +199,7 @@ impl World {
             Event::News(connection, news) => self.pass_down(connection, *news)?,
             Event::Start(worker) => self.with(worker, |worker, world| worker.start(world))?,
             Event::Incident(number) => self.incident(number)?,
-            Event::Back => {
-                if self.daemon.is_down() {
-                    self.daemon.start_anew(&mut self.net);
-                }
-            }
+            Event::Back(aggregator) => self.bring_back(aggregator),
             Event::CombinerBack(combiner) => self.combiners[combiner].start(&mut self.net),
             Event::Stranger => self.forge(),
             Event::Heal => self.heal(),
@@ -212,8 +215,10 @@ impl World {
     fn pass_up(&mut self, connection: Connection, message: Message) {
         match self.net.upper(connection) {
             None => {}
-            Some(None) => self.daemon.hear(&mut self.net, connection, message),
-            Some(Some(combiner)) => {
+            Some(Above::Aggregator(number)) => {
+                self.daemons[number].hear(&mut self.net, connection, message)
+            }
+            Some(Above::Combiner(combiner)) => {
                 self.combiners[combiner].hear(&mut self.net, connection, message)
             }
         }
@@ -254,10 +259,15 @@ impl World {
         debug!("{} all faults end", Clock(self.net.now));
         self.healed = true;
         self.net.heal();
-        self.daemon.heal();
+        self.daemons.iter_mut().for_each(Daemon::heal);
         self.combiners.iter_mut().for_each(|combiner| combiner.heal(&mut self.net));
-        if self.daemon.is_down() {
-            self.daemon.start_anew(&mut self.net);
+        (0..self.daemons.len()).for_each(|aggregator| self.bring_back(aggregator));
+    }
+
+    fn bring_back(&mut self, aggregator: usize) {
+        let daemon = &mut self.daemons[aggregator];
+        if daemon.is_down() {
+            daemon.start_anew(&mut self.net);
         }
     }
 
@@ -270,10 +280,10 @@ impl World {
         worker: usize,
         f: impl FnOnce(&mut Worker, &mut Surroundings<'_>) -> T,
     ) -> T {
-        let Self { scenario, net, oracle, daemon, hosts, workers, healed, .. } = self;
+        let Self { scenario, net, oracle, daemons, hosts, workers, healed, .. } = self;
         f(
             &mut workers[worker],
-            &mut Surroundings { net, oracle, daemon, hosts, scenario, healed: *healed },
+            &mut Surroundings { net, oracle, daemons, hosts, scenario, healed: *healed },
         )
     }
 
@@ -296,20 +306,12 @@ impl World {
             }
             Incident::Outage { worker, direction, time } => {
                 self.net.tally.fault(Fault::Outage);
-                self.net.link(worker, direction).go_down(now + time);
+                let links = self.net.links_of(worker, direction);
+                links.for_each(|link| link.go_down(now + time));
             }
             Incident::Disconnect { worker } => {
                 self.with(worker, |worker, world| worker.disconnect(world))
             }
-            Incident::Restart { after } if !self.daemon.is_down() => {
-                self.net.tally.fault(Fault::Restart);
-                for worker in 0..self.workers.len() {
-                    self.with(worker, |worker, world| worker.lose_connection(world));
-                }
-                self.daemon.kill(&mut self.net);
-                self.net.schedule(now + after, Event::Back);
-            }
-            Incident::Restart { .. } => {}
             Incident::CombinerCrash { combiner, orderly, after } => {
                 self.crash(combiner, orderly, after)
             }
@@ -322,13 +324,51 @@ impl World {
                 self.net.tally.fault(Fault::Forgotten);
                 self.combiners[combiner].forget();
             }
-            Incident::Replace { orderly, after } => {
-                self.net.tally.fault(if orderly { Fault::OrderlyStop } else { Fault::Replacement });
-                self.daemon.stop(&mut self.net, orderly);
-                self.net.schedule(now + after, Event::Back);
-            }
+            _ => self.incident_at_aggregator(incident),
         }
         Ok(())
+    }
+
+    fn incident_at_aggregator(&mut self, incident: Incident) {
+        let now = self.net.now;
+        match incident {
+            Incident::Restart { aggregator, after } if !self.daemons[aggregator].is_down() => {
+                self.net.tally.fault(Fault::Restart);
+                self.about_to_break(aggregator);
+                self.daemons[aggregator].kill(&mut self.net);
+                self.net.schedule(now + after, Event::Back(aggregator));
+            }
+            Incident::Replace { aggregator, orderly, after } => {
+                self.net.tally.fault(if orderly { Fault::OrderlyStop } else { Fault::Replacement });
+                let manner = if orderly { Manner::Orderly } else { Manner::Killed };
+                self.daemons[aggregator].stop(&mut self.net, manner);
+                self.net.schedule(now + after, Event::Back(aggregator));
+            }
+            Incident::Death { aggregator, contributions, manner } => {
+                self.daemons[aggregator].doom(contributions, manner);
+            }
+            Incident::Unreachable { aggregator, time } => {
+                self.net.tally.fault(Fault::Unreachable);
+                self.about_to_break(aggregator);
+                for direction in 0..2 {
+                    let links = self.net.links_to(aggregator, direction);
+                    links.for_each(|link| link.go_down(now + time));
+                }
+                self.net.cut_off(aggregator, now + time);
+            }
+            Incident::Slow { aggregator, time, by } => {
+                self.net.tally.fault(Fault::Slow);
+                self.net.links_to(aggregator, 1).for_each(|link| link.slow_down(now + time, by));
+            }
+            _ => {}
+        }
+    }
+
+    /// The connections of all ranks with an aggregator are about to break.
+    fn about_to_break(&mut self, aggregator: usize) {
+        for worker in 0..self.workers.len() {
+            self.with(worker, |worker, world| worker.lose_connection(world, aggregator));
+        }
     }
 
     /// A combiner's host restarts, and with it the connections of the ranks below break.
@@ -348,7 +388,7 @@ impl World {
     fn lose_connections(&mut self, combiner: usize) {
         for worker in 0..self.workers.len() {
             if self.scenario.tree.way(worker).any(|above| above == combiner) {
-                self.with(worker, |worker, world| worker.lose_connection(world));
+                self.with(worker, |worker, world| worker.lose_connection(world, 0));
             }
         }
     }
@@ -401,7 +441,13 @@ impl World {
                 let port = DATA_PORT + net.rng.below(8) as u16;
                 Event::AtCombiner { combiner, port, binding, packet, congested, intact: false }
             }
-            false => Event::AtAggregator { binding, packet, congested, header_intact: false },
+            false => {
+                // Nothing is drawn where there is one alone.
+                let others = self.daemons.len() as u64 - 1;
+                let aggregator = if others > 0 { net.rng.below(others + 1) as usize } else { 0 };
+                let header_intact = false;
+                Event::AtAggregator { aggregator, binding, packet, congested, header_intact }
+            }
         };
         net.schedule(net.now, event);
     }

@@ -8,8 +8,10 @@ use switchml_protocol::header::HEADER_LEN;
 use switchml_protocol::outcome::Outcome;
 use switchml_sim::campaign::{self, Limits, Report};
 use switchml_sim::program::{Elements, Step};
+use switchml_sim::rng::Rng;
 use switchml_sim::scaling::{self, Shape, Sharing};
-use switchml_sim::scenario::{Incident, LinkPlan, MS, SECOND, Scenario};
+use switchml_sim::scenario::{Incident, LinkPlan, MS, Manner, SECOND, Scenario};
+use switchml_sim::stripes;
 use switchml_sim::tally::{Fate, Fault, Tally};
 use switchml_sim::{play, simulate};
 use switchml_userspace_core::data_plane::Fanout;
@@ -51,6 +53,7 @@ fn promises_are_kept_whatever_goes_wrong() {
         Fate::Within8,
         Fate::Finished,
         Fate::Resumed,
+        Fate::Moved,
         Fate::NoMulticast,
         Fate::Missing,
         Fate::Silent,
@@ -149,7 +152,7 @@ fn a_seed_gives_the_same_run_every_time() {
 /// A scenario in which nothing goes wrong, except that the daemon is killed several times and is
 /// back within a second or two. Its data plane continues.
 fn restarts(seed: u64) -> Scenario {
-    let mut scenario = Scenario::draw(seed);
+    let mut scenario = Scenario::draw_at_one(seed);
     for link in scenario.links.iter_mut().flatten() {
         let LinkPlan { largest_packet, delay, .. } = *link;
         *link = LinkPlan { largest_packet, delay, ..LinkPlan::default() };
@@ -163,7 +166,7 @@ fn restarts(seed: u64) -> Scenario {
     let blocks = (narrowest.unwrap_or_default() - HEADER_LEN) / (4 * LANES_PER_BLOCK);
     let incidents = [500, 2_500, 4_500].map(|at| {
         let after = [1, 300, 1_500][(seed % 3) as usize] * MS;
-        (at * MS, Incident::Restart { after })
+        (at * MS, Incident::Restart { aggregator: 0, after })
     });
     Scenario {
         durable: true,
@@ -198,6 +201,54 @@ fn a_daemon_that_is_restarted_costs_no_job() {
         sum += &run.tally;
     }
     assert!(sum.fates(Fate::Resumed) > 100, "{sum}");
+}
+
+/// A scenario like [`restarts`], in which one of several aggregators dies in the middle of the
+/// calls, and is not back.
+fn death(seed: u64) -> Scenario {
+    let rng = &mut Rng::new(seed);
+    let mut scenario = stripes::draw(rng, restarts(seed));
+    let (first, capabilities) = (scenario.aggregator(0), Capabilities::all());
+    for other in &mut scenario.others {
+        (other.max_lanes, other.links) = (first.max_lanes, first.links.clone());
+        other.capabilities = capabilities;
+    }
+    // An aggregator that takes nothing would not die.
+    scenario.weights.iter_mut().for_each(|weight| *weight = (*weight).max(1));
+    scenario.jobs.truncate(1);
+    let job = &mut scenario.jobs[0];
+    // Ranks that were done would have left, and nothing could go on without them.
+    job.program = job.program.iter().copied().cycle().take(32).collect();
+    let incident = Incident::Death {
+        aggregator: rng.below(scenario.weights.len() as u64) as usize,
+        contributions: rng.range(1, 4 * u64::from(job.ranks)) as u32,
+        manner: rng.pick(&[Manner::Orderly, Manner::Killed, Manner::Silent]),
+    };
+    Scenario {
+        fanout: Fanout::Auto,
+        capabilities,
+        limits: switchml_worker_core::engine::Limits::default(),
+        join_timeout: 60 * SECOND,
+        heals_at: None,
+        incidents: vec![(0, incident)],
+        ..scenario
+    }
+}
+
+#[test]
+fn an_aggregator_that_dies_costs_no_job() {
+    let (mut deaths, mut moves) = (0, 0);
+    let is_good = |fate: &&Fate| GOOD.contains(fate) || **fate == Fate::Moved;
+    for seed in 0..100 {
+        let run = play(death(seed));
+        assert_eq!(run.verdict, Ok(()), "seed {seed}");
+        let errors = Fate::ALL.iter().filter(|fate| !is_good(fate));
+        let errors = errors.map(|fate| run.tally.fates(*fate)).sum::<u64>();
+        assert_eq!(errors, 0, "seed {seed}: {}", run.tally);
+        deaths += run.tally.faults(Fault::Death);
+        moves += run.tally.fates(Fate::Moved);
+    }
+    assert!(deaths > 80 && moves > 2 * deaths, "{deaths} deaths, {moves} moves");
 }
 
 /// A scenario like [`restarts`], in which combiners restart or forget while calls continue.

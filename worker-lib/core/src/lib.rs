@@ -19,6 +19,7 @@
 //! | `collective`, `schedule` | one call's phases in order; several calls in flight |
 //! | [`engine`] | which chunk goes when, in which slot and round |
 //! | [`failover`] | what is kept to be sent again to another aggregator |
+//! | [`moves`] | which aggregator goes on with the shards of a lost one |
 //! | `bundles` | where the stream of chunks is cut into superpackets |
 //! | [`local_sum`] | how ranks of one host add up what they send |
 //! | [`numerics`] | elements to lanes and back |
@@ -43,6 +44,7 @@ mod hash;
 pub mod hello;
 pub mod issued;
 pub mod local_sum;
+pub mod moves;
 pub mod numerics;
 pub mod packet;
 mod phases;

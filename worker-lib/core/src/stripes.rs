@@ -64,6 +64,12 @@ pub fn least_part(aggregators: &[Links]) -> u64 {
     speed / (8_000_000 / LEAST_TIME) / u64::from(hosts)
 }
 
+/// The weight of each aggregator's part: those that were given, if all were.
+pub fn agreed_weights(aggregators: &[(u32, Links)]) -> Vec<u32> {
+    let (given, links): (Vec<_>, Vec<_>) = aggregators.iter().copied().unzip();
+    if given.contains(&0) { weights(&links) } else { given }
+}
+
 /// Rule 36.15: whether a call takes longer at these aggregators than in a ring. With combiners the
 /// links between racks decide, which a ring's neighbours share.
 pub fn are_slower_than_a_ring(aggregators: &[Links]) -> bool {

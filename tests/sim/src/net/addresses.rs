@@ -5,8 +5,32 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use switchml_protocol::job::Binding;
 use switchml_protocol::{DATA_PORT, U16};
 
-/// The aggregator's data address.
-pub const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), DATA_PORT);
+/// What is above a worker or a combiner: its packets go there, and its control connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Above {
+    /// An aggregator.
+    Aggregator(usize),
+    /// A combiner.
+    Combiner(usize),
+}
+
+impl Above {
+    /// A combiner, or else the only aggregator of a job with combiners.
+    pub fn in_tree(combiner: Option<usize>) -> Self {
+        combiner.map_or(Self::Aggregator(0), Self::Combiner)
+    }
+
+    /// The data address.
+    pub fn address(self) -> SocketAddrV4 {
+        let ip = match self {
+            // The first one is on the host of the first worker.
+            Self::Aggregator(0) => address_of(0),
+            Self::Aggregator(number) => Ipv4Addr::new(10, 2, 0, number as u8),
+            Self::Combiner(number) => address_of_combiner(number),
+        };
+        SocketAddrV4::new(ip, DATA_PORT)
+    }
+}
 
 /// The address of the host whose first worker is `first`.
 pub fn address_of(first: usize) -> Ipv4Addr {
@@ -48,8 +72,8 @@ pub(super) fn binding_of_combiner(combiner: usize, port: u16) -> Binding {
 }
 
 /// The source of a parent's datagrams, as a combiner sees it.
-pub(super) fn binding_of_parent(parent: Option<usize>) -> Binding {
-    let address = parent_address(parent);
+pub(super) fn binding_of_parent(parent: Above) -> Binding {
+    let address = parent.address();
     let (ip, port) = (address.ip().octets().into(), U16::new(address.port()));
     Binding { ip, port, ..Binding::default() }
 }
@@ -60,12 +84,6 @@ pub fn address_of_combiner(combiner: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, high, low)
 }
 
-/// The data address of a combiner's parent.
-pub fn parent_address(parent: Option<usize>) -> SocketAddrV4 {
-    let of_combiner = parent.map(|index| SocketAddrV4::new(address_of_combiner(index), DATA_PORT));
-    of_combiner.unwrap_or(AGGREGATOR)
-}
-
 /// The number of the stranger, beyond those of workers.
 pub const STRANGER: usize = 60_000;
 
@@ -73,7 +91,7 @@ pub const STRANGER: usize = 60_000;
 const COMBINER_PORTS: u32 = 100_000;
 
 /// What an address belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A worker.
     Worker(usize),

@@ -4,16 +4,21 @@
 use std::net::Ipv4Addr;
 
 use switchml_control::{JoinRequest, LeaveRequest, ResumeRequest, join_event};
+use switchml_userspace_core::control_plane::PING_TIMEOUT;
 use switchml_userspace_core::jobs::MemberId;
 use switchml_worker_core::session::{Answer, CONNECT};
 
-use super::addresses::{Place, address_of, address_of_combiner};
+use super::addresses::{Above, Place, address_of, address_of_combiner};
 use super::{Event, Net};
 use crate::scenario::{MS, SECOND, Time};
 use crate::tally::Fault;
 
 /// A control connection.
 pub type Connection = usize;
+
+/// How often a rank probes its connection, and how long it waits for an answer.
+const PROBE: Time = 5 * SECOND;
+const PROBE_ANSWER: Time = 10 * SECOND;
 
 /// A message from a worker, or a combiner in its place, to the daemon above it.
 #[derive(Clone, Debug)]
@@ -58,8 +63,7 @@ pub enum News {
 /// A control connection's state.
 pub(super) struct Wire {
     lower: Place,
-    /// The combiner at the upper end; `None` for the root.
-    upper: Option<usize>,
+    upper: Above,
     /// Whether the process at the lower and at the upper end is gone.
     gone: [bool; 2],
     /// When the last message in each direction arrives: TCP keeps them in order.
@@ -67,17 +71,17 @@ pub(super) struct Wire {
 }
 
 impl Net {
-    /// Opens a control connection from a worker or combiner to what is above it, whose answer comes
-    /// as news.
-    pub fn connect(&mut self, lower: Place) -> Connection {
+    /// Opens a control connection from a worker or combiner to what is above it on the way to an
+    /// aggregator. The answer comes as news.
+    pub fn connect(&mut self, lower: Place, aggregator: usize) -> Connection {
         let upper = match lower {
-            Place::Worker(worker) => self.tree.above.get(worker).copied().flatten(),
-            Place::Combiner(combiner) => self.tree.combiners[combiner].parent,
-            Place::Stranger => None,
+            Place::Worker(worker) => self.above(worker, aggregator),
+            Place::Combiner(combiner) => Above::in_tree(self.tree.combiners[combiner].parent),
+            Place::Stranger => Above::Aggregator(aggregator),
         };
         let connection = self.wires.len();
         self.wires.push(Wire { lower, upper, gone: [false; 2], last: [self.now; 2] });
-        if self.down.contains(&upper) && self.rng.one_in(2) {
+        if self.down.contains(&upper) && !self.is_cut_off(upper) && self.rng.one_in(2) {
             // The host is there, and refuses.
             self.tell(connection, News::Unreachable);
         } else {
@@ -94,7 +98,7 @@ impl Net {
             return;
         }
         let left = until.saturating_sub(self.now);
-        if !self.down.contains(&upper) {
+        if !self.down.contains(&upper) && !self.is_cut_off(upper) {
             self.tell(connection, News::Connected);
         } else if left == 0 {
             self.tell(connection, News::Unreachable);
@@ -105,18 +109,22 @@ impl Net {
         }
     }
 
-    /// A combiner's daemon starts to listen, or the root's.
-    pub fn listen(&mut self, daemon: Option<usize>) {
+    /// A daemon starts to listen.
+    pub fn listen(&mut self, daemon: Above) {
         self.down.remove(&daemon);
     }
 
-    /// A combiner's daemon, or the root's, is gone, and with it its ends of all connections.
-    pub fn go_down(&mut self, daemon: Option<usize>) {
+    /// A daemon is gone, and with it its ends of all connections.
+    pub fn go_down(&mut self, daemon: Above) {
         self.down.insert(daemon);
         for connection in 0..self.wires.len() {
             let Wire { lower, upper, gone, .. } = &mut self.wires[connection];
-            let is_lower = daemon.is_some_and(|combiner| *lower == Place::Combiner(combiner));
+            let is_lower = match daemon {
+                Above::Combiner(combiner) => *lower == Place::Combiner(combiner),
+                Above::Aggregator(_) => false,
+            };
             if *upper == daemon && !std::mem::replace(&mut gone[1], true) {
+                self.disturb(connection);
                 self.tell(connection, News::Lost);
             } else if is_lower && !std::mem::replace(&mut gone[0], true) {
                 self.ask(connection, Message::Gone);
@@ -124,10 +132,61 @@ impl Net {
         }
     }
 
+    /// A daemon's host is gone without a word. Who is connected finds out by a probe.
+    pub fn vanish(&mut self, daemon: Above) {
+        self.down.insert(daemon);
+        for connection in 0..self.wires.len() {
+            let Wire { upper, gone, .. } = &mut self.wires[connection];
+            if *upper == daemon && !std::mem::replace(&mut gone[1], true) {
+                let after = PROBE_ANSWER + self.rng.below(PROBE);
+                self.disturb(connection);
+                self.schedule(self.now + after, Event::News(connection, Box::new(News::Lost)));
+            }
+        }
+    }
+
+    /// An aggregator cannot be reached until then: messages wait. Ends that hear nothing for too
+    /// long take each other for dead.
+    pub fn cut_off(&mut self, aggregator: usize, until: Time) {
+        let time = until.saturating_sub(self.now);
+        self.cut_off[aggregator] = self.cut_off[aggregator].max(until);
+        for connection in 0..self.wires.len() {
+            let Wire { upper, gone, .. } = self.wires[connection];
+            let patience = PING_TIMEOUT.as_nanos() as Time + self.rng.below(PROBE);
+            if upper != Above::Aggregator(aggregator) || gone != [false; 2] || time <= patience {
+                continue;
+            }
+            let at = self.now + patience;
+            self.disturb(connection);
+            self.schedule(at, Event::Asked(connection, Box::new(Message::Silent(patience))));
+            let noticed = self.now + time.min(PROBE_ANSWER + self.rng.below(PROBE));
+            self.schedule(noticed, Event::News(connection, Box::new(News::Lost)));
+        }
+    }
+
+    fn is_cut_off(&self, upper: Above) -> bool {
+        matches!(upper, Above::Aggregator(number) if self.cut_off[number] > self.now)
+    }
+
     /// Breaks a connection: both ends hear of it.
     pub fn break_off(&mut self, connection: Connection) {
+        self.disturb(connection);
         self.ask(connection, Message::Gone);
         self.tell(connection, News::Lost);
+    }
+
+    /// Something goes wrong with a connection.
+    fn disturb(&mut self, connection: Connection) {
+        let Wire { lower, upper, .. } = self.wires[connection];
+        self.disturbed.insert((lower, upper));
+    }
+
+    /// Whether anything ever went wrong with a worker's connections with an aggregator: messages
+    /// may be late, and combiners drop connections in turn.
+    pub fn was_disturbed(&self, worker: usize, aggregator: usize) -> bool {
+        let ends = (Place::Worker(worker), self.above(worker, aggregator));
+        let is_direct = matches!(ends.1, Above::Aggregator(_));
+        !is_direct || self.tally.faults(Fault::SlowControl) > 0 || self.disturbed.contains(&ends)
     }
 
     /// The lower end of a connection, if its process is still there.
@@ -136,9 +195,8 @@ impl Net {
         (!is_gone).then_some(lower)
     }
 
-    /// The combiner at the upper end of a connection, or `None` for the root, if the process is
-    /// still there.
-    pub fn upper(&self, connection: Connection) -> Option<Option<usize>> {
+    /// The upper end of a connection, if the process is still there.
+    pub fn upper(&self, connection: Connection) -> Option<Above> {
         let Wire { upper, gone: [_, is_gone], .. } = self.wires[connection];
         (!is_gone).then_some(upper)
     }
@@ -160,6 +218,7 @@ impl Net {
 
     /// Makes the upper end find out, after a while, that the lower end is dead.
     pub fn go_silent(&mut self, connection: Connection, after: Time) {
+        self.disturb(connection);
         let at = self.control_arrival(connection, 0, after);
         self.schedule(at, Event::Asked(connection, Box::new(Message::Silent(after))));
     }
@@ -177,7 +236,13 @@ impl Net {
             self.tally.fault(Fault::SlowControl);
             at += self.rng.magnitude(200 * MS, 8 * SECOND);
         }
-        let last = &mut self.wires[connection].last[direction];
+        let Wire { upper, last, .. } = &mut self.wires[connection];
+        if let Above::Aggregator(number) = *upper
+            && self.cut_off[number] > self.now
+        {
+            at = at.max(self.cut_off[number] + self.rng.below(SECOND));
+        }
+        let last = &mut last[direction];
         *last = (*last).max(at);
         *last
     }

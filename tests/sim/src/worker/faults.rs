@@ -19,12 +19,21 @@ impl Worker {
             return Ok(());
         }
         world.net.tally.fault(if silent { Fault::HostDeath } else { Fault::Crash });
-        if let Some(connection) = self.connection.filter(|_| silent) {
-            let after = PING.1 + world.net.rng.below(PING.0);
-            world.net.go_silent(connection, after);
-            self.connection = None;
+        if silent {
+            for member in self.members.values_mut() {
+                let Some(connection) = member.connection.take() else { continue };
+                let after = PING.1 + world.net.rng.below(PING.0);
+                world.net.go_silent(connection, after);
+            }
         }
-        self.rest(world, End::Killed, None)
+        self.end_at_once(world)
+    }
+
+    fn end_at_once(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        let told = self.told(world, None);
+        self.judge(world, &told, &End::Killed, None)?;
+        self.rest_as(world, End::Killed);
+        Ok(())
     }
 
     /// Has the process die in a later turn, after so many steps.
@@ -38,7 +47,7 @@ impl Worker {
     /// The process has died in the middle of its turn.
     pub(super) fn die(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         world.net.tally.fault(Fault::DeathInTurn);
-        self.rest(world, End::Killed, None)?;
+        self.end_at_once(world)?;
         if let Some(after) = self.restart.filter(|_| !self.starts) {
             self.starts = true;
             world.net.schedule(world.net.now + after, Event::Start(self.index));
@@ -46,19 +55,27 @@ impl Worker {
         Ok(())
     }
 
-    /// Breaks its control connection.
+    /// Breaks a control connection.
     pub fn disconnect(&mut self, world: &mut Surroundings<'_>) {
-        if let Some(connection) = self.connection {
-            world.net.tally.fault(Fault::Disconnect);
-            world.oracle.disconnect(self.who());
-            world.net.break_off(connection);
-        }
+        let connections: Vec<_> =
+            self.members.values().filter_map(|member| member.connection).collect();
+        // Nothing is drawn where there is one alone.
+        let connection = match connections[..] {
+            [] => return,
+            [only] => only,
+            _ => world.net.rng.pick(&connections),
+        };
+        world.net.tally.fault(Fault::Disconnect);
+        world.oracle.disconnect(&self.who());
+        world.net.break_off(connection);
     }
 
-    /// Its connection is about to break, at the daemon's end or between combiners.
-    pub fn lose_connection(&mut self, world: &mut Surroundings<'_>) {
-        if self.connection.is_some() {
-            world.oracle.disconnect(self.who());
+    /// Its connections with an aggregator are about to break, at the daemon's end or between
+    /// combiners.
+    pub fn lose_connection(&mut self, world: &mut Surroundings<'_>, aggregator: usize) {
+        let mut members = self.members.values();
+        if members.any(|member| member.aggregator == aggregator && member.connection.is_some()) {
+            world.oracle.disconnect(&self.who());
         }
     }
 
@@ -70,8 +87,11 @@ impl Worker {
         world.net.tally.fault(Fault::Stall);
         self.stalled_until = self.stalled_until.max(world.net.now + time);
         let patience = PING.1 + world.net.rng.below(PING.0);
-        if let Some(connection) = self.connection.filter(|_| time > patience) {
-            world.oracle.disconnect(self.who());
+        if time <= patience {
+            return;
+        }
+        for connection in self.members.values().filter_map(|member| member.connection) {
+            world.oracle.disconnect(&self.who());
             world.net.go_silent(connection, patience);
             world.net.tell(connection, News::Lost);
         }

@@ -6,8 +6,10 @@ use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::jobs::Threads;
 use switchml_worker_core::engine::{Identity, Keys};
 use switchml_worker_core::session::{self, Goodbye, Request};
+use switchml_worker_core::stripes::Links;
 
-use super::{Assigned, Phase, Worker};
+use super::membership::{Assigned, Role};
+use super::{Phase, Worker};
 use crate::net::{Message, Violation, ensure};
 use crate::surroundings::Surroundings;
 use crate::tally::Fate;
@@ -17,6 +19,7 @@ impl Worker {
     pub(super) fn understand(
         &mut self,
         world: &mut Surroundings<'_>,
+        id: usize,
         event: join_event::Event,
     ) -> Result<session::News, Violation> {
         let narrow = |ranks: &[u32]| ranks.iter().map(|rank| *rank as u16).collect::<Vec<_>>();
@@ -39,7 +42,16 @@ impl Worker {
                     keys,
                 };
                 let further = assigned.further_shards.iter().map(|shard| shard.job as u16);
-                self.assigned = Some(Assigned {
+                let links = Links {
+                    hosts: assigned.hosts,
+                    own: assigned.link_speed,
+                    interfaces: assigned.links,
+                    slowest: assigned.slowest_link,
+                    is_on_ranks_host: assigned.is_on_ranks_host,
+                    has_combiners: assigned.has_combiners,
+                };
+                let durable = assigned.durable;
+                let assigned = Assigned {
                     identity,
                     shards: std::iter::once(identity.job).chain(further).collect(),
                     slots: assigned.slots as u16,
@@ -47,14 +59,22 @@ impl Worker {
                     capabilities,
                     hello_secret: assigned.hello_secret,
                     control_secret: assigned.control_secret,
-                });
-                session::News::Assigned { durable: assigned.durable }
+                    number: assigned.aggregator,
+                    links,
+                };
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.assigned = Some(assigned);
+                }
+                session::News::Assigned { durable }
             }
             join_event::Event::Started(started) => {
-                if matches!(self.phase, Phase::Running(_) | Phase::Failed { .. }) {
+                if self.members.get(&id).is_some_and(|member| member.started.is_some()) {
                     world.net.tally.fate(Fate::Resumed);
                 }
                 session::News::Started { lanes: started.lanes as u16 }
+            }
+            join_event::Event::Aborted(aborted) if aborted.stops => {
+                session::News::Stops(aborted.reason)
             }
             join_event::Event::Aborted(aborted) => session::News::Aborted {
                 reason: aborted.reason,
@@ -72,11 +92,14 @@ impl Worker {
         })
     }
 
-    pub(super) fn send(&mut self, world: &mut Surroundings<'_>, request: Request) {
-        let Some(connection) = self.connection else { return };
-        let member = self.member();
+    pub(super) fn send(&mut self, world: &mut Surroundings<'_>, id: usize, request: Request) {
+        let Some(membership) = self.members.get_mut(&id) else { return };
+        let Some(connection) = membership.connection else { return };
+        membership.unanswered += 1;
+        let member = membership.member(self.rank);
+        let (role, aggregator) = (membership.role, membership.aggregator);
         let message = match request {
-            Request::Join => Message::Join(self.join_request(world)),
+            Request::Join => Message::Join(self.join_request(world, (role, aggregator))),
             Request::Resume => {
                 Message::Resume(ResumeRequest { member: Some(member), ..Default::default() })
             }
@@ -84,7 +107,7 @@ impl Worker {
             Request::Unready => Message::Unready(member),
             Request::ReportCalls { last, named } => {
                 let calls = match &self.phase {
-                    Phase::Running(calls) | Phase::Failed { calls, .. } => calls.open(last),
+                    Phase::Running(calls) => calls.open(last),
                     _ => Vec::new(),
                 };
                 let named = named.into_iter().flatten().map(u32::from).collect();
@@ -92,9 +115,9 @@ impl Worker {
             }
             Request::ReportNoMulticast => Message::ReportNoMulticast(member),
             Request::Leave(Goodbye { error, ranks }) => {
-                if !matches!(self.phase, Phase::Leaving(_)) {
+                if !matches!(self.phase, Phase::Leaving(_)) && role != Role::Leaves {
                     // The job did not start in time: the others will hear whose fault that is.
-                    world.oracle.blame(self.who(), ranks.iter().copied().chain([self.rank]));
+                    world.oracle.blame(&self.who(), ranks.iter().copied().chain([self.rank]));
                 }
                 let ranks = ranks.into_iter().map(u32::from).collect();
                 Message::Leave(LeaveRequest {
@@ -105,20 +128,28 @@ impl Worker {
                 })
             }
         };
-        self.unanswered += 1;
         world.net.ask(connection, message);
     }
 
-    fn join_request(&self, world: &Surroundings<'_>) -> JoinRequest {
-        let Threads { most, host } = world.scenario.threads[self.index].clone();
-        JoinRequest {
-            job_name: format!("job {}", self.job),
+    fn join_request(
+        &self,
+        world: &Surroundings<'_>,
+        (role, aggregator): (Role, usize),
+    ) -> JoinRequest {
+        let job_name = format!("job {}", self.job);
+        let request = JoinRequest {
             rank: self.rank.into(),
             world_size: self.plan(world).ranks.into(),
-            data_threads: most,
-            host,
             protocol_version: VERSION.into(),
             ..JoinRequest::default()
+        };
+        if let (Role::Awaits(stripe), Some(moving)) = (role, &self.moving) {
+            let (job_name, data_threads) = moving.wish(&job_name, stripe);
+            return JoinRequest { job_name, data_threads, aggregators: 1, ..request };
         }
+        let Threads { most: data_threads, host } = world.scenario.threads[self.index].clone();
+        let aggregators = world.scenario.aggregators() as u32;
+        let weight = world.scenario.weights.get(aggregator).copied().unwrap_or_default();
+        JoinRequest { job_name, data_threads, host, aggregators, weight, ..request }
     }
 }
