@@ -49,6 +49,10 @@ impl OwnAggregator {
     }
 }
 
+/// Aggregators of a job on one host. There is no link to share, so one alone would leave all to
+/// its thread.
+const OF_ONE_HOST: usize = 4;
+
 /// The aggregators of a job whose ranks bring their own.
 pub(crate) struct Peers {
     /// This rank's, if it is one of them.
@@ -57,18 +61,21 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// All ranks' aggregators, in the order of ranks. Of ranks with the same address, which are on
-    /// the same host, the first one's counts.
+    /// Rule 36.6: all ranks' aggregators, in the order of ranks. Of ranks with the same address,
+    /// which are on the same host, the first one's counts; if all are, those of the first four.
     pub fn new(own: Arc<OwnAggregator>, all: &[SocketAddr]) -> Self {
-        let is_first = |(rank, address): &(usize, &SocketAddr)| {
-            !all[..*rank].iter().any(|other| other.ip() == address.ip())
+        let are_neighbours = all.iter().all(|other| other.ip() == all[0].ip());
+        let counted = if are_neighbours { OF_ONE_HOST } else { 1 };
+        let counts = |(rank, address): &(usize, &SocketAddr)| {
+            let before = all[..*rank].iter().filter(|other| other.ip() == address.ip());
+            before.count() < counted
         };
         let access = |(rank, address): (usize, &SocketAddr)| Access {
             address: address.to_string(),
             peer: Some(rank as u16),
             ..Access::default()
         };
-        let aggregators: Vec<_> = all.iter().enumerate().filter(is_first).map(access).collect();
+        let aggregators: Vec<_> = all.iter().enumerate().filter(counts).map(access).collect();
         let address = own.address().to_string();
         let is_used = aggregators.iter().any(|access| access.address == address);
         Self { own: is_used.then_some(own), aggregators }
@@ -173,9 +180,18 @@ mod tests {
         let expected = [(0, all[0]), (1, all[1]), (4, mine)];
         assert_eq!(told, expected.map(|(rank, address)| (rank, address.to_string())));
         assert!(peers.own.is_some());
-        let second = OwnAggregator::start("127.0.0.1").unwrap();
-        let both = [mine, second.address()];
-        let peers = Peers::new(Arc::new(second), &both);
-        assert_eq!((peers.aggregators.len(), peers.own.is_none()), (1, true));
+    }
+
+    #[test]
+    fn on_one_host_the_first_four_ranks_have_aggregators() {
+        let own: Vec<_> =
+            [(); 5].map(|()| OwnAggregator::start("127.0.0.1").unwrap()).into_iter().collect();
+        let all: Vec<_> = own.iter().map(OwnAggregator::address).collect();
+        for (rank, own) in own.into_iter().enumerate() {
+            let peers = Peers::new(Arc::new(own), &all);
+            let told: Vec<_> = peers.aggregators.iter().map(|access| access.peer).collect();
+            assert_eq!(told, [Some(0), Some(1), Some(2), Some(3)]);
+            assert_eq!(peers.own.is_some(), rank < 4);
+        }
     }
 }
