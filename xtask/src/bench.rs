@@ -77,7 +77,7 @@ pub struct Bench {
     /// Instead: ranks that serve each other, and spare hosts that help them, beside Gloo
     #[arg(
         long,
-        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "hosts", "output"]
+        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "hosts"]
     )]
     stripes: bool,
 
@@ -85,8 +85,8 @@ pub struct Bench {
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
-    /// Folder for bench.md, bench.json and the plots; nothing but the tables on the terminal
-    /// without
+    /// Folder for bench.md, bench.json and the plots (with --stripes its plot alone); nothing but
+    /// the tables on the terminal without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -109,8 +109,11 @@ impl Bench {
         let programs = Programs::ensure()?;
         if self.stripes {
             let scratch = Scratch::new()?;
-            let table = stripes::measure(&binaries, &programs, &scratch.folder, self.runs)?;
-            say!("{}.\n\n{table}", processor());
+            let results = stripes::measure(&binaries, &programs, &scratch.folder, self.runs)?;
+            say!("{}.\n\n{}", processor(), results.markdown());
+            if let Some(folder) = &self.output {
+                save(folder, "stripes.svg", results.plot()?)?;
+            }
             return Ok(());
         }
         let items = match (self.quick, self.networks, self.racks, self.mpi) {
@@ -213,17 +216,15 @@ fn processor() -> String {
 }
 
 fn write(folder: &Path, results: &Results, goals: &[goals::Goal], text: String) -> Result<()> {
+    save(folder, "bench.md", text)?;
+    save(folder, "bench.json", report::json(results, goals, &processor()))?;
+    plot::all(results)?.into_iter().try_for_each(|(name, svg)| save(folder, &name, svg))
+}
+
+fn save(folder: &Path, name: &str, text: String) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let write = |name: &str, text: String| {
-        let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    write("bench.md", text)?;
-    write("bench.json", report::json(results, goals, &processor()))?;
-    for (name, svg) in plot::all(results)? {
-        write(&name, svg)?;
-    }
-    Ok(())
+    let path = folder.join(name);
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A folder for this run's files, removed with the value.

@@ -4,6 +4,8 @@
 //! Expected times are those of the theorem in docs/scaling.md, with headers and exponents counted.
 //! Without a limit the processors are shared, so spare hosts are none: ranks serve each other.
 
+mod plot;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -109,69 +111,120 @@ impl Spare {
     }
 }
 
-/// Measures, in turn, and returns the table.
+/// What was measured in a setting.
+struct Table {
+    ranks: usize,
+    rate: Option<u64>,
+    rows: Vec<Row>,
+}
+
+/// The times of a way in ms, pair by pair.
+struct Row {
+    way: Way,
+    gloo: Vec<f64>,
+    ours: Vec<f64>,
+    /// The theorem's, if the links have a rate.
+    expected: Option<f64>,
+}
+
+/// The results: a table for people, and a plot.
+pub struct Results(Vec<Table>);
+
+/// Measures, in turn.
 pub fn measure(
     binaries: &Binaries,
     programs: &Programs,
     scratch: &Path,
     runs: usize,
-) -> Result<String> {
-    let mut text = String::new();
-    for (ranks, rate) in SETTINGS {
+) -> Result<Results> {
+    let table = |(ranks, rate)| Table::measure(ranks, rate, binaries, programs, scratch, runs);
+    SETTINGS.into_iter().map(table).collect::<Result<_>>().map(Results)
+}
+
+impl Results {
+    pub fn markdown(&self) -> String {
+        self.0.iter().map(Table::markdown).collect()
+    }
+
+    /// The plot, as SVG.
+    pub fn plot(&self) -> Result<String> {
+        plot::draw_tables(&self.0)
+    }
+}
+
+impl Table {
+    fn measure(
+        ranks: usize,
+        rate: Option<u64>,
+        binaries: &Binaries,
+        programs: &Programs,
+        scratch: &Path,
+        runs: usize,
+    ) -> Result<Self> {
         let rack = Rack::new(RackOptions { workers: 2 * ranks, ..RackOptions::default() })?;
         let _shaped = rate.map(|rate| Shaping::new(&rack, rate)).transpose()?;
         let ground = Ground::new(Method::Gloo, ranks)?;
         let _gloos = rate.map(|rate| ground.shape(rate)).transpose()?;
         let mut gloo = Team::start(Method::Gloo, programs, &ground, None, scratch)?;
         gloo.wait()?;
-        let ways: Vec<Way> =
-            WAYS.into_iter().filter(|way| rate.is_some() || way.spare == Spare::None).collect();
-        let mut times: Vec<(Vec<f64>, Vec<f64>)> =
-            ways.iter().map(|_| Default::default()).collect();
+        let ways = WAYS.into_iter().filter(|way| rate.is_some() || way.spare == Spare::None);
+        let mut rows = ways.map(|way| Row::new(way, ranks, rate)).collect::<Result<Vec<_>>>()?;
+        let count = rows.len();
         for run in 0..runs {
-            for turn in 0..ways.len() {
-                let index = (turn + run) % ways.len();
-                let way = ways[index];
-                let iters = way.iters().parse()?;
-                let work = Work { size: way.size, iters, task: Task::Sum };
-                times[index].0.push(gloo.measure(&work, 32)?.seconds * 1e3);
-                times[index].1.push(milliseconds(binaries, &rack, ranks, way)?);
+            for turn in 0..count {
+                let Row { way, gloo: theirs, ours, .. } = &mut rows[(turn + run) % count];
+                let work = Work { size: way.size, iters: way.iters().parse()?, task: Task::Sum };
+                theirs.push(gloo.measure(&work, 32)?.seconds * 1e3);
+                ours.push(milliseconds(binaries, &rack, ranks, *way)?);
             }
             eprintln!("bench: {ranks} ranks, repetition {} of {runs}", run + 1);
         }
         gloo.stop()?;
-        write_table(&mut text, ranks, rate, ways.into_iter().zip(times))?;
+        Ok(Self { ranks, rate, rows })
     }
-    Ok(text)
+
+    fn title(&self) -> String {
+        match self.rate {
+            Some(rate) => format!("{} ranks, links of {} Gb/s", self.ranks, rate as f64 / 1e9),
+            None => format!("{} ranks, links without a limit", self.ranks),
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = format!(
+            "{}, f32, in ms (quartiles):\n\n\
+             | | Gloo | ours | theorem | Gloo's time to ours |\n|---|---|---|---|---|\n",
+            self.title()
+        );
+        for row in &self.rows {
+            let [gloo, ours] = [&row.gloo, &row.ours].map(|times| cell(Spread::of(times.clone())));
+            let expected = row.expected.map_or("-".to_owned(), |time| format!("{time:.2}"));
+            let (name, ratio) = (row.way.name, cell(row.ratio()));
+            let _ = writeln!(text, "| {name} | {gloo} | {ours} | {expected} | {ratio} |");
+        }
+        text + "\n"
+    }
 }
 
-fn write_table(
-    text: &mut String,
-    ranks: usize,
-    rate: Option<u64>,
-    times: impl Iterator<Item = (Way, (Vec<f64>, Vec<f64>))>,
-) -> Result<()> {
-    let links = match rate {
-        Some(rate) => format!("links of {} Gb/s", rate as f64 / 1e9),
-        None => "links without a limit".to_owned(),
-    };
-    let _ = writeln!(
-        text,
-        "{ranks} ranks, {links}, f32, in ms (quartiles):\n\n\
-         | | Gloo | ours | theorem | Gloo's time to ours |\n|---|---|---|---|---|"
-    );
-    let cell = |Spread { low, median, high }| format!("{median:.2} ({low:.2}-{high:.2})");
-    for (way, (gloo, ours)) in times {
-        let ratio = cell(Spread::of_ratios(&gloo, &ours));
-        let expected = match rate {
-            Some(rate) => format!("{:.2}", way.expected(ranks, rate)?),
-            None => "-".to_owned(),
-        };
-        let [gloo, ours] = [gloo, ours].map(|times| cell(Spread::of(times)));
-        let _ = writeln!(text, "| {} | {gloo} | {ours} | {expected} | {ratio} |", way.name);
+fn cell(Spread { low, median, high }: Spread) -> String {
+    format!("{median:.2} ({low:.2}-{high:.2})")
+}
+
+impl Row {
+    fn new(way: Way, ranks: usize, rate: Option<u64>) -> Result<Self> {
+        let expected = rate.map(|rate| way.expected(ranks, rate)).transpose()?;
+        Ok(Self { way, gloo: Vec::new(), ours: Vec::new(), expected })
     }
-    text.push('\n');
-    Ok(())
+
+    /// Gloo's time to ours.
+    fn ratio(&self) -> Spread {
+        Spread::of_ratios(&self.gloo, &self.ours)
+    }
+
+    /// Gloo's time to the theorem's.
+    fn expected_ratio(&self) -> f64 {
+        self.expected.map_or(0.0, |time| Spread::of(self.gloo.clone()).median / time)
+    }
 }
 
 /// Milliseconds of a call in place, on the slowest rank. Every element is checked.
