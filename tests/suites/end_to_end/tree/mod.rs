@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use switchml_rack::{
-    Binaries, Direction, Faults, Impairment, Mode, Plane, Process, RackOptions, Racks, needs_racks,
-    wait_until,
+    Binaries, Direction, Faults, Impairment, Mode, Namespace, Plane, Process, RackOptions, Racks,
+    needs_racks, wait_until,
 };
 use switchml_worker::{Communicator, Error, ReduceOp};
 
@@ -51,6 +51,7 @@ on_all_planes! {
     sixteen_ranks_in_four_racks_have_the_bits_of_one_rack,
     combiners_below_combiners,
     sums_of_several_threads,
+    a_job_at_two_roots_uses_both,
     a_fifth_of_what_the_uplinks_carry_is_lost,
     a_killed_rank_is_named_with_its_rack,
     different_calls_are_named_across_racks,
@@ -125,11 +126,7 @@ impl Site {
             None => (self.racks.root(), ROOT.to_owned()),
             Some(rack) => (&self.racks.hosts()[rack], combiner_at(rack)),
         };
-        let mut command = Command::new(&self.binaries.aggregator);
-        command.args(["status", "--connect", &address]);
-        let text = String::from_utf8(host.output(command).unwrap().stdout).unwrap();
-        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
-        line.map_or(0, |line| line.split_whitespace().nth(1).unwrap().parse().unwrap())
+        counter(&self.binaries, host, &address, name)
     }
 
     /// Runs `life` as each rank, all at the same time. Returns each result.
@@ -195,6 +192,15 @@ fn daemon(binaries: &Binaries, plane: Plane, mode: Mode, ports: &[String]) -> Co
         }
     }
     command
+}
+
+/// A counter of the daemon at this address of a host.
+fn counter(binaries: &Binaries, host: &Namespace, address: &str, name: &str) -> u64 {
+    let mut command = Command::new(&binaries.aggregator);
+    command.args(["status", "--connect", address]);
+    let text = String::from_utf8(host.output(command).unwrap().stdout).unwrap();
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+    line.map_or(0, |line| line.split_whitespace().nth(1).unwrap().parse().unwrap())
 }
 
 /// Waits until it serves.
@@ -279,6 +285,35 @@ fn sums_of_several_threads(plane: Plane, options: RackOptions) {
     for rack in [0, 1] {
         assert!(site.counter(Some(rack), "combined") > 1_000, "rack {rack}");
     }
+}
+
+/// The second root, with combiners of its own, is in software: a job over two kinds of data planes.
+fn a_job_at_two_roots_uses_both(plane: Plane, options: RackOptions) {
+    let mut site = Site::new(plane, options);
+    let control = |rack: usize| format!("10.88.{rack}.254:48875");
+    let start = |host: &Namespace, rack: usize, options: &[&str]| {
+        let mut command = daemon(&site.binaries, Plane::Software, site.racks.mode(), &[]);
+        command.args(["--control", &control(rack), "--data-port", "48874"]).args(options);
+        serve(host.spawn("second", command).unwrap())
+    };
+    let _root = start(site.racks.root(), 0, &[]);
+    let parent = control(0);
+    let hosts = site.racks.hosts().iter().zip(1..);
+    let _combiners: Vec<Process> =
+        hosts.map(|(host, rack)| start(host, rack, &["--parent", &parent])).collect();
+    let place = |rank: usize| control(site.racks.rack_of(rank) + 1);
+    let places: Vec<String> = (0..RANKS).map(place).collect();
+    for (rank, (joined, place)) in site.joined.iter_mut().zip(places).enumerate() {
+        // In any order.
+        *joined =
+            if rank % 2 == 0 { format!("{joined},{place}") } else { format!("{place},{joined}") };
+    }
+    let sizes = ["-b", "8", "-e", "4M", "-f", "32", "-n", "3", "--json", "-"];
+    let report = report(site.bench(&sizes));
+    assert_eq!((&report["out_of_bounds"], &report["differing"]), (&json!(0), &json!([])));
+    assert!(site.counter(None, "completed") > 1_000 && site.counter(Some(1), "combined") > 1_000);
+    let at_second = counter(&site.binaries, site.racks.root(), &parent, "completed");
+    assert!(at_second > 1_000, "{at_second}");
 }
 
 fn a_fifth_of_what_the_uplinks_carry_is_lost(plane: Plane, options: RackOptions) {
