@@ -7,7 +7,9 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use switchml_protocol::CONTROL_PORT;
-use switchml_rack::{Aggregator, Binaries, Ip, Mode, Process, Rack, RackOptions, in_both_modes};
+use switchml_rack::{
+    Aggregator, Binaries, Ip, Mode, Process, Rack, RackOptions, Signal, in_both_modes, needs_racks,
+};
 use switchml_worker::{Builder, Communicator, ReduceOp};
 
 use crate::lost_ranks::{LONG, LOST, RANKS, others_name_it};
@@ -100,6 +102,38 @@ fn ranks_without_an_aggregator_serve_each_other() {
     let first = hosts(0);
     assert!((1..4).all(|rank| hosts(rank) == first), "{stripes:?}");
     assert!((0..4).all(|rank| first.contains(&Rack::worker_address(rank).into())), "{first:?}");
+}
+
+/// Daemons with programs in the kernel, on the ranks' own hosts: each host's rank reaches its own by
+/// the loopback interface, the others by its port.
+#[test]
+fn daemons_on_the_ranks_own_hosts_share_a_job() {
+    needs_racks!();
+    let (binaries, rack) = (Binaries::for_test().unwrap(), rack(3));
+    let daemon = |host: usize| {
+        let mut command = Command::new(&binaries.aggregator);
+        let control = SocketAddr::from((Rack::worker_address(host), CONTROL_PORT));
+        command.args(["--control", &control.to_string(), "--iface", "eth0", "--iface", "lo"]);
+        let mut process = rack.worker(host).spawn("aggregator", command).unwrap();
+        process.wait_for_line("ready: control", PATIENCE).unwrap();
+        process
+    };
+    let mut daemons: Vec<Process> = (0..3).map(daemon).collect();
+    let all = [0, 1, 2].map(|host| Rack::worker_address(host).to_string()).join(",");
+    let stripes = run_peers(&rack, 3, move |_, builder| {
+        let communicator = builder.aggregator(&all).connect().unwrap();
+        add_up(&communicator);
+        let stripes = communicator.info().stripes.clone();
+        communicator.close().unwrap();
+        stripes
+    });
+    for stripe in stripes.into_iter().flatten() {
+        assert_eq!((stripe.weight, stripe.links.is_on_ranks_host), (3333, true), "{stripe:?}");
+    }
+    for daemon in &mut daemons {
+        daemon.signal(Signal::INT).unwrap();
+        daemon.wait_success(PATIENCE).unwrap();
+    }
 }
 
 #[test]
