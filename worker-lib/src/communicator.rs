@@ -357,8 +357,8 @@ impl Communicator {
         let codec = self.codec(&call)?;
         self.check()?;
         let mut issued = self.shared.issued();
-        let number = issued.issue(call);
-        let parts = self.cut(number, bytes.len(), codec);
+        let (number, turn) = issued.issue(call);
+        let parts = self.cut(turn, bytes.len(), codec);
         let whole = |answer| Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
         let finished = lend(bytes, &parts, whole, |buffers| {
             self.submit(number, call, codec, &parts, buffers);
@@ -382,8 +382,8 @@ impl Communicator {
         self.check()?;
         let (answer, answers) = mpsc::channel();
         let mut issued = self.shared.issued();
-        let number = issued.issue(call);
-        let parts = self.cut(number, bytes, codec);
+        let (number, turn) = issued.issue(call);
+        let parts = self.cut(turn, bytes, codec);
         let whole = Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
         let (buffers, tensor) = give(tensor, &parts, whole);
         self.submit(number, call, codec, &parts, buffers);
@@ -416,8 +416,8 @@ impl Communicator {
     }
 
     /// The parts of a call, one for each data thread that runs one.
-    fn cut(&self, number: u64, bytes: usize, codec: Codec) -> Vec<Part> {
-        self.shards.cut(number, bytes, codec, self.info.chunk_lanes)
+    fn cut(&self, turn: u64, bytes: usize, codec: Codec) -> Vec<Part> {
+        self.shards.cut(turn, bytes, codec, self.info.chunk_lanes)
     }
 
     /// Hands the parts of a call to their drivers, which the caller must wake. If a driver is gone,

@@ -299,8 +299,8 @@ impl Calls {
             return Err(Violation(format!("{call:?} is not offered")));
         };
         let bytes = step.elements(element_key(key, place), rank);
-        let number = self.issued.issue(call);
-        let parts = self.job.cut.cut(number, bytes.len(), codec, lanes);
+        let (number, turn) = self.issued.issue(call);
+        let parts = self.job.cut.cut(turn, bytes.len(), codec, lanes);
         self.parts.insert(place, vec![None; parts.len()]);
         let (mut rest, mut first) = (bytes.as_slice(), 0);
         for (part, shards::Part { shard, len }) in parts.into_iter().enumerate() {

@@ -113,7 +113,8 @@ fn daemons_on_the_ranks_own_hosts_share_a_job() {
     let daemon = |host: usize| {
         let mut command = Command::new(&binaries.aggregator);
         let control = SocketAddr::from((Rack::worker_address(host), CONTROL_PORT));
-        command.args(["--control", &control.to_string(), "--iface", "eth0", "--iface", "lo"]);
+        command.args(["--control", &control.to_string()]);
+        command.args(["--iface", "eth0", "--iface", "lo"]);
         let mut process = rack.worker(host).spawn("aggregator", command).unwrap();
         process.wait_for_line("ready: control", PATIENCE).unwrap();
         process

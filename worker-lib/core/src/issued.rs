@@ -13,18 +13,22 @@ const MAX_WITHOUT_PACKETS: usize = 1000;
 pub struct Issued {
     /// Number of the next call.
     next: u64,
+    /// Calls with elements so far.
+    sending: u64,
     /// The calls to be reported, in order.
     open: VecDeque<(u64, Call)>,
 }
 
 impl Issued {
-    /// The number of a new call. Its parts must be handed to the drivers before another call is
-    /// issued: all ranks' have the same calls in the same order (rule 12.3).
-    pub fn issue(&mut self, call: Call) -> u64 {
-        let number = self.next;
+    /// The number of a new call, and its turn: how many calls with elements were before it. Its
+    /// parts must be handed to the drivers before another call is issued: all ranks' have the same
+    /// calls in the same order (rule 12.3).
+    pub fn issue(&mut self, call: Call) -> (u64, u64) {
+        let (number, turn) = (self.next, self.sending);
         self.next += 1;
+        self.sending += u64::from(call.count > 0);
         self.open.push_back((number, call));
-        number
+        (number, turn)
     }
 
     /// Rule 14.6: a call is done.
@@ -69,7 +73,7 @@ mod tests {
     #[test]
     fn a_call_with_elements_is_open_until_it_is_done() {
         let mut issued = Issued::default();
-        assert_eq!([5, 6, 7].map(|count| issued.issue(call(count))), [0, 1, 2]);
+        assert_eq!([5, 6, 7].map(|count| issued.issue(call(count)).0), [0, 1, 2]);
         issued.finish(1);
         assert_eq!(open(&issued), [(0, 5), (2, 7)]);
         assert_eq!([0, 1, 2].map(|last| issued.open(last).count()), [1, 1, 2]);
@@ -78,7 +82,8 @@ mod tests {
     #[test]
     fn one_without_elements_is_open_until_a_later_call_with_elements_is_done() {
         let mut issued = Issued::default();
-        assert_eq!([4, 0, 3, 0].map(|count| issued.issue(call(count))), [0, 1, 2, 3]);
+        let places = [4, 0, 3, 0].map(|count| issued.issue(call(count)));
+        assert_eq!(places, [(0, 0), (1, 1), (2, 1), (3, 2)]);
         issued.finish(1);
         issued.finish(3);
         issued.finish(0);
@@ -91,7 +96,7 @@ mod tests {
     fn calls_without_elements_alone_do_not_pile_up() {
         let mut issued = Issued::default();
         for _ in 0..3 * MAX_WITHOUT_PACKETS {
-            let number = issued.issue(call(0));
+            let (number, _) = issued.issue(call(0));
             issued.finish(number);
         }
         assert_eq!(issued.open(u64::MAX).count(), MAX_WITHOUT_PACKETS);

@@ -57,13 +57,13 @@ impl Shards {
         Self { aggregators, least_part }
     }
 
-    /// Rules 16.2, 16.3 and 36.3: the parts of call `number`, of `bytes` bytes, in order.
-    pub fn cut(&self, number: u64, bytes: usize, codec: Codec, lanes: u16) -> Vec<Part> {
+    /// Rules 16.2, 16.3 and 36.3: the parts of a call of `bytes` bytes whose turn it is, in order.
+    pub fn cut(&self, turn: u64, bytes: usize, codec: Codec, lanes: u16) -> Vec<Part> {
         let lanes = usize::from(lanes);
         let chunk = codec.bytes_per_chunk(lanes);
         let chunks = bytes.div_ceil(chunk);
         let (mut parts, mut begin) = (Vec::new(), 0);
-        for (at, end) in self.of_aggregators(number, chunks, 4 * lanes) {
+        for (at, end) in self.of_aggregators(turn, chunks, 4 * lanes) {
             let end = (end * chunk).min(bytes);
             at.cut(end - begin, chunk * chunks_per_bundle(lanes), &mut parts);
             begin = end;
@@ -75,13 +75,13 @@ impl Shards {
     /// parts, and the chunk behind the part of each.
     fn of_aggregators(
         &self,
-        number: u64,
+        turn: u64,
         chunks: usize,
         payload: usize,
     ) -> impl Iterator<Item = (Aggregator, usize)> {
         // Two chunks: the first one may take one of the second's.
         let least = self.least_part.max(2 * payload as u64);
-        let all = self.that_take_part(number, chunks as u64 * payload as u64, least);
+        let all = self.that_take_part(turn, chunks as u64 * payload as u64, least);
         let whole: u64 = all.iter().map(|at| at.weight).sum();
         let mut sum = 0;
         all.into_iter().map(move |at| {
@@ -93,9 +93,9 @@ impl Shards {
 
     /// The aggregators that take `least` or more of so many bytes of lanes. The first does not
     /// depend on the size: ranks with different calls meet there.
-    fn that_take_part(&self, number: u64, bytes: u64, least: u64) -> Vec<Aggregator> {
+    fn that_take_part(&self, turn: u64, bytes: u64, least: u64) -> Vec<Aggregator> {
         let mut all = self.aggregators.clone();
-        let first = (number % all.len() as u64) as usize;
+        let first = (turn % all.len() as u64) as usize;
         all.rotate_left(first);
         let mut whole: u64 = all.iter().map(|at| at.weight).sum();
         while let Some((place, weight)) = lightest(&all[1..])

@@ -104,6 +104,25 @@ fn the_same_bits_as_at_one_aggregator() {
     }
 }
 
+/// Calls without elements send nothing, but a rank that makes one more is told with the next call.
+#[test]
+fn ranks_with_other_numbers_of_empty_calls_are_told() {
+    let daemons = start::<2>();
+    let begin = Instant::now();
+    let told = with_ranks(
+        |_| at(&list(&daemons), "empty"),
+        |builder| {
+            let communicator = builder.connect().unwrap();
+            if communicator.rank() == 1 {
+                communicator.all_reduce::<i32>(&mut [], ReduceOp::Sum).unwrap();
+            }
+            communicator.all_reduce(&mut [1i32; 10], ReduceOp::Sum).unwrap_err().to_string()
+        },
+    );
+    assert!(told.iter().all(|error| error.contains("made different calls")), "{told:?}");
+    assert!(begin.elapsed() < PATIENCE);
+}
+
 #[test]
 fn each_takes_its_part_and_small_calls_in_turn() {
     let daemons = start::<3>();
