@@ -1,5 +1,8 @@
 """A process group of torch: what runs in the network, and what goes to Gloo."""
 
+# Otherwise each call would evaluate the annotations of the functions that it makes.
+from __future__ import annotations
+
 import atexit
 import logging
 import os
@@ -517,7 +520,8 @@ def _in_words(statistics: dict[str, Any]) -> str:
 
 
 def _is_offered(tensor: torch.Tensor, op: str) -> bool:
-    if tensor.device.type not in ("cpu", *STREAMS) or tensor.layout != torch.strided:
+    device = tensor.device.type
+    if (device != "cpu" and device not in STREAMS) or tensor.layout != torch.strided:
         return False
     integers = INTEGERS if op == "avg" else (torch.int32, torch.int64)
     return tensor.dtype in _FLOATS or tensor.dtype in integers
