@@ -21,7 +21,7 @@ use switchml_worker_core::stripes::{self, Links};
 use crate::buffers::{Tensor, give, lend};
 use crate::driver::{DriverLock, Shared, Snapshot};
 use crate::error::Error;
-use crate::handle::{Handle, Whole};
+use crate::handle::{Deferred, Handle, Whole};
 use crate::limits::check_wait;
 use crate::narrow_path::Narrow;
 use crate::peers::OwnAggregator;
@@ -51,6 +51,14 @@ pub struct Communicator {
     _own: Option<Arc<OwnAggregator>>,
     /// Set once the user was told that 8 bits travel as 16.
     widened: Once,
+}
+
+/// When a call that was started has a data thread drive it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wakes {
+    AtOnce,
+    /// Unless the thread that waits for it does.
+    IfNotAwaited,
 }
 
 /// A shard's driver and data thread, for the threads that make calls.
@@ -201,7 +209,22 @@ impl Communicator {
         tensor: T,
         op: impl Into<Reduction>,
     ) -> Result<Handle<T>, Error> {
-        self.start(Kind::AllReduce(op.into()), tensor)
+        self.start(Kind::AllReduce(op.into()), tensor, Wakes::AtOnce)
+    }
+
+    /// Starts an all-reduce for a caller that waits for it at once, and drives it meanwhile: unless
+    /// the tensor is large, no other thread is woken up, which would take longer than a small call.
+    /// If the caller does not wait, it runs once the handle is asked or dropped. All else is as of
+    /// [`Communicator::all_reduce_start`].
+    ///
+    /// # Errors
+    /// The errors of [`Communicator::all_reduce_start`].
+    pub fn all_reduce_deferred<T: Tensor>(
+        &self,
+        tensor: T,
+        op: impl Into<Reduction>,
+    ) -> Result<Handle<T>, Error> {
+        self.start(Kind::AllReduce(op.into()), tensor, Wakes::IfNotAwaited)
     }
 
     /// Replaces `tensor` by rank `root`'s, on every rank; the bits are not changed.
@@ -222,7 +245,7 @@ impl Communicator {
     /// The errors of [`Communicator::broadcast`]; later ones come out of [`Handle::wait`].
     pub fn broadcast_start<T: Tensor>(&self, tensor: T, root: u32) -> Result<Handle<T>, Error> {
         self.check_root(root)?;
-        self.start(Kind::Broadcast { root }, tensor)
+        self.start(Kind::Broadcast { root }, tensor, Wakes::AtOnce)
     }
 
     /// Replaces this rank's [part](Self::part) of `tensor` by its reduction over all ranks, element
@@ -250,7 +273,7 @@ impl Communicator {
         tensor: T,
         op: impl Into<Reduction>,
     ) -> Result<Handle<T>, Error> {
-        self.start(Kind::ReduceScatter(op.into()), tensor)
+        self.start(Kind::ReduceScatter(op.into()), tensor, Wakes::AtOnce)
     }
 
     /// Replaces each rank's [part](Self::part) of `tensor` by that rank's elements; the bits are
@@ -269,7 +292,7 @@ impl Communicator {
     /// # Errors
     /// The errors of [`Communicator::all_reduce`]; later ones come out of [`Handle::wait`].
     pub fn all_gather_start<T: Tensor>(&self, tensor: T) -> Result<Handle<T>, Error> {
-        self.start(Kind::AllGather, tensor)
+        self.start(Kind::AllGather, tensor, Wakes::AtOnce)
     }
 
     /// Returns when every rank has called it.
@@ -286,7 +309,7 @@ impl Communicator {
     /// # Errors
     /// The errors of [`Communicator::all_reduce`]; later ones come out of [`Handle::wait`].
     pub fn barrier_start(&self) -> Result<Handle<Vec<i32>>, Error> {
-        self.start(Kind::Barrier, vec![0])
+        self.start(Kind::Barrier, vec![0], Wakes::AtOnce)
     }
 
     /// This process's rank.
@@ -375,7 +398,12 @@ impl Communicator {
         finished.ok_or_else(|| self.shared.reason())
     }
 
-    fn start<T: Tensor>(&self, kind: Kind, mut tensor: T) -> Result<Handle<T>, Error> {
+    fn start<T: Tensor>(
+        &self,
+        kind: Kind,
+        mut tensor: T,
+        wakes: Wakes,
+    ) -> Result<Handle<T>, Error> {
         let (dtype, bytes) = (tensor.dtype(), tensor.bytes().len());
         let call = Call { kind, dtype, count: bytes / dtype.size() };
         let codec = self.codec(&call)?;
@@ -387,10 +415,16 @@ impl Communicator {
         let whole = Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
         let (buffers, tensor) = give(tensor, &parts, whole);
         self.submit(number, call, codec, &parts, buffers);
-        parts.iter().for_each(|part| self.threads[part.shard].wakers.wake());
         drop(issued);
-        let driver = parts.first().map(|part| Arc::clone(&self.threads[part.shard].driver));
-        Ok(Handle::new((number, driver), answers, tensor, Arc::clone(&self.shared)))
+        let mut threads = parts.iter().map(|part| &self.threads[part.shard]);
+        let first = threads.next();
+        threads.for_each(|thread| thread.wakers.wake());
+        let driver = first.map(|thread| Arc::clone(&thread.driver));
+        let mut deferred = Deferred::new(first.map(|thread| thread.wakers.clone()));
+        if wakes == Wakes::AtOnce {
+            deferred.wake();
+        }
+        Ok(Handle::new((number, driver, deferred), answers, tensor, Arc::clone(&self.shared)))
     }
 
     /// How a call's elements travel. If that is in more bits than asked for, says so once.

@@ -9,6 +9,7 @@ use switchml_worker_core::CallStats;
 use crate::driver::{DriverLock, Shared};
 use crate::error::Error;
 use crate::transport::Udp;
+use crate::waker::Wakers;
 
 /// The state that the parts of a call share. It is dropped with the last of them.
 pub(crate) struct Whole {
@@ -41,6 +42,32 @@ impl Whole {
     }
 }
 
+/// A wake-up of the threads of a shard, which is due when this is dropped.
+pub(crate) struct Deferred(Option<Wakers>);
+
+impl Deferred {
+    /// A wake-up of these threads; none if they need none.
+    pub fn new(wakers: Option<Wakers>) -> Self {
+        Self(wakers)
+    }
+
+    /// Wakes them now.
+    pub fn wake(&mut self) {
+        self.0.take().inspect(Wakers::wake);
+    }
+
+    /// This thread does what they would be woken up for.
+    fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
 /// A collective in flight. Dropping it does not cancel the collective: the other ranks need this
 /// rank's share.
 #[must_use = "the result comes out of wait()"]
@@ -48,6 +75,8 @@ pub struct Handle<T> {
     number: u64,
     /// The driver of the call's first part.
     driver: Option<Arc<DriverLock<Udp>>>,
+    /// The wake-up of that driver's threads, unless the thread that waits drives.
+    deferred: Deferred,
     answers: Receiver<CallStats>,
     answered: Option<Result<CallStats, Error>>,
     /// The tensor. The buffers share it until they are finished or dropped.
@@ -56,15 +85,15 @@ pub struct Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// A collective, with its number and the driver of its first part. Its buffers work on
-    /// `tensor`, and then send to `answers`.
+    /// A collective, with its number, and the driver of its first part with a wake-up. Its buffers
+    /// work on `tensor`, and then send to `answers`.
     pub(crate) fn new(
-        (number, driver): (u64, Option<Arc<DriverLock<Udp>>>),
+        (number, driver, deferred): (u64, Option<Arc<DriverLock<Udp>>>, Deferred),
         answers: Receiver<CallStats>,
         tensor: Arc<T>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { number, driver, answers, answered: None, tensor, shared }
+        Self { number, driver, deferred, answers, answered: None, tensor, shared }
     }
 
     /// Waits for the result.
@@ -79,13 +108,11 @@ impl<T> Handle<T> {
     ///
     /// # Errors
     /// The errors of [`Handle::wait`].
-    pub fn wait_with_stats(self) -> Result<(T, CallStats), Error> {
-        let Self { number, driver, answers, answered, tensor, shared } = self;
-        if answered.is_none()
-            && let Some(driver) = driver
-        {
-            driver.run(number, None);
+    pub fn wait_with_stats(mut self) -> Result<(T, CallStats), Error> {
+        if self.answered.is_none() {
+            self.drive(None);
         }
+        let Self { answers, answered, tensor, shared, .. } = self;
         let stats = answered.unwrap_or_else(|| answers.recv().map_err(|_| shared.reason()))?;
         // All buffers are finished: there is no other owner.
         let tensor = Arc::into_inner(tensor).ok_or_else(|| shared.reason())?;
@@ -104,12 +131,10 @@ impl<T> Handle<T> {
             return true;
         }
         let until = Instant::now().checked_add(time);
-        if !time.is_zero()
-            && let Some(driver) = &self.driver
-        {
-            // This thread waits anyway, so it drives if no other thread does, as in a call that
-            // blocks.
-            driver.run(self.number, until);
+        if time.is_zero() {
+            self.deferred.wake();
+        } else {
+            self.drive(until);
         }
         let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
         self.answered = match self.answers.recv_timeout(left) {
@@ -118,5 +143,14 @@ impl<T> Handle<T> {
             Err(RecvTimeoutError::Disconnected) => Some(Err(self.shared.reason())),
         };
         self.answered.is_some()
+    }
+
+    /// This thread waits anyway, so it drives if no other thread does, as in a call that blocks.
+    fn drive(&mut self, until: Option<Instant>) {
+        if self.driver.as_ref().is_some_and(|driver| driver.run(self.number, until)) {
+            self.deferred.forget();
+        } else {
+            self.deferred.wake();
+        }
     }
 }

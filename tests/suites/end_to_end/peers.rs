@@ -104,8 +104,8 @@ fn ranks_without_an_aggregator_serve_each_other() {
     assert!((0..4).all(|rank| first.contains(&Rack::worker_address(rank).into())), "{first:?}");
 }
 
-/// Daemons with programs in the kernel, on the ranks' own hosts: each host's rank reaches its own by
-/// the loopback interface, the others by its port.
+/// Daemons with programs in the kernel, on the ranks' own hosts. A rank reaches that of its host by
+/// the loopback interface.
 #[test]
 fn daemons_on_the_ranks_own_hosts_share_a_job() {
     needs_racks!();

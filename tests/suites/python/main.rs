@@ -180,6 +180,7 @@ fn a_program_that_fails_ends_at_once_whatever_is_in_flight(case: Case) {
     for how in [
         "raises",
         "raises while it joins",
+        "raises while a thread waits",
         "destroys its group",
         "exits",
         "is interrupted",

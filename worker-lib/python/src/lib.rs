@@ -179,7 +179,8 @@ impl PyCommunicator {
     }
 
     /// Starts an all-reduce of the `count` elements at `address`, which are `owner`'s. What they
-    /// lose goes to as many at `residual`, unless that is None.
+    /// lose goes to as many at `residual`, unless that is None. Deferred, it runs once it is waited
+    /// for.
     #[expect(clippy::too_many_arguments, reason = "private to the package")]
     fn all_reduce_start(
         &self,
@@ -191,13 +192,18 @@ impl PyCommunicator {
         precision: &str,
         residual: Option<usize>,
         owner: Py<PyAny>,
+        deferred: bool,
     ) -> PyResult<PyHandle> {
         let inner = self.inner(py)?;
         let start = || {
             let reduction = Reduction::new(op.parse()?, precision.parse()?);
             let mut tensor = Borrowed::new(address, count, dtype, owner)?;
             tensor.set_residual(residual)?;
-            inner.all_reduce_start(tensor, reduction)
+            if deferred {
+                inner.all_reduce_deferred(tensor, reduction)
+            } else {
+                inner.all_reduce_start(tensor, reduction)
+            }
         };
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }

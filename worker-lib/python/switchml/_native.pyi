@@ -46,6 +46,7 @@ class Communicator:
         precision: str,
         residual: int | None,
         owner: Any,
+        deferred: bool,
     ) -> Handle: ...
     def broadcast_start(
         self, address: int, count: int, dtype: str, root: int, owner: Any

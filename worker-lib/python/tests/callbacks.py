@@ -63,6 +63,16 @@ parts = [torch.zeros(1) for _ in range(ranks)]
 asked("all_gather", lambda: dist.all_gather(parts, torch.tensor([float(rank)]), async_op=True))
 assert torch.equal(torch.cat(parts), torch.arange(float(ranks)))
 
+# A call whose maker waits for it, where torch says so, is over at once; its future comes later.
+opts = dist.AllreduceOptions()
+if hasattr(opts, "asyncOp"):
+    opts.asyncOp = False
+    work = dist.group.WORLD.allreduce([torch.ones(1)], opts)
+    assert work.is_completed() and work.is_success()
+    future = work.get_future()
+    assert future.done() and future.value()[0] == ranks
+    assert future.then(lambda done: done.value()[0] + 1).wait() == ranks + 1
+
 # A wait that is over before the call is.
 if rank == 0:
     work = dist.all_reduce(torch.ones(1), async_op=True)

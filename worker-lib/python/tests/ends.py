@@ -65,7 +65,11 @@ def in_torch():
     if how == "is interrupted":
         interrupt_main_thread()
         call()
-    call(group, async_op=True)
+    if how == "raises while a thread waits":
+        threading.Thread(target=call, daemon=True).start()
+        time.sleep(0.5)
+    else:
+        call(group, async_op=True)
     print("in flight", flush=True)
     if how == "exits":
         sys.exit(3)

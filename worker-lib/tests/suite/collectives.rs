@@ -322,6 +322,38 @@ fn several_collectives_in_flight() {
     });
 }
 
+/// Whoever waits for them, and also if nobody does.
+#[test]
+fn deferred_collectives_end() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "deferred", 3, |communicator| {
+        let start = |size: usize| {
+            communicator.all_reduce_deferred(vec![1f32; size], ReduceOp::Sum).unwrap()
+        };
+        for size in [0, 1, 1000, 100_000] {
+            assert_eq!(start(size).wait().unwrap(), vec![3.0; size]);
+        }
+        // Whichever is waited for first.
+        let (first, second) = (start(1000), start(2000));
+        assert_eq!(second.wait().unwrap(), [3.0; 2000]);
+        assert_eq!(first.wait().unwrap(), [3.0; 1000]);
+        // Rank 0 only asks whether it is over, and rank 1 does not even do that.
+        let mut handle = start(1000);
+        match communicator.rank() {
+            0 => {
+                switchml_rack::wait_until!(PATIENCE, handle.is_done(), "the handle is not done");
+            }
+            1 => drop(handle),
+            _ => assert_eq!(handle.wait().unwrap(), [3.0; 1000]),
+        }
+        // Whoever waits for too short a time leaves it to the data thread.
+        let mut handle = start(1000);
+        handle.wait_for(Duration::from_nanos(1));
+        switchml_rack::wait_until!(PATIENCE, handle.is_done(), "the handle is not done");
+        communicator.close().unwrap();
+    });
+}
+
 #[test]
 fn two_jobs_do_not_meet() {
     let daemon = Daemon::start();

@@ -1,5 +1,8 @@
 """A process group of torch: what runs in the network, and what goes to Gloo."""
 
+# Otherwise each call would evaluate the annotations of the functions that it makes.
+from __future__ import annotations
+
 import atexit
 import logging
 import os
@@ -23,7 +26,7 @@ from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
 from ._profile import Span
 from ._staging import STREAMS, Call, Staging
-from ._threads import CALLBACKS, NAME, CallThread
+from ._threads import CALLBACKS, NAME, CallThread, Failed
 from ._trampoline import Base, Options, can_delegate, method_of
 from ._work import CallWork, GlooWork, backend_error
 
@@ -131,8 +134,14 @@ class Group(Base):
         if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
             # The two calls have options of different types.
             return self._delegate(name, tensors, *([] if opts is None else [opts]))
+        is_awaited = _is_awaited(opts)
+        # Several run side by side, and so have to start before the first is waited for.
+        deferred = is_awaited and len(tensors) == 1
         return self._start(
-            "all_reduce", tensors, lambda there: [self._reduce(tensor, op) for tensor in there]
+            "all_reduce",
+            tensors,
+            lambda there: [self._reduce(tensor, op, deferred) for tensor in there],
+            is_awaited,
         )
 
     def average_in_bits(
@@ -159,6 +168,7 @@ class Group(Base):
             "broadcast",
             behind(tensors),
             lambda there: [self._broadcast(tensor, opts.rootRank) for tensor in there],
+            _is_awaited(opts),
         )
 
     def _scatter(self, name: str, outputs: Any, given: Any, opts: Any) -> Work:
@@ -184,7 +194,8 @@ class Group(Base):
                 self._scratch.give_back(copy)
 
         results = [call.part for call in calls]
-        return self._start("reduce_scatter", copies, start, results=results, take=take)
+        is_awaited = _is_awaited(opts)
+        return self._start("reduce_scatter", copies, start, is_awaited, results=results, take=take)
 
     def _gather(self, name: str, outputs: Any, given: Any, opts: Any) -> Work:
         """An all-gather, in any form that torch has."""
@@ -208,12 +219,17 @@ class Group(Base):
                 call.take_whole(flat)
 
         results = list(tensors_in([call.whole for call in calls]))
-        return self._start("all_gather", wholes, start, self._gathering, results, take)
+        return self._start(
+            "all_gather", wholes, start, _is_awaited(opts), self._gathering, results, take
+        )
 
     def barrier(self, opts: Any = None) -> Work:
         # The device is given, since torch may make tensors elsewhere by default.
         token = torch.zeros(1, dtype=torch.int32, device="cpu")
-        return self._start("barrier", [token], lambda there: [self._reduce(there[0], "sum")])
+        deferred = is_awaited = _is_awaited(opts)
+        return self._start(
+            "barrier", [token], lambda there: [self._reduce(there[0], "sum", deferred)], is_awaited
+        )
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         self._note("monitored_barrier")
@@ -303,11 +319,15 @@ class Group(Base):
         name: str,
         tensors: list[torch.Tensor],
         start: Callable[[list[torch.Tensor]], list[Started]],
+        is_awaited: bool = False,
         membership: Membership | None = None,
         results: list[torch.Tensor] | None = None,
         take: Callable[[], None] = lambda: None,
     ) -> CallWork:
         """Starts calls on the tensors, or on their copies in the host's memory.
+
+        One that is awaited is over on return: to wait on another thread would take longer than a
+        small call. If it has failed, the wait for the work says so.
 
         `take` is called once the tensors hold what came. It brings that to the results, where
         these are others.
@@ -320,10 +340,10 @@ class Group(Base):
         self._watch_order(work)
         staging = Staging(tensors, work, self._staging)
 
-        def call() -> None:
+        def call(then: Callable[[Callable[[], None], Failed], None]) -> None:
             staging.arrive()
             started = start(staging.there)
-            self._completions.add(lambda: finish(started), work.fail)
+            then(lambda: finish(started), work.fail)
 
         def finish(started: list[Started]) -> None:
             for handle, _ in started:
@@ -339,11 +359,11 @@ class Group(Base):
             if waits and self._calls is None:
                 self._calls = CallThread("calls")
         if self._calls is not None and (waits or not self._calls.is_idle()):
-            self._calls.add(call, work.fail)
+            self._calls.add(lambda: call(self._completions.add), work.fail)
             return work
         try:
             with torch.inference_mode():
-                call()
+                call(self._completions.run_here if is_awaited else self._completions.add)
         except Error as error:
             work.fail(error)
             raise backend_error(error) from None
@@ -373,8 +393,11 @@ class Group(Base):
                 NAME,
             )
 
-    def _reduce(self, tensor: torch.Tensor, op: str) -> Started:
-        """Starts a reduction; the second result puts it in its place once it is here."""
+    def _reduce(self, tensor: torch.Tensor, op: str, deferred: bool) -> Started:
+        """Starts a reduction, or leaves that to the wait for it.
+
+        The second result puts it in its place once it is here.
+        """
         if op in ("max", "min") and tensor.dtype in (torch.int64, torch.float64):
             handle, result = _wide.extremum(self._communicator, tensor.detach(), op)
             return handle, lambda: overwrite(tensor, result())
@@ -382,7 +405,7 @@ class Group(Base):
             handle, result = _wide.average_of_integers(self._communicator, tensor, self.size())
             return handle, lambda: overwrite(tensor, result())
         there = plain(tensor)
-        handle = self._communicator.all_reduce_start(there.detach(), op)
+        handle = self._communicator.all_reduce_start(there.detach(), op, deferred=deferred)
         return handle, (lambda: None) if there is tensor else (lambda: overwrite(tensor, there))
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> Started:
@@ -516,8 +539,17 @@ def _in_words(statistics: dict[str, Any]) -> str:
     )
 
 
+def _is_awaited(opts: Any) -> bool:
+    """Whether who makes a call waits for it at once, as torch's functions say.
+
+    Older versions, such as 2.4, say so of few kinds of calls.
+    """
+    return not getattr(opts, "asyncOp", True)
+
+
 def _is_offered(tensor: torch.Tensor, op: str) -> bool:
-    if tensor.device.type not in ("cpu", *STREAMS) or tensor.layout != torch.strided:
+    device = tensor.device.type
+    if (device != "cpu" and device not in STREAMS) or tensor.layout != torch.strided:
         return False
     integers = INTEGERS if op == "avg" else (torch.int32, torch.int64)
     return tensor.dtype in _FLOATS or tensor.dtype in integers

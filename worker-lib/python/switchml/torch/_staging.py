@@ -25,9 +25,10 @@ class Staged:
         streams = STREAMS[device.type]
         self._tensor, self._device = tensor.detach(), device
         # Torch keeps pinned memory for the next tensor of this size.
-        self.host = torch.empty(
-            tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=device.type != "cpu"
-        )
+        with torch.inference_mode():
+            self.host = torch.empty(
+                tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=device.type != "cpu"
+            )
         self._stream = streams.Stream(device)
         self._stream.wait_stream(streams.current_stream(device))
         # With `blocking`, a thread that waits for the event sleeps.
@@ -35,7 +36,7 @@ class Staged:
 
     def fetch(self) -> None:
         """Begins to copy the elements to the host's memory."""
-        with STREAMS[self._device.type].stream(self._stream):
+        with torch.inference_mode(), STREAMS[self._device.type].stream(self._stream):
             self.host.copy_(self._tensor, non_blocking=True)
         self._event.record(self._stream)
 
@@ -68,12 +69,13 @@ class Staging:
     def __init__(
         self, tensors: list[torch.Tensor], work: Call, last: MutableMapping[int, Call]
     ) -> None:
-        with torch.inference_mode():
-            self._staged = {
-                i: Staged(tensor)
-                for i, tensor in enumerate(tensors)
-                if tensor.device.type in STREAMS
-            }
+        self.there = tensors
+        self._earlier: list[Call] = []
+        self._staged = {
+            i: Staged(tensor) for i, tensor in enumerate(tensors) if tensor.device.type in STREAMS
+        }
+        if not self._staged:
+            return
         self.there = [
             self._staged[i].host if i in self._staged else tensor
             for i, tensor in enumerate(tensors)
@@ -82,8 +84,7 @@ class Staging:
         self._earlier = [other for at in memory if (other := last.get(at)) is not None]
         last.update(dict.fromkeys(memory, work))
         if not self._earlier:
-            with torch.inference_mode():
-                self._fetch()
+            self._fetch()
 
     def __bool__(self) -> bool:
         return bool(self._staged)

@@ -17,14 +17,16 @@ from .._error import Error
 
 NAME = "switchml"
 
+# What is told of an exception.
+Failed = Callable[[Exception], None]
+
 
 class CallThread:
     """A thread that runs functions in order. An exception goes to the function given with each."""
 
     def __init__(self, name: str) -> None:
-        self._todo: queue.SimpleQueue[
-            tuple[Callable[[], None], Callable[[Exception], None]] | None
-        ] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[Callable[[], None], Failed] | None]
+        self._todo = queue.SimpleQueue()
         self._closed = False
         # Functions that were given and have not returned.
         self._open = 0
@@ -33,12 +35,26 @@ class CallThread:
         self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
         self._thread.start()
 
-    def add(self, run: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+    def add(self, run: Callable[[], None], failed: Failed) -> None:
         with self._changed:
-            if self._closed:
-                raise Error("the process group is destroyed")
-            self._open += 1
+            self._open_one()
             self._todo.put((run, failed))
+
+    def run_here(self, run: Callable[[], None], failed: Failed) -> None:
+        """Runs it on the caller's thread, before all that waits for this one.
+
+        If that is interrupted, as by Ctrl-C, this thread does it.
+        """
+        with self._changed:
+            self._open_one()
+        try:
+            run()
+        except Exception as error:
+            failed(error)
+        except BaseException:
+            self._todo.put((run, failed))
+            raise
+        self._over()
 
     def is_idle(self) -> bool:
         """Whether all that was given before is done."""
@@ -56,6 +72,16 @@ class CallThread:
             self._todo.put(None)
         self._thread.join()
 
+    def _open_one(self) -> None:
+        if self._closed:
+            raise Error("the process group is destroyed")
+        self._open += 1
+
+    def _over(self) -> None:
+        with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
     def _run(self) -> None:
         while (item := self._todo.get()) is not None:
             run, failed = item
@@ -65,9 +91,7 @@ class CallThread:
                     run()
             except Exception as error:
                 failed(error)
-            with self._changed:
-                self._open -= 1
-                self._changed.notify_all()
+            self._over()
             # Otherwise the names would keep tensors until the next item comes.
             del item, run, failed
 

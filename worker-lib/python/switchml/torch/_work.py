@@ -122,14 +122,14 @@ class CallWork(HeldWork):
     ) -> None:
         super().__init__()
         self._tensors, self._late_ranks, self._span = tensors, late_ranks, span
-        self._over = threading.Event()
+        self._is_over = False
+        # Held until the call is over. An event would take longer to make than all else here.
+        self._in_flight = threading.Lock()
+        self._in_flight.acquire()
         self._error: Exception | None = None
-        self._finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(tensors))
-        # An exception raised in a callback also reaches C++, where DDP waits. An exception by
-        # `set_exception` reaches only Python, and makes DDP crash.
-        self._future = self._finished.then(self._result)
-        # Whether callbacks may be attached to the future.
-        self._shared = False
+        # What users may attach callbacks to, once it is asked for, and what completes it.
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._finished: torch.futures.Future[None] | None = None
         self._lock = threading.Lock()
 
     def finish(self, error: Exception | None = None) -> None:
@@ -137,15 +137,22 @@ class CallWork(HeldWork):
         self._span.end()
         self._error = error
         with self._lock:
-            self._over.set()
-            if not self._shared:
-                self._finished.set_result(None)
-                return
-        CALLBACKS.add(lambda: self._finished.set_result(None))
+            self._is_over = True
+            finished = self._finished
+        self._in_flight.release()
+        if finished is not None:
+            CALLBACKS.add(lambda: finished.set_result(None))
 
     def until_over(self) -> None:
         """Waits until the call is over, however it ended."""
-        self._over.wait()
+        self._over_within(None)
+
+    def _over_within(self, seconds: float | None) -> bool:
+        limit = -1 if seconds is None else seconds
+        if not self._is_over and self._in_flight.acquire(timeout=limit):
+            # Others may wait, too.
+            self._in_flight.release()
+        return self._is_over
 
     def fail(self, error: Exception) -> None:
         """The call is over, for this reason."""
@@ -160,27 +167,35 @@ class CallWork(HeldWork):
         # The communicator's own deadline ends every call. Torch passes 0 or less for no limit.
         given = timeout if timeout and timeout > timedelta() else None
         limit = min(given, _LONGEST).total_seconds() if given else None
-        if not self._over.wait(limit):
+        if not self._over_within(limit):
             ranks = self._late_ranks()
             waits = "; it waits for " + rank_list(ranks) if ranks else ""
             raise backend_error(Error(f"not done after {limit} s{waits}", ranks))
         if self._error:
             raise self._error
-        if self._shared:
+        if self._future is not None:
             # After a wait, the future must be done.
             self._future.wait()
         return True
 
     def future(self) -> torch.futures.Future[list[torch.Tensor]]:
         with self._lock:
-            self._shared = True
-        return self._future
+            if self._future is None:
+                finished = torch.futures.Future(devices=_gpus_of(self._tensors))
+                # An exception raised in a callback also reaches C++, where DDP waits. An exception
+                # by `set_exception` reaches only Python, and makes DDP crash.
+                self._future = finished.then(self._result)
+                if self._is_over:
+                    finished.set_result(None)
+                else:
+                    self._finished = finished
+            return self._future
 
     def is_completed(self) -> bool:
-        return self._over.is_set()
+        return self._is_over
 
     def is_success(self) -> bool:
-        return self._over.is_set() and self._error is None
+        return self._is_over and self._error is None
 
     def exception(self) -> Exception | None:
         return self._error
