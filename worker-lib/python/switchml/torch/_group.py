@@ -363,7 +363,7 @@ class Group(Base):
             return work
         try:
             with torch.inference_mode():
-                call(self._completions.run_here if is_awaited else self._completions.add)
+                call(self._completions.run_now if is_awaited else self._completions.add)
         except Error as error:
             work.fail(error)
             raise backend_error(error) from None

@@ -40,7 +40,7 @@ class CallThread:
             self._open_one()
             self._todo.put((run, failed))
 
-    def run_here(self, run: Callable[[], None], failed: Failed) -> None:
+    def run_now(self, run: Callable[[], None], failed: Failed) -> None:
         """Runs it on the caller's thread, before all that waits for this one.
 
         If that is interrupted, as by Ctrl-C, this thread does it.
