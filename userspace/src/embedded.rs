@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::data_plane::software::Software;
+use crate::data_plane::software::in_process::InProcessRank;
 use crate::exposure::{self, Exposure};
 use crate::guard::Guard;
 use crate::service::Service;
@@ -50,6 +51,7 @@ pub enum EmbedError {
 #[derive(Debug)]
 pub struct Embedded {
     control: SocketAddr,
+    data_plane: Arc<Software>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -70,14 +72,24 @@ impl Embedded {
         let control = listener.local_addr().map_err(failed)?;
         // Nobody reads a log of notable packets.
         let data_plane =
-            Software::start(Some(address), 0, SLOTS, Box::new(drop)).map_err(failed)?;
+            Arc::new(Software::start(Some(address), 0, SLOTS, Box::new(drop)).map_err(failed)?);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
-        let serve = move || runtime.block_on(serve(listener, data_plane, stopped));
+        let served = Arc::clone(&data_plane);
+        let serve = move || runtime.block_on(serve(listener, served, stopped));
         let thread = std::thread::Builder::new().name("switchml-aggr".to_owned()).spawn(serve);
         let thread = Some(thread.map_err(failed)?);
-        Ok(Self { control, stop: Some(stop), thread })
+        Ok(Self { control, data_plane, stop: Some(stop), thread })
+    }
+
+    /// A rank in this process: see [`Software::rank_in_process`].
+    pub fn rank_in_process(
+        &self,
+        address: SocketAddr,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> InProcessRank {
+        self.data_plane.rank_in_process(address, wake)
     }
 
     /// Where ranks join.
@@ -98,12 +110,12 @@ impl Drop for Embedded {
 /// Serves until `stopped` and its job is over.
 async fn serve(
     listener: std::net::TcpListener,
-    data_plane: Software,
+    data_plane: Arc<Software>,
     stopped: oneshot::Receiver<()>,
 ) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let table = JobTable::new(data_plane.limits(), None, rand::make_rng());
-    let service = Service::new(table, Arc::new(data_plane), Guard::default());
+    let service = Service::new(table, data_plane, Guard::default());
     let idle = service.clone();
     let stop = async move {
         // The sender is dropped.

@@ -64,8 +64,10 @@ impl Builder {
             let event = || Waker::new().map_err(Error::system("cannot make an event"));
             Ok(Wakers { driving: event()?, idle: event()? })
         };
-        let opened =
-            joined.into_iter().map(|(access, assigned)| Opened::at(access, assigned, me, wakers));
+        let opened = joined.into_iter().map(|(access, assigned)| {
+            let own = own.as_deref().filter(|_| access.peer == Some(me.0));
+            Opened::at(access, assigned, me, own, wakers)
+        });
         let mut opened = match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => opened,
             Err(error) => {

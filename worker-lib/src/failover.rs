@@ -219,7 +219,7 @@ impl Mover {
         }
         assigned.max_lanes = assigned.max_lanes.min(rank.lanes);
         let wakers = |shard: usize| Ok(handovers[shard].wakers().clone());
-        let mut opened = Opened::at(access, assigned, (rank.rank, rank.ranks), wakers)?;
+        let mut opened = Opened::at(access, assigned, (rank.rank, rank.ranks), None, wakers)?;
         if opened.lanes() < rank.lanes {
             return Err(opened.too_narrow(rank.lanes));
         }

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::interface::Interface;
 use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
+use crate::peers::OwnAggregator;
 use crate::transport::{Transport, Udp};
 use crate::waker::Wakers;
 
@@ -24,14 +25,16 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens a path for each shard, whose driver has these wakers.
+    /// Opens a path for each shard, whose driver has these wakers. `own` is the aggregator if it is
+    /// in this process.
     pub fn at(
         access: Access,
         assigned: Assigned,
         (rank, ranks): (u16, u16),
+        own: Option<&OwnAggregator>,
         wakers: impl Fn(usize) -> Result<Wakers, Error>,
     ) -> Result<Self, Error> {
-        let paths = open_paths(&assigned, rank, ranks, wakers)?;
+        let paths = open_paths(&assigned, rank, ranks, own, wakers)?;
         Ok(Self { access, assigned, paths })
     }
 
@@ -109,6 +112,7 @@ fn open_paths(
     assigned: &Assigned,
     rank: u16,
     ranks: u16,
+    own: Option<&OwnAggregator>,
     wakers: impl Fn(usize) -> Result<Wakers, Error>,
 ) -> Result<Vec<Path>, Error> {
     let mut paths = Vec::new();
@@ -119,7 +123,7 @@ fn open_paths(
     for (shard, (job, group)) in assigned.shards().enumerate() {
         let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
         let wakers = wakers(shard)?;
-        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
+        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone(), own)
             .map_err(Error::system("cannot open the data sockets"))?;
         let secret = assigned.hello_secret;
         let open =

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchml_userspace::data_plane::software::in_process::InProcessRank;
 use switchml_userspace::embedded::Embedded;
 
 use crate::control::{self, Access};
@@ -41,6 +42,15 @@ impl OwnAggregator {
             why: error.to_string(),
         };
         Embedded::start(address).map(Self).map_err(failed)
+    }
+
+    /// A rank of this process, known by the address of a socket that nobody else uses.
+    pub(crate) fn rank_in_process(
+        &self,
+        address: SocketAddr,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> InProcessRank {
+        self.0.rank_in_process(address, wake)
     }
 
     /// Address and port, for the other ranks.

@@ -3,7 +3,8 @@
 //!
 //! A batch is one run of packets of the same size (the last may be shorter), sent by one system
 //! call as a GSO superpacket (rule 6.1); received packets come several a call, and merged by GRO
-//! where the path allows.
+//! where the path allows. To an aggregator in this process packets need no system call: the socket
+//! only gives the rank its address.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -18,10 +19,12 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::header::HEADER_LEN;
+use switchml_userspace::data_plane::software::in_process::InProcessRank;
 use switchml_worker_core::packet::{LARGEST_DATAGRAM, ip_packet_len, ip_udp_len};
 
 use super::Transport;
 use crate::interface::unspecified;
+use crate::peers::OwnAggregator;
 use crate::waker::Waker;
 
 /// Messages per receiving system call.
@@ -51,6 +54,8 @@ pub(crate) struct Udp {
     data: DataPath,
     /// Results for all in, if they come by multicast.
     group: Option<DataPath>,
+    /// If the aggregator is in this process, all packets go this way.
+    in_process: Option<InProcessRank>,
     waker: Waker,
     mtu: usize,
     batch: Batch,
@@ -75,11 +80,12 @@ struct Received {
 
 impl Udp {
     /// Opens the sockets: `aggregator` is its data plane, `group` where its results for all go,
-    /// which are all over IPv4.
+    /// which are all over IPv4. `own` is the aggregator if it is in this process.
     pub fn open(
         aggregator: SocketAddr,
         group: Option<SocketAddrV4>,
         waker: Waker,
+        own: Option<&OwnAggregator>,
     ) -> io::Result<Self> {
         let data = udp_socket(Domain::for_address(aggregator))?;
         data.bind(&unspecified(aggregator).into())?;
@@ -88,15 +94,19 @@ impl Udp {
             SocketAddr::V4(_) => sockopt::ip_mtu(&data)?,
             SocketAddr::V6(_) => sockopt::ipv6_mtu(&data)?,
         } as usize;
-        let local = data
-            .local_addr()?
-            .as_socket_ipv4()
-            .map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
-        let group = group.map(|group| join(group, local)).transpose()?;
+        let local = data.local_addr()?;
+        let interface =
+            local.as_socket_ipv4().map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
+        let group = group.map(|group| join(group, interface)).transpose()?;
+        let in_process = own.zip(local.as_socket()).map(|(own, address)| {
+            let waker = waker.clone();
+            own.rank_in_process(address, move || waker.wake())
+        });
         Ok(Self {
             aggregator,
             data: DataPath::new(data)?,
             group,
+            in_process,
             waker,
             mtu,
             batch: Batch {
@@ -175,6 +185,10 @@ impl Transport for Udp {
         if len == 0 {
             return Ok(());
         }
+        if let Some(rank) = &mut self.in_process {
+            rank.send(&mut self.batch.bytes[..len], segment);
+            return Ok(());
+        }
         let contents = &self.batch.bytes[..len];
         match self.send(contents, segment) {
             // The device cannot do GSO after all: quinn-udp has noticed that too, and later batches
@@ -190,6 +204,9 @@ impl Transport for Udp {
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize> {
+        if let Some(rank) = &self.in_process {
+            return Ok(rank.receive(|packet| sink(packet, false)));
+        }
         let mut packets = 0;
         // Answers to this rank alone are rare. Looking for them costs a system call, and can wait
         // until the group's socket is empty.

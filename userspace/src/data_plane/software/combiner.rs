@@ -25,7 +25,7 @@ use switchml_userspace_core::data_plane::{
 use switchml_userspace_core::memory_cells::MemoryCells;
 use switchml_userspace_core::memory_tables::answer;
 
-use super::outbox::Outbox;
+use super::outbox::{Directory, Outbox};
 use super::port::{Inbox, Port};
 use super::{Counters, Sockets, origin};
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
@@ -189,7 +189,7 @@ impl Shared {
     /// Serves packets until the thread is told to stop.
     fn run(&self, stop: &Stop) -> io::Result<()> {
         let mut inbox = Inbox::default();
-        let mut outbox = Outbox::new(Arc::clone(&self.data), &self.memory.tables);
+        let mut outbox = Outbox::new(Arc::clone(&self.data));
         let mut ready = Vec::with_capacity(READY);
         while stop.wait_readable(&self.readable)? {
             ready.clear();
@@ -202,14 +202,14 @@ impl Shared {
                     })?;
                 }
             }
-            outbox.flush();
+            outbox.flush(self.directory());
             self.counters.count(Outcome::SendFailed, outbox.take_failed());
         }
         Ok(())
     }
 
     /// Serves the datagrams of one buffer, which came to this port from the same sender.
-    fn serve(&self, buffer: &mut [u8], meta: &RecvMeta, at: u16, outbox: &mut Outbox<'_>) {
+    fn serve(&self, buffer: &mut [u8], meta: &RecvMeta, at: u16, outbox: &mut Outbox) {
         let origin = origin(meta);
         if buffer.is_empty() {
             self.counters.count(Outcome::Truncated, 1);
@@ -226,9 +226,13 @@ impl Shared {
             };
             let Some(port) = self.port(from) else { continue };
             for packet in ahead.as_deref().into_iter().chain(answer(datagram)) {
-                outbox.push(&port, target, meta, packet);
+                outbox.push(self.directory(), &port, target, meta, packet);
             }
         }
+    }
+
+    fn directory(&self) -> Directory<'_> {
+        Directory { tables: &self.memory.tables, in_process: None }
     }
 
     /// The port with this number, if it is open.

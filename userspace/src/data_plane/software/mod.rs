@@ -3,12 +3,15 @@
 //! is for a root, [`combiner`] for a combiner.
 
 pub mod combiner;
+pub mod in_process;
 mod outbox;
 mod port;
+mod queues;
 mod times;
 
+use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,8 +33,10 @@ use switchml_userspace_core::oldest_round::Progress;
 
 use self::times::RoundTimes;
 use super::worker_thread::{Stop, WorkerThread};
-use outbox::Outbox;
+use in_process::InProcessRank;
+use outbox::{Directory, Outbox};
 use port::{Inbox, Port};
+use queues::Queues;
 
 /// The software data plane. It stops when dropped.
 pub struct Software {
@@ -43,6 +48,7 @@ pub struct Software {
 struct Shared {
     port: Arc<Port>,
     tables: MemoryTables,
+    in_process: Queues,
     counters: Counters,
     times: RoundTimes,
     sockets: Sockets,
@@ -93,8 +99,8 @@ impl Software {
         let port = Arc::new(Port::bind(address, port)?);
         let (tables, counters) = (MemoryTables::new(), Counters::new());
         let times = RoundTimes::new();
-        let shared =
-            Arc::new(Shared { port, tables, counters, times, sockets: Sockets { events } });
+        let (in_process, sockets) = (Queues::default(), Sockets { events });
+        let shared = Arc::new(Shared { port, tables, in_process, counters, times, sockets });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
@@ -102,9 +108,25 @@ impl Software {
         Ok(Self { shared, slots, _thread: thread })
     }
 
+    /// A rank in this process, known by this address, where nobody else receives. `wake` is called
+    /// on any thread when packets come for the rank after there were none.
+    pub fn rank_in_process(
+        &self,
+        address: SocketAddr,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> InProcessRank {
+        InProcessRank::new(Arc::clone(&self.shared), address, Box::new(wake))
+    }
+
     /// The jobs and slots that it serves.
     pub fn tables(&self) -> &MemoryTables {
         &self.shared.tables
+    }
+}
+
+impl fmt::Debug for Software {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Software").field("port", &self.shared.port.number()).finish_non_exhaustive()
     }
 }
 
@@ -174,19 +196,18 @@ impl Shared {
     /// Serves packets until the thread is told to stop.
     fn run(&self, stop: &Stop) -> io::Result<()> {
         let mut inbox = Inbox::default();
-        let mut outbox = Outbox::new(Arc::clone(&self.port), &self.tables);
+        let mut outbox = Outbox::new(Arc::clone(&self.port));
         while stop.wait_readable(&self.port)? {
             self.port.receive(&mut inbox, |buffer, meta| {
                 self.serve_buffer(buffer, meta, &mut outbox);
             })?;
-            outbox.flush();
-            self.counters.count(Outcome::SendFailed, outbox.take_failed());
+            self.send(&mut outbox);
         }
         Ok(())
     }
 
     /// Serves the datagrams of one buffer, which came from the same sender.
-    fn serve_buffer(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox<'_>) {
+    fn serve_buffer(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox) {
         let origin = origin(meta);
         if buffer.is_empty() {
             self.counters.count(Outcome::Truncated, 1);
@@ -196,9 +217,19 @@ impl Shared {
             self.counters.count(served.outcome, 1);
             self.times.note(served.outcome, datagram);
             if let Some(answer) = answer(datagram) {
-                outbox.push(&self.port, served.target, meta, answer);
+                outbox.push(self.directory(), &self.port, served.target, meta, answer);
             }
         }
+    }
+
+    /// Sends what the outbox has collected.
+    fn send(&self, outbox: &mut Outbox) {
+        outbox.flush(self.directory());
+        self.counters.count(Outcome::SendFailed, outbox.take_failed());
+    }
+
+    fn directory(&self) -> Directory<'_> {
+        Directory { tables: &self.tables, in_process: Some(&self.in_process) }
     }
 }
 
@@ -227,32 +258,43 @@ mod tests {
 
     use super::*;
 
+    /// A data plane with job 7 in epoch 9, whose one rank has the secret 5.
+    pub(super) fn with_a_job(address: IpAddr) -> Software {
+        let slots = SLOTS_PER_SHARD as u32;
+        let software = Software::start(None, 0, slots, Box::new(drop)).expect("started");
+        let job = JobSpec {
+            number: 7,
+            epoch: 9,
+            secrets: vec![5],
+            keys: Vec::new(),
+            key: Key::NONE,
+            slots: 0..slots,
+            address,
+            group: (Ipv4Addr::UNSPECIFIED, 0),
+            parent: None,
+        };
+        software.open(&job).expect("opened");
+        software
+    }
+
+    /// What the rank says.
+    pub(super) fn hello() -> Header {
+        Header {
+            version: VERSION,
+            kind: Kind::Hello as u8,
+            job: U16::new(7),
+            epoch: U32::new(9),
+            aux: U32::new(5),
+            ..Header::new_zeroed()
+        }
+    }
+
     /// Rule 5.5, for superpackets over both kinds of IP: HELLOs come back with the mark.
     #[test]
     fn every_packet_of_a_marked_superpacket_is_marked() {
         for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
-            let slots = SLOTS_PER_SHARD as u32;
-            let software = Software::start(None, 0, slots, Box::new(drop)).expect("started");
-            let job = JobSpec {
-                number: 7,
-                epoch: 9,
-                secrets: vec![5],
-                keys: Vec::new(),
-                key: Key::NONE,
-                slots: 0..slots,
-                address,
-                group: (Ipv4Addr::UNSPECIFIED, 0),
-                parent: None,
-            };
-            software.open(&job).expect("opened");
-            let hello = Header {
-                version: VERSION,
-                kind: Kind::Hello as u8,
-                job: U16::new(7),
-                epoch: U32::new(9),
-                aux: U32::new(5),
-                ..Header::new_zeroed()
-            };
+            let software = with_a_job(address);
+            let hello = hello();
             let rank = UdpSocket::bind((address, 0)).expect("bound");
             let transmit = Transmit {
                 destination: (address, software.shared.port.number()).into(),

@@ -21,7 +21,7 @@ fn pair_over(ip: IpAddr, group: Option<SocketAddrV4>) -> (UdpSocket, Udp, Waker)
     aggregator.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = aggregator.local_addr().unwrap();
     let waker = Waker::new().unwrap();
-    let udp = Udp::open(address, group, waker.clone()).unwrap();
+    let udp = Udp::open(address, group, waker.clone(), None).unwrap();
     (aggregator, udp, waker)
 }
 
@@ -160,7 +160,8 @@ fn the_group_is_heard_from_the_aggregator_alone() {
 fn two_ranks_of_one_host_share_the_group() {
     let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 77, 2), 47_702);
     let (aggregator, mut first, _) = pair(Some(group));
-    let mut second = Udp::open(first.aggregator(), Some(group), Waker::new().unwrap()).unwrap();
+    let mut second =
+        Udp::open(first.aggregator(), Some(group), Waker::new().unwrap(), None).unwrap();
     socket2::SockRef::from(&aggregator).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
     aggregator.send_to(b"result", group).unwrap();
     for udp in [&mut first, &mut second] {
