@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any, NamedTuple
 
 # Types by the format characters of Python's buffer protocol.
@@ -50,7 +51,7 @@ def of(tensor: Any) -> Memory:
 
 
 def _of_torch(tensor: Any) -> Memory:
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise ValueError(f"the tensor is on {tensor.device}; move it to the CPU")
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous; call .contiguous() on it")
@@ -59,9 +60,15 @@ def _of_torch(tensor: Any) -> Memory:
             "the tensor is a view that negates elements when they are read; call .resolve_neg() on "
             "it"
         )
-    dtype = str(tensor.dtype)
-    if dtype not in _TORCH:
+    return Memory(tensor.data_ptr(), tensor.numel(), _name_of(tensor.dtype), tensor)
+
+
+# A lookup takes less time than the type's name.
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    name = _TORCH.get(str(dtype))
+    if name is None:
         raise TypeError(
             f"elements of {dtype}; float16, bfloat16, float32, float64, int32 and int64 are allowed"
         )
-    return Memory(tensor.data_ptr(), tensor.numel(), _TORCH[dtype], tensor)
+    return name

@@ -63,15 +63,21 @@ parts = [torch.zeros(1) for _ in range(ranks)]
 asked("all_gather", lambda: dist.all_gather(parts, torch.tensor([float(rank)]), async_op=True))
 assert torch.equal(torch.cat(parts), torch.arange(float(ranks)))
 
-# A call whose maker waits for it, where torch says so, is over at once; its future comes later.
+# A call whose maker waits for it, where torch says so, is over at once. Torch takes None for it.
+# If more is to be done than the library's call, as with elements that are not in one piece, there
+# is an object, whose future comes later.
 opts = dist.AllreduceOptions()
 if hasattr(opts, "asyncOp"):
     opts.asyncOp = False
-    work = dist.group.WORLD.allreduce([torch.ones(1)], opts)
+    tensor = torch.ones(1)
+    assert dist.group.WORLD.allreduce([tensor], opts) is None and tensor[0] == ranks
+    pieces = torch.ones(4)
+    work = dist.group.WORLD.allreduce([pieces[::2]], opts)
     assert work.is_completed() and work.is_success()
     future = work.get_future()
-    assert future.done() and future.value()[0] == ranks
-    assert future.then(lambda done: done.value()[0] + 1).wait() == ranks + 1
+    assert future.done() and future.value()[0][0] == ranks
+    assert future.then(lambda done: done.value()[0][1] + 1).wait() == ranks + 1
+    assert pieces.tolist() == [ranks, 1, ranks, 1]
 
 # A wait that is over before the call is.
 if rank == 0:

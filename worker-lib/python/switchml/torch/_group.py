@@ -20,14 +20,14 @@ from .._communicator import Communicator, Handle
 from .._error import Error
 from . import _gloo, _wide
 from ._delegated import INTEGERS, Delegated, tensors_in
-from ._elements import overwrite, plain
+from ._elements import is_plain, overwrite, plain
 from ._lazy import behind
 from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
 from ._profile import Span
 from ._staging import STREAMS, Call, Staging
 from ._threads import CALLBACKS, NAME, CallThread, Failed
-from ._trampoline import Base, Options, can_delegate, method_of
+from ._trampoline import IS_BACKEND, Base, Options, can_delegate, method_of
 from ._work import CallWork, GlooWork, backend_error
 
 log = logging.getLogger("switchml.torch")
@@ -48,6 +48,8 @@ _OPS = {
 # and a job at the aggregator is not worth it for a few sizes or objects.
 _LEAST_GATHERED = 1 << 16
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# Maxima and minima of these have more bits than the network compares.
+_WIDE = (torch.int64, torch.float64)
 # The types that calls in the network tell apart.
 _TYPES = (*_FLOATS, torch.int32, torch.int64)
 # Seconds that calls in flight get when a program ends, since nobody waits for them any more.
@@ -101,6 +103,8 @@ class Group(Base):
         self._sequence = 0
         # The last call that was not made in a callback.
         self._outside: weakref.ref[CallWork] | None = None
+        # Whether one runs for which there is no object.
+        self._runs_at_once = False
         # The last call of a tensor of a GPU, by its memory.
         self._staging: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._warned = False
@@ -122,19 +126,23 @@ class Group(Base):
     def options(self) -> Any:
         return self._options
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work | None:
         return self._all_reduce("allreduce", tensors, opts)
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work | None:
         return self._all_reduce("allreduce_coalesced", tensors, opts)
 
-    def _all_reduce(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Work:
+    def _all_reduce(self, name: str, tensors: list[torch.Tensor], opts: Any) -> Work | None:
         tensors = behind(tensors)
         op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
+        is_awaited = _is_awaited(opts)
+        if op and is_awaited and len(tensors) == 1 and self._can_be_at_once(tensors[0], op):
+            self._reduce_at_once(tensors[0], op)
+            # Torch takes this for a call that is over.
+            return None
         if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
             # The two calls have options of different types.
             return self._delegate(name, tensors, *([] if opts is None else [opts]))
-        is_awaited = _is_awaited(opts)
         # Several run side by side, and so have to start before the first is waited for.
         deferred = is_awaited and len(tensors) == 1
         return self._start(
@@ -143,6 +151,37 @@ class Group(Base):
             lambda there: [self._reduce(tensor, op, deferred) for tensor in there],
             is_awaited,
         )
+
+    def _can_be_at_once(self, tensor: torch.Tensor, op: str) -> bool:
+        """Whether a reduction that its maker waits for needs nothing but the library's call."""
+        return (
+            IS_BACKEND
+            and tensor.is_cpu
+            and _is_offered(tensor, op)
+            and is_plain(tensor)
+            and not _is_wide(tensor, op)
+            and self._membership.is_joined()
+            and (self._calls is None or self._calls.is_idle())
+            and not CALLBACKS.run_here()
+            and not torch.autograd._profiler_enabled()
+        )
+
+    def _reduce_at_once(self, tensor: torch.Tensor, op: str) -> None:
+        """A reduction without objects for who waits: they take longer than a small one."""
+        self._check_process()
+        self._sequence += 1
+        self._is_used = True
+        self._runs_at_once = True
+        failures: list[Exception] = []
+        try:
+            handle = self._communicator.all_reduce_start(tensor, op, deferred=True)
+            self._completions.run_now(handle.wait, failures.append)
+        except Error as error:
+            failures.append(error)
+        finally:
+            self._runs_at_once = False
+        if failures:
+            raise backend_error(failures[0])
 
     def average_in_bits(
         self, bits: int, tensor: torch.Tensor, residual: torch.Tensor | None = None
@@ -384,7 +423,8 @@ class Group(Base):
             self._outside = weakref.ref(work)
             return
         outside = self._outside() if self._outside is not None else None
-        if not self._warned and outside is not None and not outside.is_completed():
+        is_in_flight = self._runs_at_once or (outside is not None and not outside.is_completed())
+        if is_in_flight and not self._warned:
             self._warned = True
             log.warning(
                 "%s: a callback makes a call while one that was made elsewhere is in flight; sums "
@@ -398,7 +438,7 @@ class Group(Base):
 
         The second result puts it in its place once it is here.
         """
-        if op in ("max", "min") and tensor.dtype in (torch.int64, torch.float64):
+        if op in ("max", "min") and tensor.dtype in _WIDE:
             handle, result = _wide.extremum(self._communicator, tensor.detach(), op)
             return handle, lambda: overwrite(tensor, result())
         if op == "avg" and tensor.dtype in INTEGERS:
@@ -548,8 +588,8 @@ def _is_awaited(opts: Any) -> bool:
 
 
 def _is_offered(tensor: torch.Tensor, op: str) -> bool:
-    device = tensor.device.type
-    if (device != "cpu" and device not in STREAMS) or tensor.layout != torch.strided:
+    is_here = tensor.is_cpu or tensor.device.type in STREAMS
+    if not is_here or tensor.layout != torch.strided:
         return False
     integers = INTEGERS if op == "avg" else (torch.int32, torch.int64)
     return tensor.dtype in _FLOATS or tensor.dtype in integers
@@ -557,9 +597,14 @@ def _is_offered(tensor: torch.Tensor, op: str) -> bool:
 
 def _is_scattered(tensor: torch.Tensor, op: str) -> bool:
     """Whether a reduce-scatter of such tensors is one call in the network."""
-    is_wide = op in ("max", "min") and tensor.dtype in (torch.float64, torch.int64)
-    is_wide |= op == "avg" and tensor.dtype in INTEGERS
-    return _is_offered(tensor, op) and not is_wide
+    return _is_offered(tensor, op) and not _is_wide(tensor, op)
+
+
+def _is_wide(tensor: torch.Tensor, op: str) -> bool:
+    """Whether a reduction of such tensors takes more than one call in the network."""
+    return (op in ("max", "min") and tensor.dtype in _WIDE) or (
+        op == "avg" and tensor.dtype in INTEGERS
+    )
 
 
 def _padded_words(tensor: torch.Tensor) -> torch.Tensor:

@@ -25,27 +25,27 @@ class CallThread:
     """A thread that runs functions in order. An exception goes to the function given with each."""
 
     def __init__(self, name: str) -> None:
-        self._todo: queue.SimpleQueue[tuple[Callable[[], None], Failed] | None]
+        self._todo: queue.SimpleQueue[tuple[Callable[[], object], Failed] | None]
         self._todo = queue.SimpleQueue()
         self._closed = False
         # Functions that were given and have not returned.
         self._open = 0
         # Guards the queue: nothing may follow its end.
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
         self._thread.start()
 
-    def add(self, run: Callable[[], None], failed: Failed) -> None:
-        with self._changed:
+    def add(self, run: Callable[[], object], failed: Failed) -> None:
+        with self._lock:
             self._open_one()
             self._todo.put((run, failed))
 
-    def run_now(self, run: Callable[[], None], failed: Failed) -> None:
+    def run_now(self, run: Callable[[], object], failed: Failed) -> None:
         """Runs it on the caller's thread, before all that waits for this one.
 
         If that is interrupted, as by Ctrl-C, this thread does it.
         """
-        with self._changed:
+        with self._lock:
             self._open_one()
         try:
             run()
@@ -58,16 +58,19 @@ class CallThread:
 
     def is_idle(self) -> bool:
         """Whether all that was given before is done."""
-        return self.is_idle_within(0)
+        return self._open == 0
 
     def is_idle_within(self, seconds: float) -> bool:
         """The same, once it is so or that time has passed."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._open == 0, seconds)
+        # Only programs that end ask. A condition, as of `threading`, would slow down every call.
+        limit = time.monotonic() + seconds
+        while self._open > 0 and time.monotonic() < limit:
+            time.sleep(0.001)
+        return self._open == 0
 
     def close(self) -> None:
         """Returns when all is done that was given before."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._todo.put(None)
         self._thread.join()
@@ -78,9 +81,8 @@ class CallThread:
         self._open += 1
 
     def _over(self) -> None:
-        with self._changed:
+        with self._lock:
             self._open -= 1
-            self._changed.notify_all()
 
     def _run(self) -> None:
         while (item := self._todo.get()) is not None:
