@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Instant;
 use switchml_cli::say;
 use switchml_rack::Binaries;
@@ -129,12 +130,23 @@ impl Matrix {
         for kernel in &kernels {
             let initramfs = initramfs::make(kernel, &tests)?;
             let machine = Machine { qemu: &qemu, kernel, initramfs: &initramfs };
-            for port in PORTS.into_iter().filter(|port| self.has(port)) {
-                eprintln!("matrix: Linux {}, {port}", kernel.release);
-                rows.push(try_out(port, &machine, &binaries)?);
-            }
+            rows.extend(self.try_out_all(&machine, &binaries)?);
         }
         conclude(&rows)
+    }
+
+    /// Runs everything for all kinds of ports. A machine has one processor, so the tests inside of
+    /// one run beside those with NICs.
+    fn try_out_all(&self, machine: &Machine, binaries: &Binaries) -> Result<Vec<Row>> {
+        let nics = NICS.iter().map(|nic| nic.name).filter(|name| self.has(name));
+        thread::scope(|scope| {
+            let inside = self.has(VETH).then(|| scope.spawn(|| try_out(VETH, machine, binaries)));
+            let outside: Result<Vec<_>> = nics.map(|nic| try_out(nic, machine, binaries)).collect();
+            let inside = inside.map(|thread| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            Ok(inside.transpose()?.into_iter().chain(outside?).collect())
+        })
     }
 
     fn has(&self, port: &str) -> bool {
@@ -146,6 +158,7 @@ impl Matrix {
 fn try_out(port: &'static str, machine: &Machine, binaries: &Binaries) -> Result<Row> {
     let begin = Instant::now();
     let kernel = machine.kernel;
+    eprintln!("matrix: Linux {}, {port}", kernel.release);
     let mut problems = Vec::new();
     let (native, bundles, programs) = match NICS.iter().find(|nic| nic.name == port) {
         None => {
