@@ -9,6 +9,7 @@
 mod goals;
 mod ground;
 mod hosts;
+mod inference;
 mod measured;
 mod model;
 mod peers;
@@ -31,7 +32,7 @@ use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::Binaries;
 
-use crate::{cargo, cargo::Selection};
+use crate::{cargo, cargo::Selection, python};
 use goals::Verdict;
 use measured::{Cell, Method, Results};
 use peers::Programs;
@@ -81,12 +82,19 @@ pub struct Bench {
     )]
     stripes: bool,
 
+    /// Instead: tokens per second of a language model cut over ranks, beside Gloo
+    #[arg(
+        long,
+        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "hosts", "stripes"]
+    )]
+    inference: bool,
+
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
-    /// Folder for bench.md, bench.json and the plots (with --stripes its plot alone); nothing but
-    /// the tables on the terminal without
+    /// Folder for bench.md, bench.json and the plots (with --stripes and --inference the plot
+    /// alone); nothing but the tables on the terminal without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -104,6 +112,14 @@ impl Bench {
         }
         if self.hosts {
             say!("{}.\n\n{}", processor(), hosts::measure(&binaries, self.runs)?);
+            return Ok(());
+        }
+        if self.inference {
+            let results = inference::measure(&binaries, &python::with_package()?, self.runs)?;
+            say!("{}.\n\n{}", processor(), results.markdown());
+            if let Some(folder) = &self.output {
+                save(folder, "inference.svg", results.plot()?)?;
+            }
             return Ok(());
         }
         let programs = Programs::ensure()?;

@@ -59,6 +59,7 @@ with_each_torch! {
     groups_join_the_aggregator_when_they_are_first_used,
     replicas_of_sharded_parameters_sum_up_in_the_network,
     power_sgd_trains_as_with_gloo,
+    a_language_model_cut_over_ranks_writes_what_the_whole_one_does,
     a_killed_rank_is_named_on_all_others,
     ddps_backward_pass_raises_the_error_itself,
     a_late_rank_is_waited_for_and_said_to_be,
@@ -508,6 +509,25 @@ fn groups_join_the_aggregator_when_they_are_first_used(case: Case) {
     for mut rank in ranks {
         rank.wait_success(PATIENCE).unwrap();
     }
+}
+
+/// By sums in the model, and by torch's plan.
+fn a_language_model_cut_over_ranks_writes_what_the_whole_one_does(case: Case) {
+    let Some(site) = case.site(2) else { return };
+    let written = |cut: &str| {
+        let small = ["--width", "128", "--layers", "2", "--prompt", "8", "--tokens", "8"];
+        let arguments = [&["../examples/generate.py", "--cut", cut][..], &small].concat();
+        let said: Value = serde_json::from_str(&site.run(&arguments, &[])[0]).unwrap();
+        said["written"].clone()
+    };
+    let whole = written("not");
+    assert_eq!(whole.as_array().unwrap().len(), 8);
+    assert_ne!(written("silent"), whole, "the sums matter");
+    for cut in ["by-hand", "dtensor"] {
+        assert_eq!(written(cut), whole, "{cut}");
+    }
+    // Each layer sums up twice a token, in one packet or more.
+    assert!(site.counter("completed") > 2 * 2 * 2 * 2 * 8, "sums were made in the switch");
 }
 
 /// Two hosts of two ranks each. Shards go through Gloo, which replaces NCCL on CPUs.
