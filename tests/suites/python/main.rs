@@ -523,11 +523,14 @@ fn a_language_model_cut_over_ranks_writes_what_the_whole_one_does(case: Case) {
     let whole = written("not");
     assert_eq!(whole.as_array().unwrap().len(), 8);
     assert_ne!(written("silent"), whole, "the sums matter");
-    for cut in ["by-hand", "dtensor"] {
+    // The plan of the oldest torch has no matrix products in inference mode, with Gloo neither.
+    let cuts = if case.torch == Torch::Oldest { &["by-hand"][..] } else { &["by-hand", "dtensor"] };
+    for cut in cuts {
         assert_eq!(written(cut), whole, "{cut}");
     }
-    // Each layer sums up twice a token, in one packet or more.
-    assert!(site.counter("completed") > 2 * 2 * 2 * 2 * 8, "sums were made in the switch");
+    // Two layers sum up twice for each of 8 tokens, which are written twice.
+    let sums = (cuts.len() * 2 * 2 * 8 * 2) as u64;
+    assert!(site.counter("completed") > sums, "sums were made in the switch");
 }
 
 /// Two hosts of two ranks each. Shards go through Gloo, which replaces NCCL on CPUs.
