@@ -99,8 +99,8 @@ def turned(heads, place):
     rates = 10_000.0 ** (-torch.arange(0, OF_A_HEAD, 2) / OF_A_HEAD)
     angles = torch.outer(places.float(), rates)
     even, odd = heads[..., ::2], heads[..., 1::2]
-    turned = even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()
-    return torch.stack(turned, -1).flatten(-2)
+    pair = even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()
+    return torch.stack(pair, -1).flatten(-2)
 
 
 class Summed(nn.Module):

@@ -65,15 +65,15 @@ def be_gloo():
     events = distributed_test.get_profiling_event
 
     def our_events(name, *rest):
-        """Those of Gloo are of the calls that it makes for this backend.
+        """Ours, or Gloo's for calls that it makes for this backend.
 
-        The tests want all to be asynchronous. A call that its maker waits for is not, and
-        profiles.py tests which are.
+        The tests want all to be asynchronous, as Gloo's are. Ours are unless the maker of the call
+        waits for it; profiles.py tests which.
         """
-        found = events(name.replace("gloo:", "switchml:"), *rest) or events(name, *rest)
-        for event in found:
+        ours = events(name.replace("gloo:", "switchml:"), *rest)
+        for event in ours:
             event.is_async = True
-        return found
+        return ours or events(name, *rest)
 
     distributed_test.get_profiling_event = our_events
 

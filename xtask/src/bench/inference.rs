@@ -194,7 +194,7 @@ impl Row {
     }
 }
 
-/// The racks: no program is at the ports of the one of Gloo, and of ranks without an aggregator.
+/// The racks: `ours` with the aggregator, and `plain`, without a program at the switch's ports.
 struct Site<'a> {
     // Dropped in this order.
     aggregator: Aggregator,
