@@ -22,6 +22,7 @@ from ._feedback import ErrorFeedback
 from ._group import group_of
 from ._hooks import fixed8_compress_hook, fixed8_feedback_hook, fixed16_compress_hook
 from ._lazy import remember_what_is_resolved
+from ._regroup import regroup
 from ._staging import STREAMS
 from ._threads import NAME
 from ._trampoline import IS_BACKEND
@@ -31,6 +32,7 @@ __all__ = [
     "fixed16_compress_hook",
     "fixed8_compress_hook",
     "fixed8_feedback_hook",
+    "regroup",
     "statistics",
 ]
 

@@ -3,6 +3,7 @@
 import functools
 import os
 import uuid
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -12,10 +13,12 @@ from torch.distributed import distributed_c10d
 
 from .._communicator import Communicator
 from .._error import Error
-from ._gloo import gloo_group
+from ._alive import announce
+from ._gloo import address_towards, gloo_group
 from ._group import Group, backends_of, group_of, log
 from ._membership import Membership
 from ._peers import exchange
+from ._rendezvous import wait_for_ranks
 from ._threads import NAME
 from ._trampoline import IS_BACKEND, as_backend, check
 from ._work import backend_error, see_through_holders
@@ -45,37 +48,19 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     fallback = os.environ.get("SWITCHML_FALLBACK", "")
     if fallback not in ("", "gloo"):
         raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; set it to gloo, or leave it out")
-    aggregator, job = _meet(store, rank, size)
     # The first group reports at once what is wrong. For a fallback, all ranks must know before the
     # first call.
-    at_once = fallback or not dist.is_initialized()
+    is_first = not dist.is_initialized()
+    at_once = fallback or is_first
     limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
-
-    def join(job: str, is_wanted: Callable[[], bool]) -> Communicator:
-        most = min(timeout.total_seconds(), limit)
-        try:
-            peers = None
-            if not aggregator:
-                meeting = dist.PrefixStore(job, store)
-                peers = exchange(meeting, rank, size, most, is_wanted)
-            return Communicator(
-                aggregator=aggregator or None,
-                job=job,
-                rank=rank,
-                world_size=size,
-                timeout=timeout.total_seconds(),
-                join_timeout=most,
-                is_wanted=is_wanted,
-                _peers=peers,
-            )
-        except Error as error:
-            told = str(error)
-            if aggregator and told.startswith(("aggregator ", "no aggregator ")):
-                told += f" (SWITCHML_AGGREGATOR is {aggregator!r}; give host or host:port)"
-            raise Error(told, error.ranks) from None
-
-    membership = Membership(lambda is_wanted: join(job, is_wanted))
-    gathering = Membership(lambda is_wanted: join(f"{job}-gathers", is_wanted))
+    try:
+        met = _meet(store, rank, size, timeout, min(timeout.total_seconds(), limit))
+    except Error as error:
+        raise backend_error(error) from None
+    if is_first:
+        announce(parent, rank, address_towards(met.aggregator, os.environ.get("MASTER_ADDR", "")))
+    membership = Membership(lambda is_wanted: met.join(met.job, is_wanted))
+    gathering = Membership(lambda is_wanted: met.join(f"{met.job}-gathers", is_wanted))
     failure = ""
     if at_once:
         try:
@@ -86,9 +71,17 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
             failure = str(error)
     # All ranks fall back, or none.
     reasons = _failures(store, rank, size, failure) if fallback else {}
-    gloo = gloo_group(dist.PrefixStore("gloo", store), rank, size, timeout, aggregator)
+    try:
+        meeting = dist.PrefixStore("gloo", store)
+        gloo = gloo_group(meeting, rank, size, timeout, met.aggregator)
+    except RuntimeError as error:
+        # Other ranks do not wait for this one.
+        membership.abort()
+        membership.close()
+        raise backend_error(Error(f"Gloo does not connect this rank: {error}")) from None
     if not reasons:
-        return as_backend(Group(rank, size, (membership, gathering), gloo, timeout, make))
+        group = Group(rank, size, (membership, gathering), gloo, timeout, parent, make)
+        return as_backend(group)
     membership.close()
     log.warning(
         "%s: all ranks use Gloo, because of rank %s",
@@ -96,6 +89,44 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
         "; rank ".join(f"{r}: {why}" for r, why in reasons.items()),
     )
     return gloo
+
+
+@dataclass
+class _Met:
+    """What the ranks of a group have told each other."""
+
+    store: dist.Store
+    rank: int
+    size: int
+    # Of calls, and of joining, which is in seconds.
+    timeout: timedelta
+    most: float
+    # As host or host:port, with commas between; without any, ranks serve each other.
+    aggregator: str
+    job: str
+
+    def join(self, job: str, is_wanted: Callable[[], bool]) -> Communicator:
+        """Joins a job of theirs. Raises `switchml.Error`."""
+        try:
+            peers = None
+            if not self.aggregator:
+                meeting = dist.PrefixStore(job, self.store)
+                peers = exchange(meeting, self.rank, self.size, self.most, is_wanted)
+            return Communicator(
+                aggregator=self.aggregator or None,
+                job=job,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=self.timeout.total_seconds(),
+                join_timeout=self.most,
+                is_wanted=is_wanted,
+                _peers=peers,
+            )
+        except Error as error:
+            told = str(error)
+            if self.aggregator and told.startswith(("aggregator ", "no aggregator ")):
+                told += f" (SWITCHML_AGGREGATOR is {self.aggregator!r}; give host or host:port)"
+            raise Error(told, error.ranks) from None
 
 
 @functools.cache
@@ -106,13 +137,14 @@ def record_what_groups_have() -> None:
     """
     record = distributed_c10d._register_pg_in_world
 
-    def corrected(group: dist.ProcessGroup, **named: Any) -> None:
-        if _fell_back(group, named["backend_name"]):
+    # Its name is that of torch's argument.
+    def corrected(pg: dist.ProcessGroup, **named: Any) -> None:
+        if _fell_back(pg, named["backend_name"]):
             named.update(
                 (key, named[key].replace(NAME, "gloo"))
                 for key in ("backend_name", "backend_config")
             )
-        record(group, **named)
+        record(pg, **named)
 
     distributed_c10d._register_pg_in_world = corrected
 
@@ -165,23 +197,22 @@ def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:
     return {other: reason for other, reason in enumerate(failures) if reason}
 
 
-def _meet(store: Any, rank: int, size: int) -> tuple[str, str]:
-    """The aggregators (host or host:port), and the job's name.
+def _meet(store: Any, rank: int, size: int, timeout: timedelta, most: float) -> _Met:
+    """What the environment of this rank does not say is taken from the first rank.
 
-    What the environment of this rank does not say is taken from the first rank. Without an
-    aggregator, ranks serve each other.
+    Raises `switchml.Error` with the ranks that did not come within `most` seconds.
     """
     given = os.environ.get("SWITCHML_AGGREGATOR", "")
     if rank == 0:
         store.set("aggregator", given)
         store.set("job", f"torch-{uuid.uuid4()}")
+    wait_for_ranks(store, {0: "job"}, size, most)
     aggregator, job = (store.get(key).decode() for key in ("aggregator", "job"))
     # The store is in the first rank's process, which must not end before all others have read.
-    if store.add("have read", 1) == size:
-        store.set("all have read", "")
+    store.set(f"has read/{rank}", "")
     if rank == 0:
-        store.get("all have read")
-    return given or aggregator, job
+        wait_for_ranks(store, {r: f"has read/{r}" for r in range(size)}, size, most)
+    return _Met(store, rank, size, timeout, most, given or aggregator, job)
 
 
 def _seconds(name: str, otherwise: float) -> float:

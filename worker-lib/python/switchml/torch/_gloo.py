@@ -17,7 +17,7 @@ def gloo_group(
     """
     address = None
     if not os.environ.get("GLOO_SOCKET_IFNAME"):
-        address = _address_towards(aggregator, os.environ.get("MASTER_ADDR", ""))
+        address = address_towards(aggregator, os.environ.get("MASTER_ADDR", ""))
     if address is None:
         return dist.ProcessGroupGloo(store, rank, size, timeout)
     options = dist.ProcessGroupGloo._Options()
@@ -33,7 +33,7 @@ def set_timeout(group: Backend, timeout: timedelta) -> None:
     (getattr(group, "set_timeout", None) or group._set_default_timeout)(timeout)
 
 
-def _address_towards(*places: str) -> str | None:
+def address_towards(*places: str) -> str | None:
     """This host's address on the route to the first of the places (host or host:port).
 
     Addresses of the loopback interface do not count.

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from datetime import timedelta
 from typing import Any, Callable
@@ -24,11 +25,10 @@ from ._elements import is_plain, overwrite, plain
 from ._lazy import behind
 from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
-from ._profile import Span
 from ._staging import STREAMS, Call, Staging
 from ._threads import CALLBACKS, NAME, CallThread, Failed
 from ._trampoline import IS_BACKEND, Base, Options, can_delegate, method_of
-from ._work import CallWork, GlooWork, backend_error
+from ._work import CallWork, GlooWork, backend_error, in_call
 
 log = logging.getLogger("switchml.torch")
 
@@ -63,7 +63,7 @@ class Group(Base):
     # ever.
     supports_splitting = True
     supports_coalescing = False
-    supports_shrinking = False
+    supports_shrinking = True
     supports_reconfigure = False
     supports_window = False
     supports_time_estimate = False
@@ -76,6 +76,7 @@ class Group(Base):
         memberships: tuple[Membership, Membership],
         gloo: Backend,
         timeout: timedelta,
+        store: dist.Store,
         make: Make,
     ) -> None:
         super().__init__(rank, size)
@@ -85,7 +86,8 @@ class Group(Base):
         # Any, because Gloo has more methods than torch's types declare.
         self._gloo: Any = gloo
         self._options = Options(NAME, timeout)
-        self._make = make
+        # Where the ranks met, and how those of a new group do.
+        self.store, self._make = store, make
         # Parts by name: torch asks for each type of device.
         self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.
@@ -173,6 +175,7 @@ class Group(Base):
         self._is_used = True
         self._runs_at_once = True
         failures: list[Exception] = []
+        begin = time.monotonic()
         try:
             handle = self._communicator.all_reduce_start(tensor, op, deferred=True)
             self._completions.run_now(handle.wait, failures.append)
@@ -181,7 +184,7 @@ class Group(Base):
         finally:
             self._runs_at_once = False
         if failures:
-            raise backend_error(failures[0])
+            raise backend_error(failures[0], in_call("all_reduce", [tensor], begin))
 
     def average_in_bits(
         self, bits: int, tensor: torch.Tensor, residual: torch.Tensor | None = None
@@ -291,6 +294,18 @@ class Group(Base):
             )
         return self._parts[name]
 
+    def shrink(
+        self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts_override: Any = None
+    ) -> Backend:
+        """A group of the other ranks, all of which call this; the excluded ones may be gone."""
+        left = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
+        if shrink_flags & dist.distributed_c10d.SHRINK_ABORT:
+            self.abort()
+        named = "-".join(map(str, ranks_to_exclude))
+        store = dist.PrefixStore(f"without/{named}", self.store)
+        options = opts_override or self._options
+        return self._make(store, left.index(self.rank()), len(left), options._timeout)
+
     def perform_nocolor_split(self, _device: torch.device) -> None:
         """Ranks that are not in a new group have nothing to do for it."""
 
@@ -375,7 +390,7 @@ class Group(Base):
         membership = membership or self._membership
         self._sequence += 1
         self._is_used |= membership is self._membership
-        work = CallWork(tensors if results is None else results, membership.late_ranks, Span(name))
+        work = CallWork(name, tensors if results is None else results, membership.late_ranks)
         self._watch_order(work)
         staging = Staging(tensors, work, self._staging)
 
@@ -405,7 +420,7 @@ class Group(Base):
                 call(self._completions.run_now if is_awaited else self._completions.add)
         except Error as error:
             work.fail(error)
-            raise backend_error(error) from None
+            raise work.exception() or error from None
         return work
 
     def _check_process(self) -> None:

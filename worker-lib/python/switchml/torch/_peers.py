@@ -2,14 +2,10 @@
 
 import os
 import socket
-import time
 from typing import Any, Callable
 
 from .. import _native
-from .._error import Error
-
-# Seconds between looks into the store, at first and later.
-_SHORT_PAUSE, _LONG_PAUSE = 0.001, 0.05
+from ._rendezvous import wait_for_ranks
 
 
 def exchange(
@@ -21,21 +17,7 @@ def exchange(
     """
     # The address from which the host reaches the first rank; without one, that of its own name.
     own = _native.OwnAggregator(os.environ.get("MASTER_ADDR") or socket.gethostname())
-    keys = [f"own/{other}" for other in range(size)]
+    keys = {other: f"own/{other}" for other in range(size)}
     store.set(keys[rank], own.address)
-    begin, pause = time.monotonic(), _SHORT_PAUSE
-    while not store.check(keys):
-        if not is_wanted():
-            raise Error("the process group is destroyed", [])
-        if time.monotonic() - begin > most:
-            missing = [other for other, key in enumerate(keys) if not store.check([key])]
-            if missing:
-                named = ", ".join(map(str, missing))
-                raise Error(
-                    f"ranks {named} of {size} did not come within {most:g} s; start them, or set "
-                    "SWITCHML_JOIN_TIMEOUT to more seconds",
-                    missing,
-                )
-        time.sleep(pause)
-        pause = min(2 * pause, _LONG_PAUSE)
-    return own, [store.get(key).decode() for key in keys]
+    wait_for_ranks(store, keys, size, most, is_wanted)
+    return own, [store.get(key).decode() for key in keys.values()]

@@ -3,6 +3,7 @@
 import functools
 import sys
 import threading
+import time
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -118,10 +119,11 @@ class CallWork(HeldWork):
     """A call in the network."""
 
     def __init__(
-        self, tensors: list[torch.Tensor], late_ranks: Callable[[], list[int]], span: Span
+        self, name: str, tensors: list[torch.Tensor], late_ranks: Callable[[], list[int]]
     ) -> None:
         super().__init__()
-        self._tensors, self._late_ranks, self._span = tensors, late_ranks, span
+        self._tensors, self._late_ranks = tensors, late_ranks
+        self._name, self._begin, self._span = name, time.monotonic(), Span(name)
         self._is_over = False
         # Held until the call is over. An event would take longer to make than all else here.
         self._in_flight = threading.Lock()
@@ -156,7 +158,7 @@ class CallWork(HeldWork):
 
     def fail(self, error: Exception) -> None:
         """The call is over, for this reason."""
-        self.finish(backend_error(error))
+        self.finish(backend_error(error, in_call(self._name, self._tensors, self._begin)))
 
     def _result(self, _: torch.futures.Future[None]) -> list[torch.Tensor]:
         if self._error:
@@ -328,8 +330,14 @@ def rank_list(ranks: list[int]) -> str:
     return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
-def backend_error(error: Exception) -> Exception:
+def in_call(name: str, tensors: list[torch.Tensor], begin: float) -> str:
+    """What a rank was in when it heard of an error: a call that began at this time."""
+    size = sum(tensor.nbytes for tensor in tensors)
+    return f" (in {name} of {size} bytes, {time.monotonic() - begin:.1f} s after its start)"
+
+
+def backend_error(error: Exception, where: str = "") -> Exception:
     """What torch's users catch, with the ranks that the library names."""
-    raised = dist.DistBackendError(f"{NAME}: {error}")
+    raised = dist.DistBackendError(f"{NAME}: {error}{where}")
     raised.ranks = getattr(error, "ranks", [])
     return raised

@@ -1,0 +1,56 @@
+"""Whether the processes of other ranks live: each has a port that only it can close."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+# Seconds for an answer from a port. None is no sign of anything.
+_ANSWER = 0.2
+
+
+def announce(store: dist.Store, rank: int, address: str | None) -> None:
+    """Tells other ranks where to look. `address` is this host's, if it is known."""
+    port = _port().getsockname()[1]
+    store.set(f"alive/{rank}", json.dumps([_host(), address, port]))
+
+
+def is_gone(store: dist.Store, rank: int) -> bool:
+    """Whether the rank's process has ended for certain."""
+    if not store.check([f"alive/{rank}"]):
+        return False
+    host, address, port = json.loads(store.get(f"alive/{rank}"))
+    if host == _host():
+        address = "localhost"
+    if address is None:
+        return False
+    try:
+        socket.create_connection((address, port), _ANSWER).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+@functools.cache
+def _port() -> socket.socket:
+    """A port of this process. Nobody has to accept what connects."""
+    try:
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    except OSError:
+        # A host without IPv6.
+        return socket.create_server(("", 0))
+
+
+@functools.cache
+def _host() -> list[Any]:
+    """What processes share that reach each other by their loopback interface."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return [boot, os.stat("/proc/self/ns/net").st_ino]
