@@ -105,8 +105,8 @@ impl Bench {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
         if self.share {
-            let (rank, scratch) = (peers::build("share_rank")?, Scratch::new()?);
-            let table = share::measure(&binaries, &rank, &scratch.folder, self.runs)?;
+            let scratch = Scratch::new()?;
+            let table = share::measure(&binaries, &scratch.folder, self.runs)?;
             say!("{}.\n\n{table}", processor());
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Bench {
             }
             return Ok(());
         }
-        let programs = Programs::ensure()?;
+        let programs = Programs::ensure(&binaries)?;
         if self.stripes {
             let scratch = Scratch::new()?;
             let results = stripes::measure(&binaries, &programs, &scratch.folder, self.runs)?;

@@ -8,6 +8,7 @@ mod doctor;
 mod job;
 mod manual;
 mod plan;
+mod rank;
 mod seconds;
 mod size;
 
@@ -50,6 +51,8 @@ enum Command {
     Bench(Box<bench::Bench>),
     Doctor(doctor::Doctor),
     Plan(plan::Plan),
+    #[command(hide = true)]
+    Rank(rank::Rank),
     /// Writes manual pages and completions of this command line; for packages
     #[command(hide = true)]
     Pages {
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Rank(rank) => rank.run(),
         Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder, &manual::MANUAL)
             .map_err(|error| Failure::Usage(format!("{}: {error}", folder.display()))),
     };

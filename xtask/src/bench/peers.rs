@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use switchml_rack::Mpi;
+use switchml_rack::{Binaries, Mpi};
 
 use crate::command::succeed;
 use crate::{cargo, python, setup};
 
 /// The programs.
 pub struct Programs {
-    /// A rank with this project's library.
+    /// The worker's command line, of which each rank with this project's library is one.
     pub ours: PathBuf,
     /// The interpreter that has torch.
     pub python: PathBuf,
@@ -29,7 +29,7 @@ pub struct Programs {
 
 impl Programs {
     /// Builds and installs what is missing.
-    pub fn ensure() -> Result<Self> {
+    pub fn ensure(binaries: &Binaries) -> Result<Self> {
         let folder = cargo::target_folder()?.join("peers");
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -41,7 +41,7 @@ impl Programs {
         let mpi = both.map(|mpi| Ok((mpi, mpi.program(&sources.join("mpi.c"), &folder)?)));
         let preloads = both.map(|mpi| Ok((mpi, mpi.preload(&libraries, &folder)?)));
         Ok(Self {
-            ours: build("bench_rank")?,
+            ours: binaries.worker.clone(),
             python: python::with_torch()?,
             gloo: sources.join("gloo.py"),
             mpi: mpi.into_iter().collect::<Result<_>>()?,
@@ -49,16 +49,4 @@ impl Programs {
             libraries,
         })
     }
-}
-
-/// Builds an example of the library, a rank.
-pub fn build(example: &str) -> Result<PathBuf> {
-    succeed(cargo::command("build")?.args([
-        "--release",
-        "-p",
-        "switchml-worker",
-        "--example",
-        example,
-    ]))?;
-    Ok(cargo::release_folder()?.join("examples").join(example))
 }

@@ -12,14 +12,13 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use switchml_rack::{Binaries, Plane, Process, RackOptions, Racks, Shaping, Tree};
 
-use super::team::fifo;
+use super::team::{Member, fifo};
 use crate::stats::Spread;
 
 /// Jobs at once.
@@ -129,7 +128,7 @@ struct Outcome {
 }
 
 /// Measures, and returns the table.
-pub fn measure(binaries: &Binaries, rank: &Path, scratch: &Path, runs: usize) -> Result<String> {
+pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<String> {
     let options = RackOptions { workers: RANKS, ..RackOptions::default() };
     let racks = Racks::new(RACKS, options)?;
     let _shaped = Shaping::of_racks(&racks, LINK, UPLINK)?;
@@ -139,7 +138,7 @@ pub fn measure(binaries: &Binaries, rank: &Path, scratch: &Path, runs: usize) ->
             for turn in 0..Sharing::ALL.len() {
                 let sharing = Sharing::ALL[(turn + run) % Sharing::ALL.len()];
                 let tree = sharing.tree(binaries, &racks)?;
-                let mut running = Running::start(rank, &racks, &tree, sharing, jobs, scratch)?;
+                let mut running = Running::start(binaries, &racks, &tree, sharing, jobs, scratch)?;
                 for traffic in Traffic::ALL {
                     let rates = running.measure(traffic)?;
                     outcomes.push(Outcome { traffic, sharing, rates });
@@ -163,7 +162,7 @@ struct Running {
 
 impl Running {
     fn start(
-        rank_program: &Path,
+        binaries: &Binaries,
         racks: &Racks,
         tree: &Tree,
         sharing: Sharing,
@@ -177,9 +176,9 @@ impl Running {
                 let path = scratch.join(format!("share-{job}-{rank}"));
                 let _ = fs::remove_file(&path);
                 running.commands.push(fifo(&path)?);
-                let mut command = Command::new(rank_program);
-                command.args([tree.control_of(rank, sharing.combiner(job)), &format!("job {job}")]);
-                command.args([&rank.to_string(), &RANKS.to_string()]).arg(&path);
+                let control = tree.control_of(rank, sharing.combiner(job));
+                let member = Member { control, job: &format!("job {job}"), rank, ranks: RANKS };
+                let command = member.command(&binaries.worker, &path);
                 processes.push(worker.spawn(&format!("rank {rank} of job {job}"), command)?);
             }
             running.processes.push(processes);

@@ -11,11 +11,10 @@
 //! ```
 //!
 //! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the
-//! timed ones; call i takes tensor i modulo their number, in place. Element i of rank r is ((40503
-//! i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 in any order: every
-//! element must equal the expected one. In 16 and 8 bits the ranks make one more call without
-//! timing it, and its result must be as close as `switchml_worker::numerics` says. Rank 0 then
-//! prints one line of JSON, a [`Report`].
+//! timed ones; call i takes tensor i modulo their number, in place. Their elements are such that
+//! sums are exact in f32 in any order: every element must equal the expected one. In 16 and 8 bits
+//! the ranks make one more call without timing it, and its result must be as close as
+//! `switchml_worker::numerics` says. Rank 0 then prints one line of JSON, a [`Report`].
 //!
 //! Between commands all ranks sleep in the read, so that they do not disturb the measurement of
 //! another method.
@@ -189,17 +188,38 @@ pub fn fifo(path: &Path) -> Result<File> {
     make().with_context(|| format!("cannot make the FIFO {}", path.display()))
 }
 
+/// A rank with this project's library.
+pub struct Member<'a> {
+    /// The aggregator's control plane.
+    pub control: &'a str,
+    pub job: &'a str,
+    pub rank: usize,
+    pub ranks: usize,
+}
+
+impl Member<'_> {
+    /// The rank's process, with its file of commands.
+    pub fn command(&self, worker: &Path, commands: &Path) -> Command {
+        let mut command = Command::new(worker);
+        command.args(["rank", "--aggregator", self.control, "--job", self.job]);
+        command.args(["--rank", &self.rank.to_string(), "--world-size", &self.ranks.to_string()]);
+        command.arg(commands);
+        command
+    }
+}
+
 fn ours(
     programs: &Programs,
     ground: &Ground,
     serving: &Serving,
     paths: &[PathBuf],
 ) -> Result<Vec<Process>> {
-    let ranks = paths.len().to_string();
+    let ranks = paths.len();
     let start = |(rank, path): (usize, &PathBuf)| {
-        let mut command = Command::new(&programs.ours);
-        command.args([serving.control(rank), &rank.to_string(), &ranks]).arg(path);
-        command.args(serving.fingerprint());
+        let member = Member { control: serving.control(rank), job: "bench", rank, ranks };
+        let mut command = member.command(&programs.ours, path);
+        let fingerprint = serving.fingerprint();
+        command.args(fingerprint.into_iter().flat_map(|print| ["--tls-fingerprint", print]));
         Ok(ground.workers()[rank].spawn(&format!("rank {rank}"), command)?)
     };
     paths.iter().enumerate().map(start).collect()

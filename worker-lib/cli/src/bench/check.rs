@@ -141,7 +141,6 @@ mod tests {
     use super::*;
 
     const COUNT: usize = 1000;
-    const DENSE: Zeros = Zeros { share: 0.0, chunk: 1 };
 
     /// The result of a flawless aggregator: the exact sum, average or extremum of the
     /// contributions, computed one rank at a time and rounded once.
@@ -188,7 +187,7 @@ mod tests {
 
                 // The values of another round.
                 let other =
-                    reduce(&Pattern::new::<T>(99, world_size, DENSE), op, world_size, round);
+                    reduce(&Pattern::new::<T>(99, world_size, Zeros::NONE), op, world_size, round);
                 assert!(
                     wrong_elements(&pattern, op, world_size, &other) > COUNT * 9 / 10,
                     "{name}"
@@ -211,7 +210,7 @@ mod tests {
     #[test]
     fn a_missing_and_a_doubled_contribution() {
         for world_size in [2usize, 4, 16] {
-            let pattern = Pattern::new::<f32>(5, world_size, DENSE);
+            let pattern = Pattern::new::<f32>(5, world_size, Zeros::NONE);
             let mut sum = reduce(&pattern, Reduction::SUM, world_size, |x| x as f32);
             let mut mine = vec![0f32; COUNT];
             pattern.fill(world_size - 1, &mut mine);
@@ -285,7 +284,7 @@ mod tests {
     fn what_is_wrong_with_a_sum_in_8_bits() {
         for world_size in [1, 2, 4, 8, 16, 32] {
             for seed in 0..5 {
-                let pattern = Pattern::new::<f32>(seed, world_size, DENSE);
+                let pattern = Pattern::new::<f32>(seed, world_size, Zeros::NONE);
                 let wrong = |count, fault| {
                     let result = sum_in_8_bits(&pattern, world_size, count, fault);
                     wrong_elements(&pattern, Reduction::SUM8, world_size, &result)
@@ -303,7 +302,7 @@ mod tests {
 
     #[test]
     fn one_flipped_bit_of_an_exact_result() {
-        let pattern = Pattern::new::<f32>(1, 4, DENSE);
+        let pattern = Pattern::new::<f32>(1, 4, Zeros::NONE);
         let mut result = reduce(&pattern, Reduction::MAX, 4, |x| x as f32);
         result[500] = f32::from_bits(result[500].to_bits() ^ 1);
         assert_eq!(wrong_elements(&pattern, Reduction::MAX, 4, &result), 1);

@@ -18,7 +18,8 @@ use switchml_worker::{
 
 use super::job::{self, Job};
 use super::{Failure, say, size};
-use pattern::Zeros;
+pub use check::wrong_elements;
+pub use pattern::{Pattern, Zeros};
 use progress::Progress;
 use report::{Report, Setup};
 use run::Runner;

@@ -22,6 +22,9 @@ pub struct Zeros {
 }
 
 impl Zeros {
+    /// No chunk.
+    pub const NONE: Self = Self { share: 0.0, chunk: 1 };
+
     fn covers(self, i: usize) -> bool {
         // The share is in millionths: with whole numbers, rounding moves no chunk.
         let others = ((1.0 - self.share) * 1e6).round() as usize;

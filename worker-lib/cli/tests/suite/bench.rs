@@ -213,6 +213,34 @@ fn the_doctor_is_content_with(daemon: &Daemon) {
     assert_eq!(doctor.stderr(), "");
 }
 
+/// What `cargo xtask bench` asks of ranks: sums in three precisions, one of them sparse, a
+/// broadcast, and sums for a given time.
+#[test]
+fn ranks_told_by_a_file() {
+    let daemon = Daemon::start();
+    let path = tempfile::NamedTempFile::new().unwrap();
+    let commands = "1 3 5000 2 4 0 1 32\n2 1 50000 0 3 0 10 32\n3 2 5000 1 2 0 1 16\n\
+                    4 2 5000 1 2 0 1 8\n5 2 5000 1 2 1 1 32\n6 50 1000 2 1\n";
+    std::fs::write(&path, commands).unwrap();
+    let file = path.path().to_str().unwrap();
+    let start =
+        |rank| daemon.worker(&["rank", "--job", "told", "--rank", rank, "--world-size", "2", file]);
+    let mut ranks = ["0", "1"].map(start);
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    assert_eq!(ranks[1].stdout(), "", "only rank 0 prints");
+    let reports = ranks[0].stdout();
+    let reports: Vec<Value> =
+        reports.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 6);
+    for (report, number) in reports.iter().zip(1..) {
+        assert_eq!((&report["command"], &report["wrong"]), (&number.into(), &0.into()), "{report}");
+        assert!(report["seconds"].as_f64().unwrap() > 0.0, "{report}");
+    }
+    assert!(reports[5]["bytes"].as_u64().unwrap() >= 4000, "{}", reports[5]);
+}
+
 #[test]
 fn options_from_a_file() {
     let daemon = Daemon::start();
