@@ -211,17 +211,21 @@ fn the_parent_hears_how_a_rank_was_lost() {
     );
 }
 
-#[test]
-fn a_combiner_that_was_lost_below_is_named() {
-    let mut proxy = proxy();
-    let leaf = Combiner {
+/// A combiner between a rank and this one.
+fn leaf() -> Combiner {
+    Combiner {
         id: 9,
         name: "leaf".to_owned(),
         address: "10.9.0.1".to_owned(),
         peer: "10.9.0.2".to_owned(),
         protocol_version: VERSION.into(),
-    };
-    let request = JoinRequest { via: vec![leaf], ..join(2) };
+    }
+}
+
+#[test]
+fn a_combiner_that_was_lost_below_is_named() {
+    let mut proxy = proxy();
+    let request = JoinRequest { via: vec![leaf()], ..join(2) };
     let (stream, _) = proxy.join(request, ENDS).expect("joined");
     proxy.hear(stream, Event::Assigned(assigned(2, true)));
     // One copy serves all ranks behind the combiner.
@@ -288,6 +292,19 @@ fn ranks_that_come_back_bring_their_job_and_are_served_once_they_are_bound() {
         proxy.on_timer(look, &[2, 3]),
         [Effect::Start(7, both.clone()), Effect::Start(500, both)]
     );
+}
+
+/// Rule 27.19: what a rank below has already, a combiner below may have forgotten.
+#[test]
+fn a_combiner_below_learns_a_job_from_ranks_that_come_back() {
+    let mut proxy = proxy();
+    let resume = ResumeRequest { member: Some(id(2)), via: vec![leaf()] };
+    let (stream, _) = proxy.resume(resume, ENDS).expect("asked");
+    let effects = proxy.hear(stream, Event::Assigned(assigned(2, true)));
+    let Some(Effect::Tell(to, Event::Assigned(told))) = effects.last() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((*to, told.data_address.as_str()), (stream, "10.1.0.254"));
 }
 
 #[test]
