@@ -25,7 +25,6 @@ use crate::handle::{Deferred, Handle, Whole};
 use crate::limits::check_wait;
 use crate::narrow_path::Narrow;
 use crate::peers::OwnAggregator;
-use crate::transport::Udp;
 use crate::waker::Wakers;
 use crate::warning::warn;
 
@@ -65,7 +64,7 @@ enum Wakes {
 pub(crate) struct DataThread {
     pub submissions: Sender<Submission>,
     pub wakers: Wakers,
-    pub driver: Arc<DriverLock<Udp>>,
+    pub driver: Arc<DriverLock>,
     pub thread: JoinHandle<()>,
 }
 

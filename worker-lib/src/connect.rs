@@ -21,7 +21,6 @@ use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
 use crate::local_sums::{Meeting, Team};
 use crate::paths::{Opened, Path};
 use crate::peers::{OwnAggregator, Peers};
-use crate::transport::Udp;
 use crate::waker::{Waker, Wakers};
 use crate::warning::warn;
 
@@ -215,7 +214,7 @@ impl Builder {
         (shard, place): (usize, usize),
         path: Path,
         submissions: mpsc::Receiver<Submission>,
-    ) -> Driver<Udp> {
+    ) -> Driver {
         let &At { stripe, share, assigned, lanes, team } = at;
         let (config, batch) = path.config(assigned, lanes, self.limits, share);
         let Path { secret, group, transport, open, .. } = path;
@@ -273,7 +272,7 @@ struct At<'a> {
 /// Starts the data thread of a driver.
 fn data_thread(
     wakers: Wakers,
-    driver: impl FnOnce(mpsc::Receiver<Submission>) -> Driver<Udp>,
+    driver: impl FnOnce(mpsc::Receiver<Submission>) -> Driver,
 ) -> Result<DataThread, Error> {
     let (submissions, received) = mpsc::channel();
     let driver = Arc::new(DriverLock::new(driver(received), wakers.idle.clone()));

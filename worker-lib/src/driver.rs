@@ -205,14 +205,14 @@ impl Shared {
 }
 
 /// Data under these locks changes by single assignments, so a panic leaves nothing half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The driver. The thread that has the lock drives.
-pub(crate) struct DriverLock<T> {
+pub(crate) struct DriverLock {
     /// `None` once the communicator is closed or has failed.
-    driver: Mutex<Option<Driver<T>>>,
+    driver: Mutex<Option<Driver>>,
     /// Wakes the data thread, which sleeps while there is nothing for it to drive.
     idle: Waker,
 }
@@ -221,12 +221,12 @@ pub(crate) struct DriverLock<T> {
 pub(crate) type Unanswered = Arc<Mutex<Vec<(DataPath, Receiver<Submission>)>>>;
 
 /// The state of a driver.
-pub(crate) struct Driver<T> {
+pub(crate) struct Driver {
     /// The driver's index among the drivers.
     pub shard: usize,
     /// The index of its aggregator among those of the job.
     pub stripe: usize,
-    pub transport: T,
+    pub transport: Box<dyn Transport>,
     pub data_path: DataPath,
     pub submissions: Receiver<Submission>,
     /// The session at the aggregator.
@@ -246,15 +246,15 @@ pub(crate) struct Driver<T> {
     /// Local sums with other ranks of this host, if there are any.
     pub local_sums: Option<LocalSums>,
     /// How it gets to another aggregator, if the job has one.
-    pub moves: Option<Moves<T>>,
+    pub moves: Option<Moves>,
     /// Packets that came from elsewhere than earlier aggregators.
     pub foreign: u64,
 }
 
-impl<T: Transport> DriverLock<T> {
+impl DriverLock {
     /// A lock around `driver`; callers must wake `idle` when there are submissions, when they end,
     /// and when the communicator has failed.
-    pub fn new(driver: Driver<T>, idle: Waker) -> Self {
+    pub fn new(driver: Driver, idle: Waker) -> Self {
         Self { driver: Mutex::new(Some(driver)), idle }
     }
 
@@ -300,7 +300,7 @@ impl<T: Transport> DriverLock<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Driver<T>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Driver>> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -321,9 +321,9 @@ impl Drop for WakeOnDrop<'_> {
 
 /// Ends the driver if the data thread unwinds, which tells the other drivers and the callers that
 /// wait for buffers.
-struct Leaves<'a, T: Transport>(&'a DriverLock<T>);
+struct Leaves<'a>(&'a DriverLock);
 
-impl<T: Transport> Drop for Leaves<'_, T> {
+impl Drop for Leaves<'_> {
     fn drop(&mut self) {
         let driver = self.0.lock().take();
         if let Some(driver) = driver {
@@ -333,9 +333,9 @@ impl<T: Transport> Drop for Leaves<'_, T> {
 }
 
 /// The transport, as what a turn's packets leave by.
-struct Batches<'a, T>(&'a mut T);
+struct Batches<'a>(&'a mut dyn Transport);
 
-impl<T: Transport> Wire for Batches<'_, T> {
+impl Wire for Batches<'_> {
     type Error = io::Error;
 
     fn put(&mut self, header: &Header, fill: impl FnOnce(&mut [u8])) -> io::Result<()> {
@@ -347,7 +347,7 @@ impl<T: Transport> Wire for Batches<'_, T> {
     }
 }
 
-impl<T: Transport> Driver<T> {
+impl Driver {
     /// Ends the driver, after all collectives are done or because something failed. The last driver
     /// leaves the job.
     fn end(self, outcome: Result<(), Error>) {
@@ -461,7 +461,7 @@ impl<T: Transport> Driver<T> {
             are_watched: self.membership.is_watched(),
         };
         self.greet(now);
-        let wire = Batches(&mut self.transport);
+        let wire = Batches(self.transport.as_mut());
         let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
         let packets = match self.data_path.turn(now, others, &mut outlet) {
             Ok(packets) => packets,

@@ -6,7 +6,7 @@
 //! path.
 
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,9 @@ use switchml_worker_core::engine::Limits;
 use switchml_worker_core::moves::{Aggregator, LEAST_WAIT, Loss, Move, Moves};
 
 use crate::control::{self, Access, Membership, Wish};
-use crate::driver::{Arrival, Handover, Shared};
+use crate::driver::{Arrival, Handover, Shared, lock};
 use crate::error::Error;
 use crate::paths::{Opened, Path};
-use crate::transport::Udp;
 use crate::warning::warn;
 
 /// A rank's moves.
@@ -59,7 +58,7 @@ pub(crate) struct Known {
 
 /// The shards that were at one aggregator when the job began.
 struct Stripe {
-    handovers: Vec<Arc<Handover<Udp>>>,
+    handovers: Vec<Arc<Handover>>,
     /// The session that a move waits for.
     joining: Mutex<Option<Arc<Membership>>>,
 }
@@ -69,7 +68,7 @@ impl Failover {
     pub fn new(
         rank: Rank,
         aggregators: Vec<Known>,
-        handovers: Vec<Vec<Arc<Handover<Udp>>>>,
+        handovers: Vec<Vec<Arc<Handover>>>,
         departed: impl Fn() -> Ranks + Send + Sync + 'static,
         shared: &Arc<Shared>,
     ) -> Arc<Self> {
@@ -90,7 +89,7 @@ impl Failover {
     }
 
     /// The handover of a driver.
-    pub fn handover(&self, stripe: usize, shard: usize) -> Arc<Handover<Udp>> {
+    pub fn handover(&self, stripe: usize, shard: usize) -> Arc<Handover> {
         Arc::clone(&self.stripes[stripe].handovers[shard])
     }
 
@@ -324,8 +323,4 @@ pub(crate) fn answer(membership: &Membership, stripe: usize, shared: &Arc<Shared
     membership.on_calls_wanted(move |last| asked.open_calls(last));
     let asked = Arc::clone(shared);
     membership.on_round_trips_wanted(move || asked.take_round_trips(stripe));
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,6 @@ use switchml_worker_core::CallStats;
 
 use crate::driver::{DriverLock, Shared};
 use crate::error::Error;
-use crate::transport::Udp;
 use crate::waker::Wakers;
 
 /// The state that the parts of a call share. It is dropped with the last of them.
@@ -74,7 +73,7 @@ impl Drop for Deferred {
 pub struct Handle<T> {
     number: u64,
     /// The driver of the call's first part.
-    driver: Option<Arc<DriverLock<Udp>>>,
+    driver: Option<Arc<DriverLock>>,
     /// The wake-up of that driver's threads, unless the thread that waits drives.
     deferred: Deferred,
     answers: Receiver<CallStats>,
@@ -88,7 +87,7 @@ impl<T> Handle<T> {
     /// A collective, with its number, and the driver of its first part with a wake-up. Its buffers
     /// work on `tensor`, and then send to `answers`.
     pub(crate) fn new(
-        (number, driver, deferred): (u64, Option<Arc<DriverLock<Udp>>>, Deferred),
+        (number, driver, deferred): (u64, Option<Arc<DriverLock>>, Deferred),
         answers: Receiver<CallStats>,
         tensor: Arc<T>,
         shared: Arc<Shared>,

@@ -20,7 +20,7 @@ use crate::transport::Transport;
 /// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when it
 /// does but a HELLO of a single block does not.
 pub(crate) fn open_path(
-    transport: &mut impl Transport,
+    transport: &mut dyn Transport,
     identity: &Identity,
     secret: u32,
     max_lanes: u16,
@@ -66,7 +66,7 @@ pub(crate) fn open_path(
     }
 }
 
-fn batch(transport: &mut impl Transport, hello: &Hello, header: &Header) -> io::Result<()> {
+fn batch(transport: &mut dyn Transport, hello: &Hello, header: &Header) -> io::Result<()> {
     hello.fill(header, transport.packet(len_of(header))?);
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::interface::Interface;
 use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
 use crate::peers::OwnAggregator;
-use crate::transport::{Transport, Udp};
+use crate::transport::{self, Transport};
 use crate::waker::Wakers;
 
 /// The part of a job at one of its aggregators, with open paths.
@@ -83,7 +83,7 @@ pub(crate) struct Path {
     pub secret: u32,
     /// The multicast group of results for all, if they come by multicast.
     pub group: Option<SocketAddrV4>,
-    pub transport: Udp,
+    pub transport: Box<dyn Transport>,
     pub wakers: Wakers,
     pub open: OpenPath,
 }
@@ -123,11 +123,12 @@ fn open_paths(
     for (shard, (job, group)) in assigned.shards().enumerate() {
         let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
         let wakers = wakers(shard)?;
-        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone(), own)
+        let waker = wakers.driving.clone();
+        let mut transport = transport::open(assigned.data_address, group, waker, own)
             .map_err(Error::system("cannot open the data sockets"))?;
         let secret = assigned.hello_secret;
         let open =
-            open_path(&mut transport, &identity, secret, lanes, asks_group && group.is_some())
+            open_path(transport.as_mut(), &identity, secret, lanes, asks_group && group.is_some())
                 .map_err(|error| match error {
                     Error::DataPathClosed { aggregator, .. } if Interface::has(aggregator.ip()) => {
                         Error::OwnHost { aggregator }

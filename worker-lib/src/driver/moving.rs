@@ -14,11 +14,11 @@ use crate::transport::Transport;
 use crate::waker::Wakers;
 
 /// A driver's part in moves.
-pub(crate) struct Moves<T> {
+pub(crate) struct Moves {
     /// Says of an error, after so many moves, whether the aggregator is lost by it, and another one
     /// may go on; the driver then waits for that.
     pub lose: Lose,
-    pub handover: Arc<Handover<T>>,
+    pub handover: Arc<Handover>,
     /// How often it has moved.
     pub count: u64,
 }
@@ -27,15 +27,15 @@ pub(crate) struct Moves<T> {
 pub(crate) type Lose = Box<dyn Fn(u64, &Error) -> bool + Send>;
 
 /// Where a driver finds its way to the next aggregator.
-pub(crate) struct Handover<T> {
+pub(crate) struct Handover {
     wakers: Wakers,
     is_lost: AtomicBool,
-    arrival: Mutex<Option<Arrival<T>>>,
+    arrival: Mutex<Option<Arrival>>,
 }
 
 /// A way to the next aggregator.
-pub(crate) struct Arrival<T> {
-    pub transport: T,
+pub(crate) struct Arrival {
+    pub transport: Box<dyn Transport>,
     pub config: Config,
     /// What a HELLO took there and back.
     pub rtt: Duration,
@@ -48,7 +48,7 @@ pub(crate) struct Arrival<T> {
     pub count: u64,
 }
 
-impl<T> Handover<T> {
+impl Handover {
     pub fn new(wakers: Wakers) -> Self {
         Self { wakers, is_lost: AtomicBool::new(false), arrival: Mutex::default() }
     }
@@ -66,19 +66,19 @@ impl<T> Handover<T> {
     }
 
     /// Another aggregator goes on.
-    pub fn arrive(&self, arrival: Arrival<T>) {
+    pub fn arrive(&self, arrival: Arrival) {
         *lock(&self.arrival) = Some(arrival);
         self.wakers.wake();
     }
 
-    fn take(&self) -> Option<Arrival<T>> {
+    fn take(&self) -> Option<Arrival> {
         let taken = lock(&self.arrival).take()?;
         self.is_lost.store(false, Ordering::Release);
         Some(taken)
     }
 }
 
-impl<T: Transport> Driver<T> {
+impl Driver {
     /// Whether it has an aggregator, maybe another one from now on.
     pub(super) fn is_connected(&mut self) -> bool {
         let Some(moves) = &mut self.moves else { return true };

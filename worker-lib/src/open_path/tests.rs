@@ -93,6 +93,8 @@ impl Transport for Path {
     fn take_too_long(&mut self) -> bool {
         false
     }
+
+    fn leave_group(&mut self) {}
 }
 
 fn lanes(path: &mut Path, max_lanes: u16) -> u16 {

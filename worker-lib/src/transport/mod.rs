@@ -3,10 +3,22 @@
 mod udp;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-pub(crate) use udp::Udp;
+use crate::peers::OwnAggregator;
+use crate::waker::Waker;
+
+/// Opens a way to the data plane `aggregator`, whose results for all go to `group`, over IPv4
+/// alone. `own` is the aggregator if it is in this process.
+pub(crate) fn open(
+    aggregator: SocketAddr,
+    group: Option<SocketAddrV4>,
+    waker: Waker,
+    own: Option<&OwnAggregator>,
+) -> io::Result<Box<dyn Transport>> {
+    Ok(Box::new(udp::Udp::open(aggregator, group, waker, own)?))
+}
 
 /// A way to the aggregator.
 ///
@@ -47,4 +59,7 @@ pub(crate) trait Transport: Send {
     /// Whether the kernel, or a router, has reported since the last call that a packet was too long
     /// for a link. Anybody can forge a router's report, so it ends nothing.
     fn take_too_long(&mut self) -> bool;
+
+    /// Stops receiving from the group.
+    fn leave_group(&mut self);
 }

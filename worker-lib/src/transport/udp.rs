@@ -48,7 +48,7 @@ struct DataPath {
 }
 
 /// See the [module's documentation](self).
-pub(crate) struct Udp {
+pub(super) struct Udp {
     aggregator: SocketAddr,
     /// Contributions out, unicast replies in.
     data: DataPath,
@@ -79,8 +79,7 @@ struct Received {
 }
 
 impl Udp {
-    /// Opens the sockets: `aggregator` is its data plane, `group` where its results for all go,
-    /// which are all over IPv4. `own` is the aggregator if it is in this process.
+    /// Opens the sockets, as [`super::open`] says.
     pub fn open(
         aggregator: SocketAddr,
         group: Option<SocketAddrV4>,
@@ -121,11 +120,6 @@ impl Udp {
             },
             foreign: 0,
         })
-    }
-
-    /// Stops receiving from the group.
-    pub fn leave_group(&mut self) {
-        self.group = None;
     }
 
     /// Sends `contents`, one packet or several of `segment` bytes.
@@ -269,6 +263,10 @@ impl Transport for Udp {
 
     fn take_too_long(&mut self) -> bool {
         self.data.too_long.take()
+    }
+
+    fn leave_group(&mut self) {
+        self.group = None;
     }
 }
 
