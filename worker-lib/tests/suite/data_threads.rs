@@ -45,7 +45,7 @@ fn with<R: Send>(
 }
 
 /// Numbers of all magnitudes, so that sums are rounded.
-fn wild(rank: u32, count: usize) -> Vec<f32> {
+pub fn wild(rank: u32, count: usize) -> Vec<f32> {
     let element =
         |i: u32| f32::from_bits(i.wrapping_add(rank << 20).wrapping_mul(0x9E37_79B1) & 0xBFFF_FFFF);
     (0..count as u32).map(element).collect()

@@ -8,6 +8,7 @@ use switchml_worker::control::Error as ControlError;
 use switchml_worker::{Builder, Communicator, Error, ReduceOp, Reduction};
 
 use crate::daemon::{Daemon, PATIENCE};
+use crate::data_threads::wild;
 
 const RANKS: u32 = 3;
 /// Elements of a tensor that is cut into parts for all aggregators.
@@ -41,13 +42,6 @@ fn at(aggregators: &str, job: &str) -> Builder {
         .job(job)
         .deadline(PATIENCE)
         .join_timeout(PATIENCE)
-}
-
-/// Numbers of all magnitudes, so that sums are rounded.
-fn wild(rank: u32, count: usize) -> Vec<f32> {
-    let element =
-        |i: u32| f32::from_bits(i.wrapping_add(rank << 20).wrapping_mul(0x9E37_79B1) & 0xBFFF_FFFF);
-    (0..count as u32).map(element).collect()
 }
 
 /// The results of calls of many sizes and kinds, as bits.

@@ -2,19 +2,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::schema::slots;
 use super::{Site, TABLES_OF_PORTS, switch};
 use crate::common::NOBODY;
-
-fn aggregator(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
-    command.args(arguments);
-    command
-}
+use crate::common::program::aggregator;
 
 /// The error line of a failing command.
 fn failure(arguments: &[&str]) -> String {
