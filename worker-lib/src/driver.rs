@@ -411,12 +411,12 @@ impl Driver {
             let Some(received) = self.unless_lost(received)? else { continue };
             packets += received;
             if packets > 0 {
-                self.spin.end();
+                self.spin.end(self.now());
             } else if !self.spin.look_again(self.now(), || core.offer()) {
                 self.publish();
                 self.wait(until)?;
                 core = Core::default();
-                self.spin.end();
+                self.spin.end(self.now());
             }
         }
     }

@@ -6,6 +6,11 @@
 //! offers the core to others after every look. If another took it, this wait and the next ones go
 //! to sleep soon; if nobody did, a wait polls for a few round trips. So the decision needs no
 //! knowledge of ranks, cores and containers, and adapts when they change.
+//!
+//! Where a link is slow, each superpacket takes longer than a wait would poll. Polling would be in
+//! vain each time, and on a crowded core worse: who offers that is put behind the others for a time
+//! slice, in which a link passes several superpackets. So after a long wait the next one sleeps at
+//! once, until a wait was short again.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -61,6 +66,8 @@ pub struct Spin {
     wait: Option<Wait>,
     /// Number of waits for which the core still counts as wanted by others.
     crowded: u32,
+    /// Whether the last wait was too long for polling.
+    was_long: bool,
     stats: WaitStats,
 }
 
@@ -72,9 +79,11 @@ struct Wait {
 }
 
 impl Spin {
-    /// A packet has come, or the thread has slept: ends the wait, if there was one.
-    pub fn end(&mut self) {
-        if self.wait.take().is_some_and(|wait| !wait.taken) {
+    /// A packet has come, or the thread has slept, at `now`, in ns: ends the wait, if there is one.
+    pub fn end(&mut self, now: u64) {
+        let Some(wait) = self.wait.take() else { return };
+        self.was_long = now.saturating_sub(wait.begin) >= LOOKING;
+        if !wait.taken {
             self.crowded = self.crowded.saturating_sub(1);
         }
     }
@@ -83,7 +92,7 @@ impl Spin {
     /// others; if not, returns false: the caller should sleep. `offer` offers the core, and tells
     /// whether another took it.
     pub fn look_again(&mut self, now: u64, offer: impl FnOnce() -> bool) -> bool {
-        let Self { wait, crowded, stats } = self;
+        let Self { wait, crowded, was_long, stats } = self;
         let wait = wait.get_or_insert_with(|| {
             stats.waits += 1;
             Wait { begin: now, looks: 0, taken: false }
@@ -93,7 +102,7 @@ impl Spin {
         } else {
             now.saturating_sub(wait.begin) >= LOOKING
         };
-        if is_over {
+        if *was_long || is_over {
             stats.sleeps += 1;
             return false;
         }
@@ -117,53 +126,58 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// Waits once, for a packet that never comes, with looks `step` ns apart. Returns the number of
-    /// looks.
-    fn wait(spin: &mut Spin, step: u64, taken: impl Fn(u64) -> bool) -> u64 {
+    /// Waits once, for a packet that comes at `until`, with looks `step` ns apart. Returns the
+    /// number of looks.
+    fn wait(spin: &mut Spin, step: u64, until: u64, taken: impl Fn(u64) -> bool) -> u64 {
         let mut looks = 0;
-        while spin.look_again(looks * step, || taken(looks)) {
+        while looks * step < until && spin.look_again(looks * step, || taken(looks)) {
             looks += 1;
         }
-        spin.end();
+        spin.end(until);
         looks
     }
 
     #[test]
     fn looks_for_a_while_on_a_core_of_its_own() {
+        let looks = |step| wait(&mut Spin::default(), step, 10 * LOOKING, |_| false);
+        assert_eq!([1_000, 50_000, 200_000].map(looks), [100, 2, 1]);
         let mut spin = Spin::default();
-        assert_eq!(
-            [1_000, 50_000, 200_000].map(|step| wait(&mut spin, step, |_| false)),
-            [100, 2, 1]
-        );
-        assert_eq!(spin.stats(), WaitStats { waits: 3, looks: 103, taken: 0, sleeps: 3 });
+        assert_eq!([1, 2, 3].map(|_| wait(&mut spin, 1_000, 50_000, |_| false)), [50; 3]);
+        assert_eq!(spin.stats(), WaitStats { waits: 3, looks: 150, taken: 0, sleeps: 0 });
     }
 
     #[test]
     fn sleeps_soon_while_others_want_the_core() {
         let mut spin = Spin::default();
-        assert_eq!(wait(&mut spin, 1_000, |look| look == 1), 3, "the second offer is taken");
+        let mut wait = |taken: &dyn Fn(u64) -> bool| wait(&mut spin, 1_000, LOOKING - 1, taken);
+        assert_eq!(wait(&|look| look == 1), 3, "the second offer is taken");
         for number in 2..MOVING {
-            assert_eq!(
-                wait(&mut spin, 1_000, |look| look == 2),
-                3,
-                "wait {number}: the last of the few looks tells"
-            );
+            let looks = wait(&|look| look == 2);
+            assert_eq!(looks, 3, "wait {number}: the last of the few looks tells");
         }
-        assert_eq!(wait(&mut spin, 1_000, |_| true), 0, "may wake up on another core");
-        assert_eq!(wait(&mut spin, 1_000, |_| true), 3);
+        assert_eq!(wait(&|_| true), 0, "may wake up on another core");
+        assert_eq!(wait(&|_| true), 3);
         for _ in 0..CALM {
-            assert_eq!(wait(&mut spin, 1_000, |_| false), 3);
+            assert_eq!(wait(&|_| false), 3);
         }
-        assert_eq!(wait(&mut spin, 1_000, |_| false), 100, "nobody has wanted it for a while");
+        assert_eq!(wait(&|_| false), 100, "nobody has wanted it for a while");
+    }
+
+    #[test]
+    fn sleeps_at_once_after_a_wait_too_long_to_poll() {
+        let mut spin = Spin::default();
+        let mut wait = |until| wait(&mut spin, 1_000, until, |_| false);
+        let waits = [LOOKING, LOOKING, 10 * LOOKING, LOOKING - 1, LOOKING - 1, LOOKING - 1];
+        assert_eq!(waits.map(&mut wait), [100, 0, 0, 0, 100, 100]);
     }
 
     #[test]
     fn every_wait_has_its_own_time() {
         let mut spin = Spin::default();
         assert!(spin.look_again(0, || false));
-        spin.end();
+        spin.end(1);
         // No wait in between.
-        spin.end();
+        spin.end(LOOKING);
         assert!(spin.look_again(LOOKING, || false));
         assert!(!spin.look_again(2 * LOOKING, || false));
         assert_eq!(spin.stats(), WaitStats { waits: 2, looks: 2, taken: 0, sleeps: 1 });
