@@ -95,9 +95,8 @@ class Exchanger:
             now = time.monotonic()
             for data in self.path.receive(self.timer_from + self.timer.timeout() - now):
                 packet = self.read(data)
-                number = self.judge(packet) if packet else None
-                if packet and number is not None:
-                    results[number - first] = packet.lanes
+                for number, lanes in self.results_of(packet) if packet else ():
+                    results[number - first] = lanes
             self.look_at_the_clock()
         return [results[index] for index in range(len(chunks))]
 
@@ -122,6 +121,11 @@ class Exchanger:
     def read(self, data: bytes) -> Packet | None:
         """None for what is malformed."""
         return parse(data)
+
+    def results_of(self, answer: Packet) -> list[tuple[int, tuple[int, ...]]]:
+        """The chunks that it completes, and their lanes."""
+        number = self.judge(answer)
+        return [] if number is None else [(number, answer.lanes)]
 
     def judge(self, answer: Packet) -> int | None:
         """The chunk whose RESULT it is, if it is one that counts."""

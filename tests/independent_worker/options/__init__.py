@@ -6,6 +6,7 @@
 | `other_floats` | 29: averages, f16 and bf16 |
 | `packed` | 26: 16 and 8 bits |
 | `empty` | 30: EMPTY contributions |
+| `audiences` | 34: broadcasts whose root needs no lanes |
 | `ipv6` | 31 and 32: copies in place of multicast, and IPv6 |
 | `reports` | 35: who called what |
 | `calls` | which of these a call needs |

@@ -4,12 +4,17 @@ from ..call import Call, Element, Kind, Operation
 from ..chunks import Chunks, Exchange, chunk, lanes_of_element
 from ..floats import Codec, Fixed
 from ..packet import MAX, SUM
+from .audiences import ALL_BUT
 from .integers import extreme_bits, extreme_lane, long_bits, long_lanes
 from .other_floats import FORMATS, Average
 from .packed import MOST_RANKS_OF_8_BITS, Packed8, Packed16
 
 
 class AnyChunks(Chunks):
+    def __init__(self, rank: int, ranks: int, full: int, has_audiences: bool):
+        super().__init__(rank, ranks, full)
+        self.has_audiences = has_audiences
+
     def run(
         self, number: int, call: Call, elements: list[int], exchange: Exchange
     ) -> list[int]:
@@ -20,7 +25,9 @@ class AnyChunks(Chunks):
             return self.long_integers(elements, exchange)
         if call.kind is Kind.ALL_REDUCE and call.element is not Element.I32:
             return super().run(number, call, elements, exchange)
-        results = exchange([chunk(SUM, part) for part in self.cut(elements, self.full)])
+        is_for_others = self.has_audiences and call.kind is Kind.BROADCAST
+        op = ALL_BUT + call.detail if is_for_others else SUM
+        results = exchange([chunk(op, part) for part in self.cut(elements, self.full)])
         return [lane for result in results for lane in result][: len(elements)]
 
     def long_integers(self, elements: list[int], exchange: Exchange) -> list[int]:

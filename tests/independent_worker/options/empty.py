@@ -4,7 +4,7 @@ import time
 
 from ..chunks import Chunk
 from ..exchange import Exchanger, Outstanding
-from ..packet import HEADER, PENDING, REJECT, RESULT, SUM, VERSION, Packet, parse
+from ..packet import HEADER, MAX, PENDING, REJECT, RESULT, VERSION, Packet, parse
 
 EMPTY = 8
 ROOM = 7
@@ -36,7 +36,7 @@ class EmptyExchanger(Exchanger):
 
     def contribution(self, chunk: Chunk, fingerprint: int) -> Packet:
         packet = super().contribution(chunk, fingerprint)
-        if chunk.op != SUM or any(chunk.lanes):
+        if chunk.op == MAX or any(chunk.lanes):
             return packet
         return EmptyContribution(**{**vars(packet), "flags": packet.flags | EMPTY})
 

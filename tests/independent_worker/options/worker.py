@@ -7,6 +7,7 @@ from .. import worker
 from ..call import Call, Element, Kind, Operation
 from ..exchange import ExchangeError, Exchanger, Mismatch
 from ..path import Path, Session
+from .audiences import AUDIENCES, AudienceExchanger
 from .calls import AnyChunks
 from .empty import EMPTY_CONTRIBUTIONS, EmptyExchanger
 from .ipv6 import CopiesPath, Ipv6Path
@@ -20,11 +21,15 @@ class Worker(worker.Worker):
         return Ipv6Path(session) if ":" in session.aggregator[0] else CopiesPath(session)
 
     def exchanger_of(self, path: Path, patience: float) -> Exchanger:
-        takes_empty = path.session.capabilities & EMPTY_CONTRIBUTIONS
-        return EmptyExchanger(path, patience) if takes_empty else Exchanger(path, patience)
+        capabilities = path.session.capabilities
+        if not capabilities & EMPTY_CONTRIBUTIONS:
+            return Exchanger(path, patience)
+        kind = AudienceExchanger if capabilities & AUDIENCES else EmptyExchanger
+        return kind(path, patience)
 
     def chunks_of(self, rank: int, ranks: int, full: int) -> AnyChunks:
-        return AnyChunks(rank, ranks, full)
+        capabilities = self.path.session.capabilities if self.path else 0
+        return AnyChunks(rank, ranks, full, bool(capabilities & AUDIENCES))
 
     def all_reduce(self, operation: Operation, element: Element, elements: list[int]) -> list[int]:
         offered = {

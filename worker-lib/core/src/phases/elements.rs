@@ -81,6 +81,7 @@ impl Elements {
         match (self.kind, self.layout.owner(chunk)) {
             (Kind::ReduceScatter(_), Some(owner)) => Audience::One(owner),
             (Kind::AllGather, Some(owner)) => Audience::AllBut(owner),
+            (Kind::Broadcast { root }, _) => Audience::AllBut(root as u16),
             _ => Audience::All,
         }
     }

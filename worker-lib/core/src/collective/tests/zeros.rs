@@ -57,6 +57,21 @@ fn a_broadcast_has_one_rank_with_lanes() {
     }
 }
 
+/// Rule 17.10.
+#[test]
+fn the_root_of_a_broadcast_needs_no_lanes() {
+    let call = call(Kind::Broadcast { root: 2 }, DType::I32, 40);
+    let without = Capabilities::all() - Capabilities::AUDIENCES;
+    for (capabilities, op) in [(Capabilities::all(), 128 + 2), (without, 0)] {
+        let terms = Terms { rank: 1, ranks: 4, lanes: LANES, capabilities };
+        let (codec, buffer) = (call.codec(4).unwrap(), Box::new(Plain(vec![0; 160])));
+        let submission = Submission { number: 9, call, codec, first: 0, buffer };
+        let mut rank = Rank::new(Collective::new(0, terms, submission));
+        let ops: Vec<_> = std::iter::from_fn(|| rank.next()).map(|chunk| chunk.wire_op()).collect();
+        assert_eq!(ops, [op; 2]);
+    }
+}
+
 #[test]
 fn nothing_is_left_out_where_it_would_cost_or_break() {
     let zeros = |dtype: DType, count: usize| vec![0; count * dtype.size()];
