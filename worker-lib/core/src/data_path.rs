@@ -174,8 +174,8 @@ impl DataPath {
 
     /// Takes in what the control plane knows of the other ranks, before it may count against
     /// anybody, then sends what is overdue and what the window allows: HELLOs first, and
-    /// contributions in superpackets of one op each, because what one superpacket brings is sent on
-    /// to the same ranks (rule 12.12). How many packets.
+    /// contributions in superpackets of one audience each, because what one superpacket brings is
+    /// sent on to the same ranks (rule 12.12). How many packets.
     pub fn turn<W: Wire>(
         &mut self,
         now: u64,
@@ -195,31 +195,31 @@ impl DataPath {
             wire.put(&hello, |packet| write_hello(key, &hello, packet))?;
             packets += 1;
         }
-        let (mut op, mut held) = (None, Vec::new());
+        let (mut audience, mut held) = (None, Vec::new());
         while let Some(transmission) = self.next(now) {
             packets += 1;
             if goes_behind(&transmission.header) {
                 held.push(transmission);
             } else {
-                self.put(&transmission, &mut op, wire)?;
+                self.put(&transmission, &mut audience, wire)?;
             }
         }
         for transmission in &held {
-            self.put(transmission, &mut op, wire)?;
+            self.put(transmission, &mut audience, wire)?;
         }
         wire.flush()?;
         Ok(packets)
     }
 
-    /// Adds a packet to the superpacket; sends that first if it has another `op`.
+    /// Adds a packet to the superpacket; sends that first if it is for another `audience`.
     fn put<W: Wire>(
         &mut self,
         transmission: &Transmission,
-        op: &mut Option<u8>,
+        audience: &mut Option<Audience>,
         wire: &mut W,
     ) -> Result<(), W::Error> {
-        let own = transmission.header.op;
-        if op.replace(own).is_some_and(|op| op != own) {
+        let own = Audience::of(transmission.header.op);
+        if audience.replace(own).is_some_and(|audience| audience != own) {
             wire.flush()?;
         }
         wire.put(&transmission.header, |packet| self.fill(transmission, packet))
