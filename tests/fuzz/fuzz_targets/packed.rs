@@ -12,7 +12,8 @@ const MOST_LANES: usize = 768;
 const BLOCK: usize = 32;
 /// Elements of all ranks together at most, so that a run is short.
 const MOST_ELEMENTS: usize = 8192;
-const ROWS: usize = 128;
+/// Elements that are mixed.
+const COLUMN: usize = 128;
 
 fuzz_target!(|input: &[u8]| {
     let mut input = Unstructured::new(input);
@@ -115,13 +116,12 @@ fn hash(words: &[u64]) -> u64 {
     })
 }
 
-/// w and v of rule 26.4.
-fn words(seed: u32, lane: usize) -> [u32; 2] {
+/// w of rule 26.4.
+fn word(seed: u32, lane: usize) -> u32 {
     let x = seed.wrapping_add(lane as u32);
     let x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D);
     let x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
-    let y = (x ^ x >> 15).wrapping_mul(0x3184_8BAB);
-    [x ^ x >> 16, y ^ y >> 14]
+    x ^ x >> 16
 }
 
 /// a of rule 26.5.
@@ -133,14 +133,30 @@ fn shift(e: i32) -> i32 {
     }
 }
 
-/// Step 3 of rule 26.5.
-fn hadamard(x: &mut [f32]) {
-    let columns = x.len() / ROWS;
-    for d in [16, 32, 64, 1, 2, 4, 8].map(|rows| rows * columns) {
+/// Steps 3 and 5 of rule 26.5, in so many rows.
+fn add_up(x: &mut [f32], rows: usize) {
+    let columns = x.len() / rows;
+    for d in (0..rows.ilog2()).map(|bit| columns << bit) {
         for i in (0..x.len()).filter(|i| (i / d).is_multiple_of(2)) {
             (x[i], x[i + d]) = (x[i] + x[i + d], x[i] - x[i + d]);
         }
     }
+}
+
+/// Steps 3 to 5.
+fn rotate(x: &mut [f32]) {
+    let (row, turn) = (x.len() / 8, x.len() / COLUMN);
+    add_up(x, 8);
+    x.chunks_mut(row).enumerate().for_each(|(r, row)| row.rotate_left(r * turn));
+    add_up(x, 16);
+}
+
+/// Steps 5 to 3, and 4 to the right.
+fn rotate_back(x: &mut [f32]) {
+    let (row, turn) = (x.len() / 8, x.len() / COLUMN);
+    add_up(x, 16);
+    x.chunks_mut(row).enumerate().for_each(|(r, row)| row.rotate_right(r * turn));
+    add_up(x, 8);
 }
 
 impl Case {
@@ -255,10 +271,10 @@ impl Case {
         let mut x = vec![0f32; 4 * lanes];
         for (i, bits) in self.ranks[rank].iter().enumerate() {
             let value = (self.format.value(*bits) * power(-shift(e))) as f32;
-            let flips = words(signs, i % lanes)[0] >> (31 - i / lanes) & 1 == 1;
+            let flips = word(signs, i % lanes) >> (31 - i / lanes) & 1 == 1;
             x[i] = if flips { -value } else { value };
         }
-        hadamard(&mut x);
+        rotate(&mut x);
         x
     }
 
@@ -266,7 +282,7 @@ impl Case {
     fn random(&self, i: usize) -> u32 {
         let (lanes, dither) = (self.lanes(), hash(&[self.call, self.first]) as u32);
         let (field, lane) = (i / lanes, i % lanes);
-        words(dither, lane)[field / 2] >> (16 * (field % 2)) & 0xFFFF
+        word(dither, lane) >> (8 * field) & 0xFF
     }
 
     /// The fields of all elements, in order: rules 26.2 and 26.7.
@@ -274,12 +290,12 @@ impl Case {
         let n = self.ranks.len() as u32;
         if self.in_8_bits() {
             let (e, z, steps) = self.scale(exponent);
-            let f = (f64::from((32768.0 * steps / z) as f32) * power(shift(e) - e)) as f32;
-            let middle = (32768.0 * steps) as f32;
+            let f = (f64::from((128.0 * steps / z) as f32) * power(shift(e) - e)) as f32;
+            let middle = (128.0 * steps) as f32;
             let field = |(i, x): (usize, f32)| {
-                let t = (self.random(i) + 65536 * rank as u32 / n) % 65536;
+                let t = (self.random(i) + 256 * rank as u32 / n) % 256;
                 let q = (x * f).clamp(-middle, middle).round_ties_even();
-                ((q + middle) as u32 + t) / 65536
+                ((q + middle) as u32 + t) / 256
             };
             return self.rotated(rank, e).into_iter().enumerate().map(field).collect();
         }
@@ -329,18 +345,17 @@ impl Case {
             return (0..2 * lanes).map(value).collect();
         }
         let (e, z, steps) = self.scale(exponent);
-        let middle =
-            32768 * n * (steps as i64 - 1) + (0..n).map(|rank| 65536 * rank / n).sum::<i64>();
+        let middle = 128 * n * (steps as i64 - 1) + (0..n).map(|rank| 256 * rank / n).sum::<i64>();
         let rotated = |i| {
             let field = i64::from(sums[i % lanes] >> (8 * (i / lanes)) & 0xFF);
-            (65536 * field - i64::from(self.random(i)) * n % 65536 - middle) as f32
+            (256 * field - i64::from(self.random(i)) * n % 256 - middle) as f32
         };
         let mut x: Vec<f32> = (0..4 * lanes).map(rotated).collect();
-        hadamard(&mut x);
-        let factor = (z / (steps * self.divisor() * 128.0 * 32768.0)) as f32;
+        rotate_back(&mut x);
+        let factor = (z / (steps * self.divisor() * 128.0 * 128.0)) as f32;
         let signs = hash(&[self.call]) as u32;
         let element = |(i, x): (usize, f32)| {
-            let flips = words(signs, i % lanes)[0] >> (31 - i / lanes) & 1 == 1;
+            let flips = word(signs, i % lanes) >> (31 - i / lanes) & 1 == 1;
             f64::from((if flips { -x } else { x }) * factor) * power(e)
         };
         x.into_iter().enumerate().map(element).collect()

@@ -16,7 +16,8 @@ from .other_floats import of_float
 
 # Rule 26.9.
 MOST_RANKS_OF_8_BITS = 32
-ROWS = 128
+# Elements that are mixed.
+COLUMN = 128
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,16 @@ class Packed8(Packed):
 
     def part(self, rank: int) -> int:
         """What a rank's dither is ahead of that of rank 0."""
-        return 65536 * rank // self.fixed.ranks
+        return 256 * rank // self.fixed.ranks
 
     def random(self, j: int, lane: int) -> int:
-        """16 bits for the dither of field j of a lane."""
-        bits = words(self.seeds[1], lane)[j // 2]
-        return bits >> 16 if j % 2 else bits & 0xFFFF
+        """8 bits for the dither of field j of a lane."""
+        return word(self.seeds[1], lane) >> 8 * j & 0xFF
 
     def flip(self, elements: Sequence[float]) -> list[float]:
         """Changes the signs of some elements of a whole chunk."""
         lanes = len(elements) // self.fields
-        signs = [words(self.seeds[0], lane)[0] for lane in range(lanes)]
+        signs = [word(self.seeds[0], lane) for lane in range(lanes)]
         return [
             -x if signs[i % lanes] >> 31 - i // lanes & 1 else x for i, x in enumerate(elements)
         ]
@@ -125,7 +125,7 @@ class Packed8(Packed):
         a = shift(e)
         values = [f32(ldexp(x, -a)) for x in self.fixed.finite_values(elements)]
         missing = self.fields * self.lanes_of(len(elements)) - len(elements)
-        return hadamard(self.flip(values + [0.0] * missing))
+        return add_up(turn(add_up(self.flip(values + [0.0] * missing), 8), 1), 16)
 
     def exponent(self, elements: Sequence[int]) -> int:
         e = self.fixed.exponent(elements)
@@ -139,28 +139,28 @@ class Packed8(Packed):
         octave, z = scale(max(min(e, 2400), -3200))
         rotated = self.rotate(elements, octave)
         lanes = len(rotated) // self.fields
-        f = f32(ldexp(f32(32768 * self.steps / z), shift(octave) - octave))
+        f = f32(ldexp(f32(128 * self.steps / z), shift(octave) - octave))
         return self.pack([self.field(i, f32(x * f), lanes) for i, x in enumerate(rotated)])
 
     def field(self, i: int, place: float, lanes: int) -> int:
-        """Of a rotated element in units of 2^-16 of a step."""
-        t = (self.random(i // lanes, i % lanes) + self.part(self.rank)) % 65536
-        middle = 32768 * self.steps
+        """Of a rotated element in units of 2^-8 of a step."""
+        t = (self.random(i // lanes, i % lanes) + self.part(self.rank)) % 256
+        middle = 128 * self.steps
         # Infinities and NaN do not count.
         q = round(max(min(place, middle), -middle)) if isfinite(place) else 0
-        return (q + middle + t) // 65536
+        return (q + middle + t) // 256
 
     def decode(self, lanes: Sequence[int], count: int, e: int) -> list[int]:
         octave, z = scale(e)
         ranks, steps = self.fixed.ranks, self.steps
-        taken = 32768 * ranks * (steps - 1) + sum(map(self.part, range(ranks)))
+        taken = 128 * ranks * (steps - 1) + sum(map(self.part, range(ranks)))
         rotated = []
         for i, s in enumerate(self.unpack(lanes)):
             u = self.random(i // len(lanes), i % len(lanes))
-            rotated.append(f32(65536 * s - u * ranks % 65536 - taken))
-        divisor = steps * self.fixed.divisor * ROWS * 32768
+            rotated.append(f32(256 * s - u * ranks % 256 - taken))
+        divisor = steps * self.fixed.divisor * COLUMN * 128
         factor = f32(z / divisor)
-        elements = self.flip(hadamard(rotated))[:count]
+        elements = self.flip(add_up(turn(add_up(rotated, 16), -1), 8))[:count]
         return [of_float(self.fixed.format, ldexp(f32(x * factor), octave)) for x in elements]
 
 
@@ -174,22 +174,32 @@ def shift(e: int) -> int:
     return 64 if e > 60 else -100 if e < -60 else 0
 
 
-def words(seed: int, lane: int) -> tuple[int, int]:
-    """w and v of rule 26.4."""
+def word(seed: int, lane: int) -> int:
+    """w of rule 26.4."""
     x = (seed + lane) % 2**32
     x = (x ^ x >> 16) * 0x7FEB352D % 2**32
     x = (x ^ x >> 15) * 0x846CA68B % 2**32
-    y = (x ^ x >> 15) * 0x31848BAB % 2**32
-    return x ^ x >> 16, y ^ y >> 14
+    return x ^ x >> 16
 
 
-def hadamard(elements: Iterable[float]) -> list[float]:
+def add_up(elements: Iterable[float], rows: int) -> list[float]:
+    """Steps 3 and 5 of rule 26.5."""
     x = list(elements)
-    columns = len(x) // ROWS
-    for d in (16, 32, 64, 1, 2, 4, 8):
-        for row in range(ROWS):
+    columns = len(x) // rows
+    for d in (1, 2, 4, 8)[: rows.bit_length() - 1]:
+        for row in range(rows):
             if row & d == 0:
                 for i in range(row * columns, (row + 1) * columns):
                     a, b = x[i], x[i + d * columns]
                     x[i], x[i + d * columns] = f32(a + b), f32(a - b)
     return x
+
+
+def turn(x: Sequence[float], direction: int) -> list[float]:
+    """Step 4: to the left, or with direction -1 to the right."""
+    columns = len(x) // 8
+    return [
+        x[r * columns + (i + direction * r * len(x) // COLUMN) % columns]
+        for r in range(8)
+        for i in range(columns)
+    ]

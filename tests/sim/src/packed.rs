@@ -121,12 +121,22 @@ impl Chunk {
             let flips = word(seed.wrapping_add(lane as u32)) >> (31 - field) & 1 == 1;
             all[i] = if flips { -x } else { *x };
         }
-        for step in (0..COLUMN.ilog2()).map(|bit| columns << bit) {
-            for i in (0..all.len()).filter(|i| (i / step).is_multiple_of(2)) {
-                (all[i], all[i + step]) = (all[i] + all[i + step], all[i] - all[i + step]);
-            }
+        let (row, half) = (all.len() / 8, all.len() / 16);
+        add_up(&mut all, row);
+        for (number, row) in all.chunks_mut(row).enumerate() {
+            row.rotate_left(number * columns);
         }
+        add_up(&mut all, half);
         all
+    }
+}
+
+/// All sums and differences of rows of `row` elements.
+fn add_up(all: &mut [f64], row: usize) {
+    for step in (0..(all.len() / row).ilog2()).map(|bit| row << bit) {
+        for i in (0..all.len()).filter(|i| (i / step).is_multiple_of(2)) {
+            (all[i], all[i + step]) = (all[i] + all[i + step], all[i] - all[i + step]);
+        }
     }
 }
 

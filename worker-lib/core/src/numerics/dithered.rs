@@ -8,24 +8,30 @@
 //! their sum, and errors of ranks with similar elements cancel (Suresh et al., "Correlated
 //! quantization for distributed mean estimation and optimization", ICML 2022).
 
-use super::bytes::fill;
+#![expect(clippy::needless_range_loop, reason = "iterators do not vectorise here")]
+
 use super::exponent::is_marker;
 use super::fixed::Fixed;
-use super::format::{F32, Format, OneLane, power_of_two};
+use super::format::{F32, Format, OneLane, largest_exponent, power_of_two};
 use super::random::{self, Source};
 use super::rotation::{
-    Elements, ROWS, Room, WIDTH, add_far, add_near, flipped, hadamard, largest_near, store, vectors,
+    Arrays, FIELDS, HALVES, ROWS, Room, Rows, SPREAD, Shape, Signs, WIDTH, column, hadamard,
+    largest, store,
 };
 
 /// Rule 26.9: most ranks for which a field leaves each rank enough levels.
 pub(super) const MOST_RANKS: usize = 32;
-/// Bits of a field.
-const WIDTH_BITS: u32 = 8;
+/// Bits of a field, and of a dither.
+const BITS: u32 = 8;
+/// Fields 0 and 2 of a lane.
+const EVEN: u32 = 0x00FF_00FF;
 /// Number of steps per octave in the scale of a chunk, as a number of bits. Coarser steps waste
 /// levels: quarters of an octave made the squared errors of normal elements 1.13 times as large.
 const FINER: i32 = 4;
+/// Lanes that the elements of a column are in.
+const LANES: usize = HALVES / FIELDS;
 /// Lanes of a full packet of 1500 bytes. These chunks have separate code: with constant bounds it
-/// is twice as fast.
+/// is faster.
 const FULL: usize = 352;
 
 /// How a job of N ranks turns the floats of a chunk into fields of 8 bits.
@@ -33,9 +39,9 @@ const FULL: usize = 352;
 pub(super) struct Dithered {
     fixed: Fixed,
     source: Source,
-    /// The value of zero in the sum of all ranks, in units of 2^-16 of a step, if rank 0's dither
-    /// is 0.
-    middle: i32,
+    /// The value of zero in the sum of all ranks, in units of 2^-8 of a step, if rank 0's dither is
+    /// 0.
+    middle: u32,
 }
 
 /// The scale that an exponent of rotated elements encodes.
@@ -50,7 +56,8 @@ impl Scale {
     /// Exponents that no f32 has (from a foreign packet) are replaced by the nearest.
     #[inline(always)]
     fn new(exponent: i32) -> Self {
-        let octave = (exponent >> FINER).clamp(F32::MIN_EXPONENT, F32::BIAS + ROWS.ilog2() as i32);
+        let octave =
+            (exponent >> FINER).clamp(F32::MIN_EXPONENT, F32::BIAS + SPREAD.ilog2() as i32);
         let steps = 1 << FINER;
         let limit = 1.0 + f64::from((exponent & (steps - 1)) + 1) / f64::from(steps);
         Self { octave, limit }
@@ -61,7 +68,7 @@ impl Dithered {
     pub(super) fn new(fixed: Fixed) -> Self {
         let by = Self { fixed, source: Source::default(), middle: 0 };
         // Half a step of each rank compensates the rounding.
-        let of_rank = |rank| (by.half() + by.shift(rank)) as i32 - (1 << 15);
+        let of_rank = |rank| by.half() + by.shift(rank) - (1 << (BITS - 1));
         Self { middle: (0..fixed.ranks).map(of_rank).sum(), ..by }
     }
 
@@ -75,16 +82,16 @@ impl Dithered {
         255 / self.fixed.ranks.max(2)
     }
 
-    /// Half of these steps, in units of 2^-16 of a step.
+    /// Half of these steps, in units of 2^-8 of a step.
     #[inline(always)]
     fn half(self) -> u32 {
-        self.steps() << 15
+        self.steps() << (BITS - 1)
     }
 
-    /// The dither of a rank minus that of rank 0, in units of 2^-16 of a step.
+    /// The dither of a rank minus that of rank 0, in units of 2^-8 of a step.
     #[inline(always)]
     fn shift(self, rank: u32) -> u32 {
-        (rank << 16) / self.fixed.ranks
+        (rank << BITS) / self.fixed.ranks
     }
 }
 
@@ -99,90 +106,97 @@ fn divided_by(exponent: i32) -> i32 {
     }
 }
 
-/// Reads a chunk of `lanes` lanes, times 2^-`power`, with random signs, and adds up rows that are
-/// an eighth of the chunk or more apart. Returns the exponent of its largest element.
+/// The first pass over a chunk's elements, with their signs.
 #[inline(always)]
-fn rotate_far<F: OneLane>(
-    src: &[u8],
-    power: i32,
-    lanes: usize,
-    (elements, padded, signs): (&mut Elements, &mut [u8], &[u32]),
-) -> i32 {
-    let (size, eighth) = (size_of::<F::Raw>(), lanes / 2);
-    let padded = &mut padded[..4 * lanes * size];
-    let src = if src.len() < padded.len() {
+fn rotate<F: OneLane>(src: &[u8], lanes: usize, arrays: &mut Arrays) {
+    let (size, shape) = (size_of::<F::Raw>(), Shape::of(lanes));
+    let Arrays { rows, padded, signs, .. } = arrays;
+    let len = FIELDS * lanes * size;
+    let src = if src.len() < len {
         padded[..src.len()].copy_from_slice(src);
-        padded[src.len()..].fill(0);
-        &*padded
+        padded[src.len()..len].fill(0);
+        &padded[..len]
     } else {
-        &src[..4 * lanes * size]
+        &src[..len]
     };
-    let scale = power_of_two(-power) as f32;
-    let mut largest = [<F::Raw as bytemuck::Zeroable>::zeroed(); WIDTH];
-    for first in (0..eighth).step_by(WIDTH) {
-        let mut raw = [src; 8];
-        for (i, raw) in raw.iter_mut().enumerate() {
-            *raw = &src[(i * eighth + first) * size..][..WIDTH * size];
+    for first in (0..shape.row).step_by(WIDTH) {
+        let factors = shape.factors(signs, first);
+        let mut raw = [[<F::Raw as bytemuck::Zeroable>::zeroed(); WIDTH]; ROWS];
+        for row in 0..ROWS {
+            let from = &src[(row * shape.row + first) * size..][..WIDTH * size];
+            bytemuck::cast_slice_mut(&mut raw[row]).copy_from_slice(from);
         }
-        let signs = vectors::<_, 2>(signs, first, eighth);
-        let mut sums = [[0f32; WIDTH]; 8];
+        let mut sums = [[0f32; WIDTH]; ROWS];
         for place in 0..WIDTH {
-            let mut x = [0f32; 8];
-            let mut largest_here = largest[place];
-            for i in 0..8 {
-                let raw = bytemuck::pod_read_unaligned(&raw[i][place * size..][..size]);
-                let magnitude = F::magnitude(raw);
-                largest_here = if magnitude > largest_here { magnitude } else { largest_here };
-                x[i] = flipped(F::widen(raw) as f32 * scale, signs[i % 2][place], i / 2);
+            let mut x = [0f32; ROWS];
+            for row in 0..ROWS {
+                x[row] = F::widen(raw[row][place]) as f32 * factors[row][place];
             }
-            largest[place] = largest_here;
             x = hadamard(x);
-            for i in 0..8 {
-                sums[i][place] = x[i];
+            for row in 0..ROWS {
+                sums[row][place] = x[row];
             }
         }
-        for (i, sums) in sums.iter().enumerate() {
-            store(elements, i * eighth + first, sums);
-        }
+        shape.put(rows, first, &sums);
     }
-    F::exponent(largest.into_iter().fold(largest[0], Ord::max))
 }
 
 /// This rank's exponent of a chunk: in sixteenths of an octave, of the largest rotated element.
 #[inline(always)]
 pub(super) fn exponent<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
-    if lanes == FULL {
-        exponent_in::<F>(by, src, FULL, room)
-    } else {
-        exponent_in::<F>(by, src, lanes, room)
+    // Rotated elements have the exponent of the largest element, or up to 7 more. With these, all
+    // elements are finite, and nothing is divided by.
+    let usual = -52..(F::BIAS + 1).min(61);
+    let mut power = 0;
+    loop {
+        let largest = if lanes == FULL {
+            largest_of::<F>(by, src, FULL, (power, room))
+        } else {
+            largest_of::<F>(by, src, lanes, (power, room))
+        };
+        if power == 0 && !usual.contains(&F32::exponent(largest)) {
+            let own = largest_exponent::<F>(src);
+            if is_marker(own) {
+                return own;
+            }
+            power = divided_by(own);
+            if power != 0 {
+                continue;
+            }
+        }
+        return sixteenths(largest) + (power << FINER);
     }
 }
 
+/// The bits of the largest rotated element.
 #[inline(always)]
-fn exponent_in<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
-    let (elements, padded, signs) = room.arrays(by.source.signs).parts();
-    let own = rotate_far::<F>(src, 0, lanes, (elements, padded, signs));
-    if is_marker(own) {
-        return own;
-    }
-    let power = divided_by(own);
-    if power != 0 {
-        rotate_far::<F>(src, power, lanes, (elements, padded, signs));
-    }
-    let largest = largest_near(elements, lanes);
-    let sixteenths = (largest >> (F32::MANTISSA_BITS - FINER as u32)) as i32;
-    sixteenths - (F32::BIAS << FINER) + (power << FINER)
+fn largest_of<F: OneLane>(
+    by: Dithered,
+    src: &[u8],
+    lanes: usize,
+    (power, room): (i32, &mut Room),
+) -> u32 {
+    let arrays = room.arrays(by.source.signs, power, lanes);
+    rotate::<F>(src, lanes, arrays);
+    largest(&arrays.rows, Shape::of(lanes))
 }
 
-/// How a rank's rotated elements become fields, in units of 2^-16 of a step.
+/// The exponent of an f32 that is not subnormal, in sixteenths of an octave.
+#[inline(always)]
+fn sixteenths(bits: u32) -> i32 {
+    (bits >> (F32::MANTISSA_BITS - FINER as u32)) as i32 - (F32::BIAS << FINER)
+}
+
+/// How a rank's rotated elements become fields, in units of 2^-8 of a step.
 #[derive(Clone, Copy)]
 struct Rounding {
     /// Units in 1.
     scale: f32,
     /// Half the steps of a field: the value of zero, and of the largest element.
     middle: u32,
-    /// See [`Dithered::shift`].
+    /// See [`Dithered::shift`], for fields 0 and 2.
     shift: u32,
+    seed: u32,
 }
 
 impl Rounding {
@@ -193,18 +207,20 @@ impl Rounding {
         // The second factor is exact.
         let factor = power_of_two(power - scale.octave) as f32;
         let scale = (f64::from(middle) / scale.limit) as f32 * factor;
-        Self { scale, middle, shift: by.shift(by.source.rank) }
+        let shift = by.shift(by.source.rank) * 0x0001_0001;
+        Self { scale, middle, shift, seed: by.source.dither }
     }
 
-    /// This rank's dither, from the lower 16 of some random bits.
+    /// This rank's dithers of a lane's fields: of 0 and 2, and of 1 and 3.
     #[inline(always)]
-    fn dither(self, random: u32) -> u32 {
-        random.wrapping_add(self.shift) & 0xFFFF
+    fn dithers(self, lane: usize) -> [u32; 2] {
+        let random = random::word(self.seed, lane as u32);
+        [random, random >> BITS].map(|random| ((random & EVEN) + self.shift) & EVEN)
     }
 
-    /// The field of a rotated element, with 16 random bits.
+    /// A rotated element in units, from 0 on, in the lowest 16 bits.
     #[inline(always)]
-    fn field(self, x: f32, random: u32) -> u32 {
+    fn units(self, x: f32) -> u32 {
         /// Adding this to |x| <= 2^22 rounds it to an integer, in the last bits.
         const SHIFT: f32 = 12_582_912.0;
         let limit = self.middle as f32;
@@ -212,16 +228,41 @@ impl Rounding {
         // Not `clamp`: it would let NaN through.
         let x = if x > -limit { x } else { -limit };
         let x = if x < limit { x } else { limit };
-        let place = (x + SHIFT).to_bits().wrapping_sub(SHIFT.to_bits()).wrapping_add(self.middle);
-        place.wrapping_add(self.dither(random)) >> 16
+        (x + (SHIFT + limit)).to_bits() & 0xFFFF
     }
 
-    /// A rotated element minus the value of its field.
+    /// The lane of four rotated elements.
     #[inline(always)]
-    fn error(self, x: f32, random: u32) -> f32 {
-        let place = (self.field(x, random) << 16) as i32 - self.dither(random) as i32;
-        x - (place - self.middle as i32 + (1 << 15)) as f32 / self.scale
+    fn lane(self, x: [f32; FIELDS], [even, odd]: [u32; 2]) -> u32 {
+        let even = (self.units(x[0]) | self.units(x[2]) << 16) + even;
+        let odd = (self.units(x[1]) | self.units(x[3]) << 16) + odd;
+        (even >> BITS & EVEN) | (odd & !EVEN)
     }
+
+    /// Four rotated elements minus the values of their fields.
+    #[inline(always)]
+    fn errors(self, x: [f32; FIELDS], dithers: [u32; 2]) -> [f32; FIELDS] {
+        let lane = self.lane(x, dithers);
+        let zero = (self.middle - (1 << (BITS - 1))) as i32;
+        let mut errors = [0f32; FIELDS];
+        for field in 0..FIELDS {
+            let steps = (lane >> (BITS * field as u32)) & 0xFF;
+            let dither = (dithers[field % 2] >> (16 * (field as u32 / 2))) & 0xFF;
+            let value = (steps << BITS) as i32 - dither as i32 - zero;
+            errors[field] = x[field] - value as f32 / self.scale;
+        }
+        errors
+    }
+}
+
+/// The fields of one of the four lanes that a column of halves is in.
+#[inline(always)]
+fn of_lane(x: &[f32; HALVES], lane: usize) -> [f32; FIELDS] {
+    let mut fields = [0f32; FIELDS];
+    for field in 0..FIELDS {
+        fields[field] = x[field * LANES + lane];
+    }
+    fields
 }
 
 /// Four elements per lane, each a quarter of a chunk from the next, the first in the lowest bits.
@@ -249,28 +290,40 @@ fn encode_in<F: OneLane>(
     room: &mut Room,
 ) -> u32 {
     let lanes = payload.len() / 4;
-    let scale = Scale::new(exponent);
+    let (scale, shape) = (Scale::new(exponent), Shape::of(lanes));
     let power = divided_by(scale.octave);
-    let (elements, padded, signs) = room.arrays(by.source.signs).parts();
-    rotate_far::<F>(src, power, lanes, (elements, padded, signs));
-    add_near(elements, lanes);
+    let arrays = room.arrays(by.source.signs, power, lanes);
+    rotate::<F>(src, lanes, arrays);
     let rounding = Rounding::new(by, &scale, power);
-    let seed = by.source.dither;
-    let payload = &mut payload.as_chunks_mut::<4>().0[..lanes];
+    let payload = payload.as_chunks_mut::<4>().0;
     let mut sums = [0u32; WIDTH];
-    for first in (0..lanes).step_by(WIDTH) {
-        let fields = vectors::<_, 4>(&*elements, first, lanes);
-        let mut words = [[0; 4]; WIDTH];
+    for (first, new) in shape.of_half() {
+        let halves = shape.turned(&arrays.rows, first);
+        let mut words = [[[0; 4]; WIDTH]; LANES];
+        let mut next = [0u32; WIDTH];
         for place in 0..WIDTH {
-            let random = random::quarters(seed, (first + place) as u32);
-            let mut word = 0;
-            for i in 0..4 {
-                word |= rounding.field(fields[i][place], random[i]) << (WIDTH_BITS * i as u32);
+            let x = hadamard(column(&halves, place));
+            // A lane that was in the last vector, or is behind the half's end, does not count.
+            let counts = new <= first + place && first + place < shape.half;
+            let counted = if counts { u32::MAX } else { 0 };
+            let mut sum = sums[place];
+            for lane in 0..LANES {
+                let dithers = rounding.dithers(lane * shape.half + first + place);
+                let word = rounding.lane(of_lane(&x, lane), dithers);
+                words[lane][place] = word.to_be_bytes();
+                sum = sum.wrapping_add(word & counted);
             }
-            words[place] = word.to_be_bytes();
-            sums[place] = sums[place].wrapping_add(word);
+            next[place] = sum;
         }
-        store(payload, first, &words);
+        sums = next;
+        for (lane, words) in words.iter().enumerate() {
+            let at = lane * shape.half + first;
+            if shape.held == WIDTH {
+                store(payload, at, words);
+            } else {
+                payload[at..][..shape.held].copy_from_slice(&words[..shape.held]);
+            }
+        }
     }
     sums.into_iter().fold(0, u32::wrapping_add)
 }
@@ -300,12 +353,56 @@ fn decode_in<F: OneLane>(
     room: &mut Room,
 ) {
     let lanes = payload.len() / 4;
-    let (elements, _, signs) = room.arrays(by.source.signs).parts();
-    unpack_far(by, payload, elements);
-    add_near(elements, lanes);
+    let arrays = room.arrays(by.source.signs, 0, lanes);
+    unpack(by, payload, &mut arrays.rows);
     let Scale { octave, limit } = Scale::new(exponent);
-    let unit = f64::from(by.steps()) * f64::from(by.fixed.divisor) * (ROWS << 15) as f64;
-    write::<F>(elements, signs, lanes, ((limit / unit) as f32, octave), dst);
+    let unit = f64::from(by.steps() * by.fixed.divisor) * (SPREAD << (BITS - 1)) as f64;
+    let Arrays { rows, signs, padded, .. } = arrays;
+    write::<F>((rows, signs), lanes, ((limit / unit) as f32, octave), (dst, padded));
+}
+
+/// Reads the rotated elements of the sum, in units of 2^-8 of a step, and adds up halves of rows.
+#[inline(always)]
+fn unpack(by: Dithered, payload: &[u8], rows: &mut Rows) {
+    /// The bits of the f32 2^23, whose last bits count ones.
+    const ONES: u32 = 0x4B00_0000;
+    let payload = payload.as_chunks::<4>().0;
+    let (ranks, shape) = (by.fixed.ranks, Shape::of(payload.len()));
+    let middle = f32::from_bits(ONES + 0xFF + by.middle);
+    for (first, _) in shape.of_half() {
+        let mut lanes = [[[0; 4]; WIDTH]; LANES];
+        for (lane, words) in lanes.iter_mut().enumerate() {
+            let from = &payload[lane * shape.half + first..];
+            match from.first_chunk() {
+                Some(vector) if shape.held == WIDTH => *words = *vector,
+                _ => words[..shape.held].copy_from_slice(&from[..shape.held]),
+            }
+        }
+        let mut sums = [[0f32; WIDTH]; HALVES];
+        for place in 0..WIDTH {
+            let mut x = [0f32; HALVES];
+            for lane in 0..LANES {
+                let index = (lane * shape.half + first + place) as u32;
+                let random = random::word(by.source.dither, index);
+                let sum = u32::from_be_bytes(lanes[lane][place]);
+                // 256 times the sum, plus 255 minus the ranks' dithers.
+                let rest = |random: u32| (((random & EVEN) * ranks) & EVEN) ^ EVEN;
+                let even = (sum & EVEN) << BITS | rest(random);
+                let odd = (sum & !EVEN) | rest(random >> BITS);
+                for (field, bits) in
+                    [even & 0xFFFF, odd & 0xFFFF, even >> 16, odd >> 16].into_iter().enumerate()
+                {
+                    // The value is less than 2^17 in magnitude, so all sums of 128 are exact.
+                    x[field * LANES + lane] = f32::from_bits(ONES | bits) - middle;
+                }
+            }
+            x = hadamard(x);
+            for half in 0..HALVES {
+                sums[half][place] = x[half];
+            }
+        }
+        shape.put_halves(rows, first, &sums);
+    }
 }
 
 /// The residuals of a rank's elements after [`encode`]: each element minus the value of its field
@@ -320,79 +417,80 @@ pub(super) fn residual<F: OneLane>(
     dst: &mut [u8],
     room: &mut Room,
 ) {
-    let scale = Scale::new(exponent);
+    let (scale, shape) = (Scale::new(exponent), Shape::of(lanes));
     let power = divided_by(scale.octave);
     let rounding = Rounding::new(by, &scale, power);
-    let (elements, padded, signs) = room.arrays(by.source.signs).parts();
-    rotate_far::<F>(src, power, lanes, (elements, padded, signs));
-    add_near(elements, lanes);
-    for lane in 0..lanes {
-        let random = random::quarters(by.source.dither, lane as u32);
-        for (field, random) in random.into_iter().enumerate() {
-            let x = &mut elements[field * lanes + lane];
-            *x = rounding.error(*x, random);
-        }
-    }
-    add_far(elements, lanes);
-    add_near(elements, lanes);
-    write::<F>(elements, signs, lanes, (1.0 / ROWS as f32, power), dst);
-}
-
-/// Writes the elements that rotating twice has made, with their signs, times a factor and a power
-/// of two.
-#[inline(always)]
-fn write<F: OneLane>(
-    elements: &Elements,
-    signs: &[u32],
-    lanes: usize,
-    (factor, power): (f32, i32),
-    dst: &mut [u8],
-) {
-    let fields = elements[..4 * lanes].chunks_exact(lanes);
-    for (field, (from, dst)) in fields.zip(dst.chunks_mut(lanes * size_of::<F::Raw>())).enumerate()
-    {
-        let elements = from.iter().zip(signs).map(|(x, signs)| flipped(*x, *signs, field));
-        // Sums are whole numbers times a factor of at least 2^-36. So their products with 2^power
-        // in f32 are subnormal or infinite only if the result is.
-        if (-90..=120).contains(&power) {
-            let factor = factor * power_of_two(power) as f32;
-            fill(dst, elements.map(|x| F::narrow(f64::from(x * factor))));
-        } else {
-            let power = power_of_two(power);
-            fill(dst, elements.map(|x| F::narrow(f64::from(x * factor) * power)));
-        }
-    }
-}
-
-/// Reads the rotated elements of the sum, in units of 2^-16 of a step, and adds up rows that are an
-/// eighth of the chunk or more apart.
-#[inline(always)]
-fn unpack_far(by: Dithered, payload: &[u8], elements: &mut Elements) {
-    let payload = payload.as_chunks::<4>().0;
-    let (ranks, eighth) = (by.fixed.ranks, payload.len() / 2);
-    for first in (0..eighth).step_by(WIDTH) {
-        let lanes = vectors::<_, 2>(payload, first, eighth);
-        let mut sums = [[0f32; WIDTH]; 8];
+    let arrays = room.arrays(by.source.signs, power, lanes);
+    rotate::<F>(src, lanes, arrays);
+    for (first, _) in shape.of_half() {
+        let halves = shape.turned(&arrays.rows, first);
+        let mut sums = [[0f32; WIDTH]; HALVES];
         for place in 0..WIDTH {
-            let mut x = [0f32; 8];
-            for half in 0..2 {
-                let index = half * eighth + first + place;
-                let random = random::quarters(by.source.dither, index as u32);
-                let lane = u32::from_be_bytes(lanes[half][place]);
-                for field in 0..4 {
-                    let steps = (lane >> (WIDTH_BITS * field as u32)) & 0xFF;
-                    let dither = random[field].wrapping_mul(ranks) & 0xFFFF;
-                    // The value is at most 2^24 in magnitude, so it is exact.
-                    x[2 * field + half] = ((steps << 16) as i32 - dither as i32 - by.middle) as f32;
+            let mut x = hadamard(column(&halves, place));
+            for lane in 0..LANES {
+                let dithers = rounding.dithers(lane * shape.half + first + place);
+                let errors = rounding.errors(of_lane(&x, lane), dithers);
+                for field in 0..FIELDS {
+                    x[field * LANES + lane] = errors[field];
                 }
             }
             x = hadamard(x);
-            for i in 0..8 {
-                sums[i][place] = x[i];
+            for half in 0..HALVES {
+                sums[half][place] = x[half];
             }
         }
-        for (i, sums) in sums.iter().enumerate() {
-            store(elements, i * eighth + first, sums);
+        shape.put_halves(&mut arrays.other, first, &sums);
+    }
+    let Arrays { other, signs, padded, .. } = room.arrays(by.source.signs, 0, lanes);
+    write::<F>((other, signs), lanes, (1.0 / SPREAD as f32, power), (dst, padded));
+}
+
+/// The other pass of turning back: writes a chunk's elements, with their signs, times a factor and
+/// a power of two.
+#[inline(always)]
+fn write<F: OneLane>(
+    (rows, signs): (&Rows, &Signs),
+    lanes: usize,
+    (factor, power): (f32, i32),
+    (dst, padded): (&mut [u8], &mut [u8]),
+) {
+    // Sums are whole numbers times a factor of at least 2^-30. So their products with 2^power in
+    // f32 are subnormal or infinite only if the result is.
+    if (-90..=120).contains(&power) {
+        let factor = factor * power_of_two(power) as f32;
+        write_with::<F>((rows, signs), lanes, |x| F::narrow(f64::from(x * factor)), (dst, padded));
+    } else {
+        let power = power_of_two(power);
+        let narrow = |x: f32| F::narrow(f64::from(x * factor) * power);
+        write_with::<F>((rows, signs), lanes, narrow, (dst, padded));
+    }
+}
+
+#[inline(always)]
+fn write_with<F: OneLane>(
+    (rows, signs): (&Rows, &Signs),
+    lanes: usize,
+    narrow: impl Fn(f32) -> F::Raw,
+    (dst, padded): (&mut [u8], &mut [u8]),
+) {
+    let (size, shape) = (size_of::<F::Raw>(), Shape::of(lanes));
+    let is_full = dst.len() == FIELDS * lanes * size;
+    let out = if is_full { &mut *dst } else { &mut *padded };
+    for first in (0..shape.row).step_by(WIDTH) {
+        let (from, factors) = (shape.turned_back(rows, first), shape.factors(signs, first));
+        let mut elements = [[<F::Raw as bytemuck::Zeroable>::zeroed(); WIDTH]; ROWS];
+        for place in 0..WIDTH {
+            let x = hadamard(column(&from, place));
+            for row in 0..ROWS {
+                elements[row][place] = narrow(x[row] * factors[row][place]);
+            }
         }
+        for row in 0..ROWS {
+            let at = (row * shape.row + first) * size;
+            out[at..][..WIDTH * size].copy_from_slice(bytemuck::cast_slice(&elements[row]));
+        }
+    }
+    if !is_full {
+        dst.copy_from_slice(&padded[..dst.len()]);
     }
 }

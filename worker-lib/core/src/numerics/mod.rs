@@ -32,18 +32,18 @@
 //! 8, … ranks, and a factor of 2 at most for others.
 //!
 //! **In 8 bits** ([`Precision::Bits8`]), they pack four elements into a lane. A chunk's elements
-//! are rotated: multiplied by random signs, then, in columns of 128, by the Hadamard matrix. So
+//! are rotated: multiplied by random signs, then, in columns of 128, by a Hadamard matrix. So
 //! every element is spread over 128, and a large one does not take its neighbours' bits. B is a
 //! limit of all rotated elements: their largest magnitude over all ranks, or a sixteenth more.
 //! Each rank's share of a field has K = floor(255 / N) steps from -B to B (127 for a single rank),
 //! and is rounded with a dither that is taken off the sum again. So
 //!
-//! > |result - true sum| <= N * B / K, and 1.01 times that with the roundings of f32 on the way.
+//! > |result - true sum| <= N * B / K, and 1.01 times that with the roundings on the way.
 //!
 //! Over a column of 128 the errors' root of the sum of squares is within that bound, too: their
 //! root mean square is at most N * B / K / sqrt(128).
 //!
-//! The error is zero on average, over calls, to 2^-16 of a step. Its variance is N * (2B / K)^2 /
+//! The error is zero on average, over calls, to 2^-9 of a step. Its variance is N * (2B / K)^2 /
 //! 12 / 128 for ranks whose elements have nothing in common, that of one rank where all hold the
 //! same, and N times the first at worst. B is at most 136 M, as the magnitudes of a column add up
 //! to 128 M at most. Signs are random, so B is below 8.5 * sqrt(128) * M in every chunk but one in

@@ -24,24 +24,8 @@ impl Source {
 /// Multiplications and shifts of 32 bits, which every vector unit has.
 #[inline(always)]
 pub(super) fn word(seed: u32, index: u32) -> u32 {
-    let x = mixed(seed, index);
+    let x = seed.wrapping_add(index);
+    let x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D);
+    let x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
     x ^ x >> 16
-}
-
-/// Four random numbers of 16 bits for each index, each in the lowest bits: the halves of [`word`],
-/// and the halves after another round.
-#[inline(always)]
-pub(super) fn quarters(seed: u32, index: u32) -> [u32; 4] {
-    let x = mixed(seed, index);
-    let y = (x ^ x >> 15).wrapping_mul(0x3184_8BAB);
-    let (x, y) = (x ^ x >> 16, y ^ y >> 14);
-    [x, x >> 16, y, y >> 16]
-}
-
-/// The state of [`word`] before its last step.
-#[inline(always)]
-fn mixed(seed: u32, index: u32) -> u32 {
-    let mut x = seed.wrapping_add(index);
-    x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D);
-    (x ^ x >> 15).wrapping_mul(0x846C_A68B)
 }
