@@ -21,22 +21,43 @@ def announce(store: dist.Store, rank: int, address: str | None) -> None:
     store.set(f"alive/{rank}", json.dumps([_host(), address, port]))
 
 
+def reached(store: dist.Store, rank: int, size: int) -> set[int]:
+    """The other ranks whose ports this one gets through to, all of which have been announced.
+
+    It stops at the first that gives no answer, as behind a firewall, and looks no further.
+    """
+    others: set[int] = set()
+    for other in range(size):
+        if other != rank and not _answers(store, other):
+            break
+        others.add(other)
+    return others
+
+
 def is_gone(store: dist.Store, rank: int) -> bool:
-    """Whether the rank's process has ended for certain."""
-    if not store.check([f"alive/{rank}"]):
-        return False
-    host, address, port = json.loads(store.get(f"alive/{rank}"))
+    """Whether the process of a rank that was reached before has ended for certain."""
+    return _answers(store, rank) is False
+
+
+def _answers(store: dist.Store, rank: int) -> bool | None:
+    """Whether the rank's port lets connections in, or refuses them; None if neither is known."""
+    try:
+        host, address, port = json.loads(store.get(f"alive/{rank}"))
+    except RuntimeError:
+        # The store has ended with its process.
+        return None
     if host == _host():
         address = "localhost"
     if address is None:
-        return False
+        return None
     try:
         socket.create_connection((address, port), _ANSWER).close()
     except ConnectionRefusedError:
-        return True
+        # A firewall may do that, too.
+        return False
     except OSError:
-        pass
-    return False
+        return None
+    return True
 
 
 @functools.cache

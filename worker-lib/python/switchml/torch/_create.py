@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 
 from .._communicator import Communicator
 from .._error import Error
-from ._alive import announce
+from ._alive import announce, reached
 from ._gloo import address_towards, gloo_group
 from ._group import Group, backends_of, group_of, log
 from ._membership import Membership
@@ -80,7 +80,8 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
         membership.close()
         raise backend_error(Error(f"Gloo does not connect this rank: {error}")) from None
     if not reasons:
-        group = Group(rank, size, (membership, gathering), gloo, timeout, parent, make)
+        reachable = reached(parent, rank, size) if is_first else set()
+        group = Group(rank, size, (membership, gathering), gloo, timeout, parent, make, reachable)
         return as_backend(group)
     membership.close()
     log.warning(

@@ -78,6 +78,7 @@ class Group(Base):
         timeout: timedelta,
         store: dist.Store,
         make: Make,
+        reached: set[int],
     ) -> None:
         super().__init__(rank, size)
         # All-gathers have their own job: they fill the path from the aggregator, and
@@ -88,6 +89,8 @@ class Group(Base):
         self._options = Options(NAME, timeout)
         # Where the ranks met, and how those of a new group do.
         self.store, self._make = store, make
+        # The ranks of the first group whose processes this one can watch.
+        self.reached = reached
         # Parts by name: torch asks for each type of device.
         self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.

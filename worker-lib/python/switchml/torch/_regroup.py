@@ -61,11 +61,13 @@ def regroup(lost: Iterable[int] = (), *, patience: float = 30.0) -> list[int]:
         at = _Formation(before, store, 0)
     number, members, timeout = at.number, list(range(before.size())), ours.options._timeout
     backends, me = distributed_c10d.get_backend_config(before), before.rank()
-    given, met = set(lost), ours.store
+    given, met, reached = set(lost), ours.store, ours.reached
     while True:
         number += 1
         store = dist.PrefixStore(str(number), at.store)
-        members = _agree(store, members, me, given, lambda rank: is_gone(met, rank), patience)
+        members = _agree(
+            store, members, me, given, lambda rank: rank in reached and is_gone(met, rank), patience
+        )
         _destroy_all()
         try:
             _start(backends, store, members.index(me), len(members))
