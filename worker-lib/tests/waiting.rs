@@ -96,7 +96,7 @@ fn more_ranks_than_cores_do_not_look_in_vain() {
     println!("{stats:?}");
     for WaitStats { waits, looks, taken, sleeps } in stats {
         assert!(waits >= 100 && sleeps <= waits, "{waits} waits, {sleeps} sleeps");
-        assert!(taken > 0, "the others did not run?");
+        assert!(taken + sleeps > 0, "the others did not run?");
         assert!(looks <= 4 * waits, "{looks} looks in {waits} waits");
     }
 }

@@ -222,9 +222,9 @@ try:
 except dist.DistBackendError as error:
     wanted = (
         "switchml: elements of a tensor of shape (3,) share memory, and their results differ; give "
-        "its .contiguous()"
+        "its .contiguous() (in all_reduce of 12 bytes, "
     )
-    assert (rank, str(error)) == (0, wanted), (rank, error)
+    assert rank == 0 and str(error).startswith(wanted), (rank, error)
 else:
     assert rank != 0 and torch.equal(tensor, 1 + (ranks - 1) * torch.arange(3.0)), tensor
 
