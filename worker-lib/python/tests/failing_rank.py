@@ -24,6 +24,8 @@ wrong, hook = [*sys.argv[1:], None][:2]
 instead = {"type": torch.ones(7, dtype=torch.uint8), "long": torch.ones(250, dtype=torch.int64)}
 dist.init_process_group("switchml")
 rank = dist.get_rank()
+# It makes no call before rank 1 fails, and then one that goes to Gloo.
+unused = dist.new_group()
 if hook is not None:
     # A bucket for each of the layers.
     layers = [torch.nn.Linear(100, 100) for _ in range(3)]
@@ -57,6 +59,11 @@ except dist.DistBackendError as error:
 else:
     raise SystemExit("nothing was seen")
 if wrong == "killed":
+    try:
+        dist.all_gather_object([None] * dist.get_world_size(), rank, unused)
+        raise SystemExit("Gloo has a rank that is gone")
+    except dist.DistBackendError:
+        pass
     # Torch's own store may have been on the rank that is gone.
     os._exit(0)
 

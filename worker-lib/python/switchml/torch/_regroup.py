@@ -75,7 +75,8 @@ def regroup(lost: Iterable[int] = (), *, patience: float = 30.0) -> list[int]:
         except dist.DistBackendError as error:
             # Ranks were lost meanwhile.
             given = {members[rank] for rank in getattr(error, "ranks", [])}
-    distributed_c10d._set_pg_timeout(timeout)
+    # The second name is the one before torch 2.14.
+    (getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout)(timeout)
     assert dist.group.WORLD is not None
     _latest = _Formation(dist.group.WORLD, at.store, number)
     return members

@@ -225,7 +225,11 @@ class GlooWork(HeldWork):
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         if self._made is not None:
             self._made.wait(timeout)
-        done = self._work.wait(min(timeout, _LONGEST))
+        try:
+            done = self._work.wait(min(timeout, _LONGEST))
+        except RuntimeError as error:
+            # Whoever goes on without lost ranks catches one kind of errors. Gloo names no rank.
+            raise backend_error(error) from None
         self._take()
         if self._shared:
             self._future.wait()
