@@ -67,8 +67,17 @@ if wrong == "killed":
     # Torch's own store may have been on the rank that is gone.
     os._exit(0)
 
+# No rank is lost, so regrouping must end where it cannot work.
+aggregator = os.environ["SWITCHML_AGGREGATOR"]
+os.environ["SWITCHML_AGGREGATOR"] = "127.0.0.1:1"
+try:
+    switchml.torch.regroup()
+    raise SystemExit("there is an aggregator at port 1")
+except dist.DistBackendError as error:
+    assert "no aggregator answers at 127.0.0.1:1" in str(error), error
+os.environ["SWITCHML_AGGREGATOR"] = aggregator
+
 # The same processes join another job.
-dist.destroy_process_group()
 dist.init_process_group("switchml")
 tensor = torch.ones(3)
 dist.all_reduce(tensor)

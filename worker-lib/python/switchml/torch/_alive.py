@@ -63,11 +63,9 @@ def _answers(store: dist.Store, rank: int) -> bool | None:
 @functools.cache
 def _port() -> socket.socket:
     """A port of this process. Nobody has to accept what connects."""
-    try:
+    if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    except OSError:
-        # A host without IPv6.
-        return socket.create_server(("", 0))
+    return socket.create_server(("", 0))
 
 
 @functools.cache

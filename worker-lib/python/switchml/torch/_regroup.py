@@ -25,7 +25,7 @@ _GRACE = 0.05
 
 @dataclass
 class _Formation:
-    """A default group, and how many of its ranks' processes had before."""
+    """A default group made here, where its ranks met, and how many were made before it."""
 
     group: dist.ProcessGroup
     store: dist.Store
@@ -48,7 +48,8 @@ def regroup(lost: Iterable[int] = (), *, patience: float = 30.0) -> list[int]:
     failed on some ranks and not on others, which are a step ahead: exchange the state.
 
     The ranks meet in the store of the first default group, which must outlive the lost ranks.
-    Raises `switchml.Error` on a rank that the others have gone on without.
+    Raises `switchml.Error` on a rank that the others have gone on without, and torch's
+    `DistBackendError` if the ranks that are left cannot connect.
     """
     global _latest
     before = dist.group.WORLD
@@ -62,19 +63,24 @@ def regroup(lost: Iterable[int] = (), *, patience: float = 30.0) -> list[int]:
     number, members, timeout = at.number, list(range(before.size())), ours.options._timeout
     backends, me = distributed_c10d.get_backend_config(before), before.rank()
     given, met, reached = set(lost), ours.store, ours.reached
+    failure: Exception | None = None
     while True:
         number += 1
         store = dist.PrefixStore(str(number), at.store)
-        members = _agree(
+        left = _agree(
             store, members, me, given, lambda rank: rank in reached and is_gone(met, rank), patience
         )
+        if failure is not None and left == members:
+            # No rank was the reason, so it would fail again. All ranks see that.
+            raise failure
+        members = left
         _destroy_all()
         try:
             _start(backends, store, members.index(me), len(members))
             break
         except dist.DistBackendError as error:
-            # Ranks were lost meanwhile.
-            given = {members[rank] for rank in getattr(error, "ranks", [])}
+            # Other ranks may have been lost meanwhile.
+            failure, given = error, {members[rank] for rank in getattr(error, "ranks", [])}
     # The second name is the one before torch 2.14.
     (getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout)(timeout)
     assert dist.group.WORLD is not None
