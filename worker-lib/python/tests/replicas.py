@@ -2,8 +2,8 @@
 
 Arguments: torchft's lighthouse as host:port, which replica 0 runs; a file without which no replica
 begins; and after how many steps this one is killed, or `never`. It says when it is ready, and then
-prints a line of JSON for each step that the replicas committed: how many they were, and the mean of
-what they gave. It ends when the killed one is back.
+prints a line of JSON for each step that it committed: how many replicas took part, whether it was
+one of them, and the mean of what they gave. All end when the killed one takes part again.
 """
 
 import json
@@ -24,7 +24,6 @@ from switchml.torchft import ProcessGroupSwitchml
 
 place, begin, killed_after = sys.argv[1:]
 replica = int(os.environ["RANK"])
-# The average of all three is 3, of 0 and 2 alone 3.5.
 given = (1.0, 2.0, 6.0)[replica]
 
 if replica == 0:
@@ -54,20 +53,25 @@ print("ready", flush=True)
 while not Path(begin).exists():
     time.sleep(0.01)
 
-# The numbers of replicas, without repetitions. The last step is the same on all.
-phases: list[int] = []
-end = [3] if replica == 1 and killed_after == "never" else [3, 2, 3]
+back = replica == 1 and killed_after == "never"
+ended = False
 steps = 0
-while phases[-len(end) :] != end:
+while not ended:
     manager.start_quorum()
-    gradient = torch.full((1000,), given)
+    # The last element tells all in the same step that the killed one takes part again. Torchft
+    # replaces what a replica gives by zeros while it lacks the others' state.
+    gradient = torch.full((1001,), given)
+    gradient[-1] = float(back)
     if str(steps) == killed_after:
         os.kill(os.getpid(), signal.SIGKILL)
     manager.allreduce(gradient).wait()
     if manager.should_commit():
         steps += 1
-        replicas = manager.num_participants()
-        if phases[-1:] != [replicas]:
-            phases.append(replicas)
-        print(json.dumps({"replicas": replicas, "means": gradient.unique().tolist()}), flush=True)
+        ended = gradient[-1].item() > 0
+        line = {
+            "replicas": manager.num_participants(),
+            "takes_part": manager.is_participating(),
+            "means": gradient[:-1].unique().tolist(),
+        }
+        print(json.dumps(line), flush=True)
 manager.shutdown()
