@@ -199,6 +199,8 @@ pub struct MemberView {
     pub rank: u32,
     /// Address of its control connection.
     pub address: String,
+    /// Name of the rank's host; empty if the rank did not tell.
+    pub host: String,
     /// Name of the rank's combiner; empty if there is none.
     pub rack: String,
     /// Whether the rank has left the job.
@@ -485,6 +487,7 @@ impl MemberView {
         Self {
             rank: member.rank,
             address: member.address.clone(),
+            host: member.host_name.clone(),
             rack: member.rack.clone(),
             left: member.left,
             here: is_here(member),

@@ -309,8 +309,9 @@ pub(crate) fn hear_of_peer(
 /// Rule 36.7: if a session broke with the process that the aggregator is in, that rank is to blame.
 fn of_peer(error: control::Error, rank: u16) -> control::Error {
     match error {
-        control::Error::Lost { why, .. } | control::Error::Forgotten { why, .. } => {
-            let reason = format!("rank {rank} is gone, and with it its aggregator ({why})");
+        control::Error::Lost { address, why } | control::Error::Forgotten { address, why } => {
+            let reason =
+                format!("rank {rank} is gone, and with it its aggregator at {address} ({why})");
             control::Error::Aborted { reason, ranks: vec![rank] }
         }
         error => error,

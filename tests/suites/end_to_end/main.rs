@@ -75,6 +75,16 @@ use switchml_worker::{Builder, Communicator};
 /// Far longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The name of this machine, which all namespaces of a rack share.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A rank of the rack as errors and logs name it.
+fn in_words(rank: u32, address: &str) -> String {
+    format!("rank {rank} ({address}, host {})", host_name())
+}
+
 /// Bound for events that should happen soon, on a busy machine, too: without the event, a wait
 /// would take much longer, as a rule 30 minutes. The simulator tests in virtual time how soon they
 /// happen.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use switchml_rack::{Mode, Namespace, Process, RackOptions, in_both_modes};
 
 use crate::loops::Loops;
-use crate::{Cluster, PATIENCE, report};
+use crate::{Cluster, PATIENCE, in_words, report};
 
 in_both_modes! {
     a_rank_that_gets_no_multicast_gets_copies,
@@ -153,7 +153,8 @@ fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
                 no longer come by multicast; this rank asks the aggregator for copies";
     assert!(said.len() == 1 && said[0].starts_with(line), "{said:?}");
     let [line] = &lines_of_copies(&mut cluster)[..] else { panic!("one line") };
-    assert!(line.contains("rank 1 (10.88.0.2) gets no results by multicast any more"), "{line}");
+    let lost = format!("{} gets no results by multicast any more", in_words(1, "10.88.0.2"));
+    assert!(line.contains(&lost), "{line}");
     cluster.stop();
 }
 
@@ -261,8 +262,8 @@ fn the_operator_and_the_doctor_learn_which_rank_it_is(mode: Mode) {
     let ways = ways(&cluster);
     assert!(ways[0] == "job \"train\", ranks 0 2: by multicast" && ways.len() == 2, "{ways:?}");
     assert!(ways[1].starts_with("job \"train\", ranks 1: by replays, slowly ("), "{ways:?}");
-    let line = "\"train\": rank 1 (10.88.0.2) gets no results by multicast";
-    cluster.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
+    let line = format!("\"train\": {} gets no results by multicast", in_words(1, "10.88.0.2"));
+    cluster.aggregator.process().wait_for_line(&line, PATIENCE).unwrap();
     let (code, text) = doctor(&cluster, 0);
     assert_eq!(code, Some(1), "{text}");
     let failed = text.lines().find(|line| line.starts_with("FAIL  other ranks")).expect("a step");

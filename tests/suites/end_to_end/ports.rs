@@ -14,7 +14,7 @@ use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
 use crate::loops::{Ended, Loops};
-use crate::{Cluster, PATIENCE, SOON, filters};
+use crate::{Cluster, PATIENCE, SOON, filters, in_words};
 
 in_both_modes! {
     collectives_survive_a_port_that_goes_down_and_up,
@@ -179,7 +179,10 @@ fn all_hear(loops: Loops, text: &str) {
             "rank {rank}: {error}"
         );
         assert!(
-            error.to_string().contains("rank 1 (10.88.0.2) cannot reach the aggregator any more"),
+            error.to_string().contains(&format!(
+                "{} cannot reach the aggregator any more",
+                in_words(1, "10.88.0.2")
+            )),
             "{error}"
         );
         assert!(error.to_string().contains(text), "rank {rank}: {error}");

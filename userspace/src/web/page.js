@@ -213,7 +213,8 @@ function showSpeed(box, throughput) {
 }
 
 function member(rank) {
-  const where = rank.rack ? `${rank.address}, rack ${rank.rack}` : rank.address;
+  const where = [rank.address, rank.rack && `rack ${rank.rack}`, rank.host && `host ${rank.host}`]
+    .filter(Boolean).join(", ");
   const waited = rank.waited_for_seconds >= 0.1
     ? `waited for ${rank.waited_for_seconds.toFixed(1)} s` : "";
   const results = rank.results === null ? "not ready" : `results come ${rank.results}`;

@@ -141,7 +141,7 @@ async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
         let Event::Aborted(aborted) = members[other].0.next().await else { panic!("not aborted") };
         assert_eq!(
             aborted.reason,
-            "rank 1 (127.0.0.1) failed: no progress for 5 s: waiting for rank 0"
+            "rank 1 (127.0.0.1) failed: no progress for 5 s: waiting for rank 0; rank 0 (127.0.0.1)"
         );
         assert_eq!(aborted.ranks, [0], "whom it blames, not who says so");
     }

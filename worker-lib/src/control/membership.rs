@@ -101,6 +101,7 @@ impl Membership {
                 aggregators,
                 link_speed: link.unwrap_or_default() as u64,
                 weight,
+                host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             },
             timeout,
             has_others,

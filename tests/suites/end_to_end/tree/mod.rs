@@ -17,7 +17,7 @@ use switchml_rack::{
 };
 use switchml_worker::{Communicator, Error, ReduceOp};
 
-use crate::{PATIENCE, SOON, report};
+use crate::{PATIENCE, SOON, host_name, report};
 use bits::eight_ranks_in_two_racks_have_the_bits_of_one_rack;
 use bits::sixteen_ranks_in_four_racks_have_the_bits_of_one_rack;
 use hostile::partial_sums_that_are_no_combiners_change_no_sum;
@@ -331,7 +331,8 @@ fn a_killed_rank_is_named_with_its_rack(plane: Plane, options: RackOptions) {
         process.wait(SOON).unwrap();
         let stderr = process.stderr();
         assert!(stderr.contains("rank 3 (10.88.2.2, rack "), "rank {rank}: {stderr}");
-        assert!(stderr.contains(" at 10.88.2.254) is gone: "), "rank {rank}: {stderr}");
+        let place = format!(" at 10.88.2.254, host {}) is gone: ", host_name());
+        assert!(stderr.contains(&place), "rank {rank}: {stderr}");
     }
 }
 

@@ -158,6 +158,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         rank,
         world_size,
         peer: address(rank as u8 + 1).into(),
+        host_name: String::new(),
         local: address(254).into(),
         threads: Threads::default(),
         stripe: Stripe::default(),

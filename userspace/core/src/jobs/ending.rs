@@ -14,7 +14,7 @@ use super::tally::Ending;
 use super::{Effect, JobKey, JobTable, MemberId, StreamId, info, one_line, warn};
 
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
-const MAX_SAVED_REASON_LEN: usize = 2000;
+const MAX_SAVED_REASON_LEN: usize = 1400;
 
 impl JobTable {
     /// A rank says goodbye, in good order (rule 22.8) or with an error (rule 22.9), which blames
@@ -36,16 +36,16 @@ impl JobTable {
             blamed.iter().copied().filter(|rank| *rank < job.world_size() as u32).collect();
         at_fault.sort_unstable();
         at_fault.dedup();
-        if at_fault.is_empty() {
-            at_fault.push(id.rank);
-        }
         let reason = match (error, &job.state) {
             ("", State::Started { .. }) => None,
             // No other rank's collectives depend on it.
             ("", _) if job.world_size() == 1 => None,
             ("", _) => Some("left before all ranks were ready".to_owned()),
-            (error, _) => Some(format!("failed: {}", one_line(error))),
+            (error, _) => Some(format!("failed: {}{}", one_line(error), job.places(&at_fault))),
         };
+        if at_fault.is_empty() {
+            at_fault.push(id.rank);
+        }
         let mut effects = self.depart(
             number,
             id.rank,

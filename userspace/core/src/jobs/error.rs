@@ -62,7 +62,7 @@ pub enum JoinError {
         "job {name:?} already has rank {rank}, from {from}; give each process a rank of its own, \
          or each job a name"
     )]
-    DuplicateRank { name: String, rank: u32, from: IpAddr },
+    DuplicateRank { name: String, rank: u32, from: String },
     #[error(
         "job {name:?} has world size {expected}, not {given}; give all ranks the same world size, \
          or each job a name"

@@ -18,6 +18,9 @@ use crate::limits::Fanout;
 /// not.
 const MAX_SAVED_RANKS: usize = 64;
 
+/// Most ranks whose places are told behind the error that blames them.
+const MAX_PLACES_IN_WORDS: usize = 4;
+
 /// Upper bound of a saved job's bytes of JSON, whatever its name and its reasons are.
 pub const MAX_SAVED_LEN: usize = 36 << 10;
 
@@ -64,6 +67,9 @@ pub(super) struct Member {
     pub(super) presence: Presence,
     /// Source address of the rank's control connection; behind a combiner, as the combiner sees it.
     pub(super) peer: IpAddr,
+    /// Name of the rank's host; empty if the rank did not tell.
+    #[serde(default)]
+    pub(super) host_name: String,
     /// Whether the rank is behind a combiner.
     pub(super) is_behind: bool,
     /// The rank's combiners, for people: each daemon learns them again.
@@ -120,11 +126,18 @@ impl Member {
 
     /// The rank and where it is, for people.
     pub(super) fn in_words(&self, rank: u32) -> String {
-        let of_rack = match self.rack.name.as_str() {
-            "" => String::new(),
-            name => format!(", rack {name}"),
-        };
-        format!("rank {rank} ({}{of_rack})", self.peer)
+        format!("rank {rank} ({})", self.place())
+    }
+
+    /// Where the rank is, for people: `10.0.0.2, rack tor1 at 10.0.0.254, host node7`.
+    pub(super) fn place(&self) -> String {
+        let mut place = self.peer.to_string();
+        for (what, name) in [("rack", &self.rack.name), ("host", &self.host_name)] {
+            if !name.is_empty() {
+                place += &format!(", {what} {name}");
+            }
+        }
+        place
     }
 
     /// The rank's stream of events, while there is one.
@@ -279,6 +292,16 @@ impl Job {
         known.map(|(rank, member)| member.in_words(rank)).collect::<Vec<_>>().join(", ")
     }
 
+    /// What follows the error of a rank that blames these, for people: where they are.
+    pub(super) fn places(&self, blamed: &[u32]) -> String {
+        let named = &blamed[..blamed.len().min(MAX_PLACES_IN_WORDS)];
+        match (named, blamed.len() - named.len()) {
+            ([], _) => String::new(),
+            (_, 0) => format!("; {}", self.in_words(named)),
+            (_, more) => format!("; {} and {more} more", self.in_words(named)),
+        }
+    }
+
     /// Which ranks get copies of results, and why, for people.
     pub(super) fn describe_fanout(&self, fanout: Fanout) -> String {
         let copied = self.joined().filter(|(_, member)| member.way() == Way::Copy);
@@ -379,6 +402,7 @@ impl Job {
             no_multicast: member.has_no_multicast && member.by_group,
             copies: member.copies(fanout).into(),
             rack: member.rack.name.clone(),
+            host_name: member.host_name.clone(),
             here_ms: member.stream().map_or(Duration::ZERO, &age).as_millis() as u64,
             ..Default::default()
         });

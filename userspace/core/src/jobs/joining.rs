@@ -32,6 +32,8 @@ pub struct Joiner {
     pub world_size: u32,
     /// Source address of the rank's control connection.
     pub peer: IpAddr,
+    /// Name of the rank's host, as the rank says; may be empty.
+    pub host_name: String,
     /// The address by which the rank reached the daemon.
     pub local: IpAddr,
     /// The data threads that the rank can use.
@@ -62,6 +64,7 @@ impl Joiner {
             rank: request.rank,
             world_size: request.world_size,
             peer,
+            host_name: request.host_name,
             local,
             threads: Threads { most: request.data_threads, host: request.host },
             stripe: Stripe { aggregators: request.aggregators.max(1), weight: request.weight },
@@ -109,6 +112,7 @@ impl JobTable {
             rack: Rack::new(&joiner.via),
             is_behind: !joiner.via.is_empty(),
             why_cut: String::new(),
+            host_name: plain_host_name(&joiner.host_name),
             peer: peer_of(&joiner.via, joiner.peer),
             local,
             hello_secret,
@@ -121,6 +125,7 @@ impl JobTable {
             by_group: false,
             has_no_multicast: false,
         };
+        let place = member.place();
         let Some(job) = self.waiting.get_mut(&joiner.name) else {
             unreachable!("found or created above")
         };
@@ -128,7 +133,6 @@ impl JobTable {
         self.streams.insert(stream, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
         let missing = job.missing().len();
         let Joiner { name, rank, world_size, .. } = joiner;
-        let place = Rack::place(&joiner.via, joiner.peer);
         let mut effects = vec![info(format!(
             "job {name:?}: rank {rank} of {world_size} joined from {place}, {missing} missing"
         ))];
@@ -195,6 +199,13 @@ impl JobTable {
     }
 }
 
+/// A host's name as people read it: what is in no such name is left out, so that a rank can write
+/// neither anything else into errors and logs, nor more than is kept for the next daemon.
+fn plain_host_name(given: &str) -> String {
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(c);
+    given.chars().filter(is_plain).take(MAX_HOST_LEN).collect()
+}
+
 fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
     let &Joiner { rank, world_size, .. } = joiner;
     if joiner.tenant.len() > MAX_TENANT_LEN {
@@ -239,7 +250,7 @@ fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
         Some(member) => Err(JoinError::DuplicateRank {
             name: joiner.name.clone(),
             rank: joiner.rank,
-            from: member.peer,
+            from: member.place(),
         }),
         None => Ok(()),
     }

@@ -34,12 +34,6 @@ impl Rack {
         let name = |combiner: Option<&Combiner>| combiner.map(in_words).unwrap_or_default();
         Self { name: name(via.first()), last: name(via.last()) }
     }
-
-    /// The place of a rank whose requests come this way, for people.
-    pub fn place(via: &[Combiner], peer: IpAddr) -> String {
-        let of_rack = via.first().map(|own| format!(", rack {}", in_words(own)));
-        format!("{}{}", peer_of(via, peer), of_rack.unwrap_or_default())
-    }
 }
 
 /// A combiner, for people: `tor1 at 10.0.1.254`.

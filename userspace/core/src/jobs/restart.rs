@@ -94,10 +94,10 @@ impl JobTable {
         }
         let before = std::mem::replace(&mut member.presence, Presence::Here(stream));
         (member.peer, member.rack) = (peer_of(&via, peer), Rack::new(&via));
-        let peer = Rack::place(&via, peer);
+        let place = member.place();
         let (number, awaited) = (job.number, job.awaited().len());
         let mut effects = vec![info(format!(
-            "job {number} {:?}: rank {} came back from {peer}, {awaited} still missing",
+            "job {number} {:?}: rank {} came back from {place}, {awaited} still missing",
             job.name, id.rank
         ))];
         self.next_stream.0 += 1;

@@ -71,6 +71,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         rank,
         world_size,
         peer: peer(rank),
+        host_name: String::new(),
         local: LOCAL.into(),
         threads,
         stripe: Stripe::default(),

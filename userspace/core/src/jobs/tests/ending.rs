@@ -60,13 +60,47 @@ fn whom_an_error_blames_is_at_fault() {
         &[2, 1, 2, 4, u32::MAX],
     );
     let news = aborted(
-        "rank 3 (10.0.0.4) failed: no progress for 5 s: waiting for ranks 1 and 2",
+        "rank 3 (10.0.0.4) failed: no progress for 5 s: waiting for ranks 1 and 2; rank 1 \
+         (10.0.0.2), rank 2 (10.0.0.3)",
         &[1, 2],
     );
     let told = streams[..3].iter().map(|stream| Effect::Tell(*stream, news.clone()));
     let expected: Vec<_> =
         [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(streams[3])]).collect();
     assert_eq!(effects, Ok(expected));
+}
+
+/// Errors name the hosts of those that are lost or blamed, in plain words, whatever a rank says.
+#[test]
+fn errors_name_the_hosts_of_ranks() {
+    let mut table = table();
+    let hosts = ["node7", "", "a\"b\u{1b}[31m), rank 3 (x y", &"h".repeat(100), "e", "f", "g"];
+    let mut effects = Vec::new();
+    for (rank, host_name) in (0..).zip(hosts) {
+        let host_name = host_name.to_owned();
+        effects = table.join(&Joiner { host_name, ..joiner("train", rank, 7) }).unwrap().1;
+    }
+    let last = (Level::Info, "job \"train\": rank 6 of 7 joined from 10.0.0.7, host g, 0 missing");
+    assert!(table.log.contains(&(last.0, last.1.to_owned())), "{:?}", table.log);
+    let refused = table.join(&joiner("train", 0, 7)).unwrap_err().to_string();
+    assert!(refused.contains("already has rank 0, from 10.0.0.1, host node7; "), "{refused}");
+    let names: Vec<_> = table.list()[0].members.iter().map(|m| m.host_name.clone()).collect();
+    let long = "h".repeat(64);
+    assert_eq!(names, ["node7", "", "ab31mrank3xy", &long, "e", "f", "g"]);
+    let spec = opened(&effects);
+    let effects = table.leave(member(&spec, 0), "no progress", &[1, 2, 3, 4, 5, 6]).unwrap();
+    let reason = format!(
+        "rank 0 (10.0.0.1, host node7) failed: no progress; rank 1 (10.0.0.2), rank 2 (10.0.0.3, \
+         host ab31mrank3xy), rank 3 (10.0.0.4, host {long}), rank 4 (10.0.0.5, host e) and 2 more"
+    );
+    let told: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Tell(_, Event::Aborted(aborted)) => Some(aborted.reason.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, vec![reason; 6]);
 }
 
 #[test]

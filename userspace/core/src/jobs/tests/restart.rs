@@ -184,6 +184,7 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
             rank,
             world_size: 64,
             peer,
+            host_name: "h".repeat(1000),
             local,
             threads,
             via,
