@@ -11,6 +11,8 @@ mod plan;
 mod rank;
 mod seconds;
 mod size;
+mod step;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +53,7 @@ enum Command {
     Bench(Box<bench::Bench>),
     Doctor(doctor::Doctor),
     Plan(plan::Plan),
+    Trace(trace::Trace),
     #[command(hide = true)]
     Rank(rank::Rank),
     /// Writes manual pages and completions of this command line; for packages
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Trace(trace) => trace.run(),
         Command::Rank(rank) => rank.run(),
         Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder, &manual::MANUAL)
             .map_err(|error| Failure::Usage(format!("{}: {error}", folder.display()))),
@@ -184,9 +188,19 @@ mod tests {
                 "invalid value '1' for '--ranks <N>': 1 is not in 2..=1024 (see --help)",
             ),
             (
+                &["bench", "--model", "resnet50", "-b", "8"],
+                "the argument '--model <NAME>' cannot be used with '--minbytes <SIZE>' (see \
+                 --help)",
+            ),
+            (
+                &["plan", "--ranks", "4", "--rate", "1G", "--trace", "x", "--compute", "0"],
+                "invalid value '0' for '--compute <MS>': \"0\" is not a time in milliseconds up to \
+                 an hour; use 12.5 (see --help)",
+            ),
+            (
                 &[],
                 "'switchml-worker' requires a subcommand but one was not provided [subcommands: \
-                 bench, doctor, plan, help] (see --help)",
+                 bench, doctor, plan, trace, help] (see --help)",
             ),
             (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see --help)"),
         ] {

@@ -53,6 +53,10 @@ const EXAMPLES: Section = (
             "Says how long an all-reduce takes with these machines, and what to start.",
         ),
         (
+            "switchml-worker plan --model resnet50 --ranks 8 --rate 2.5G",
+            "Says how long a training step takes, and how much faster it gets.",
+        ),
+        (
             "SWITCHML_AGGREGATOR=10.0.0.254 srun --nodes 4 --ntasks 4 switchml-worker bench",
             "The same in Slurm.",
         ),

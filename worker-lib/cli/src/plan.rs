@@ -3,17 +3,21 @@
 use std::fmt;
 use std::fmt::Write as _;
 
+use std::time::Duration;
+
+use switchml_step::{buckets, timeline};
 use switchml_worker::{DType, Precision, ReduceOp, Reduction, numerics::Codec};
 use switchml_worker_core::cost::{self, Framing};
 
+use super::step::{Chosen, StepOptions};
 use super::{Failure, say, size};
 
 /// How much less time another way must take to be worth its daemons.
 const WORTH: f64 = 0.95;
 
-/// Computes how long an all-reduce of f32 takes with aggregators on these or those machines, beside
-/// a ring, and says what to start. Nothing is sent
-#[derive(clap::Args)]
+/// Computes how long an all-reduce of f32, or a training step, takes with aggregators on these or
+/// those machines, beside a ring, and says what to start. Nothing is sent
+#[derive(clap::Args, Clone)]
 #[command(after_help = super::exit_codes())]
 pub struct Plan {
     /// Number of ranks
@@ -29,8 +33,16 @@ pub struct Plan {
     #[arg(long, value_name = "RATE", value_parser = size::rate)]
     spare_rate: Option<u64>,
     /// Size of the tensor
-    #[arg(long, default_value = "16M", value_parser = size::parse)]
+    #[arg(
+        long, default_value = "16M", value_parser = size::parse,
+        conflicts_with_all = ["model", "trace"]
+    )]
     size: usize,
+    #[command(flatten)]
+    step: StepOptions,
+    /// The step that the options choose.
+    #[arg(skip)]
+    chosen: Option<Chosen>,
     /// Ranks on each host, which add up before they send
     #[arg(
         long, value_name = "N", default_value = "1",
@@ -73,7 +85,7 @@ impl Plan {
                 "--size {size} is too small: one f32 takes 4 bytes; give that or more"
             )));
         }
-        say(self);
+        say(Self { chosen: self.step.load()?, ..self.clone() });
         Ok(())
     }
 
@@ -104,27 +116,39 @@ impl Plan {
         }
     }
 
-    /// Milliseconds; none if there is no such sum.
+    /// Milliseconds of the sum, or of the step; none if there is no such sum.
     fn milliseconds(&self, way: Way, precision: Precision) -> Option<f64> {
+        let Some(Chosen { step, .. }) = &self.chosen else {
+            return self.sum(way, precision, self.size);
+        };
+        let buckets = buckets::of(step, DType::F32.size());
+        let sum = |elements| self.sum(way, precision, elements * DType::F32.size());
+        sum(buckets.first()?.elements)?;
+        let cost = |elements| Duration::from_secs_f64(sum(elements).unwrap_or_default() / 1e3);
+        Some(1e3 * timeline::step(&buckets, step.compute(), cost).as_secs_f64())
+    }
+
+    /// Milliseconds of one sum of so many bytes; none if there is no such sum.
+    fn sum(&self, way: Way, precision: Precision, size: usize) -> Option<f64> {
         let mtu = self.mtu.into();
         let (bytes, framing) = match (way, precision) {
-            (Way::Ring, Precision::Exact) => (self.size as f64, Framing::Tcp { mtu }),
-            (Way::Ring, Precision::Bits16) => (self.size as f64 / 2.0, Framing::Tcp { mtu }),
+            (Way::Ring, Precision::Exact) => (size as f64, Framing::Tcp { mtu }),
+            (Way::Ring, Precision::Bits16) => (size as f64 / 2.0, Framing::Tcp { mtu }),
             (Way::Ring, Precision::Bits8) => return None,
             _ => {
                 let sum = Reduction::new(ReduceOp::Sum, precision);
-                let (ranks, count) = (self.ranks as usize, self.size / DType::F32.size());
+                let (ranks, count) = (self.ranks as usize, size / DType::F32.size());
                 let codec = Codec::reduction(DType::F32, sum, ranks, count).ok()?;
-                (cost::bytes_in_packets(self.size, codec), Framing::packets_at(mtu))
+                (cost::bytes_in_packets(size, codec), Framing::packets_at(mtu))
             }
         };
         Some(1e3 * cost::seconds(self.units(way), bytes, framing, self.rate))
     }
 
-    /// The time as a part of a ring's for f32.
+    /// The time as a part of a ring's for f32; for a step the speed-up, which is one by that.
     fn ratio(&self, milliseconds: f64) -> f64 {
-        let ring = self.milliseconds(Way::Ring, Precision::Exact);
-        milliseconds / ring.unwrap_or(f64::NAN)
+        let ring = self.milliseconds(Way::Ring, Precision::Exact).unwrap_or(f64::NAN);
+        if self.chosen.is_some() { ring / milliseconds } else { milliseconds / ring }
     }
 
     /// Of the ways that are about as fast as the fastest one, the one with the fewest daemons.
@@ -171,11 +195,25 @@ impl Plan {
             1 => write!(f, ", a spare machine with {}", Rate(self.spare_rate()))?,
             more => write!(f, ", {more} spare machines with {} each", Rate(self.spare_rate()))?,
         }
-        writeln!(f, ";\nsums of {} bytes of f32, MTU {}\n", self.size, self.mtu)?;
+        writeln!(f, ";")?;
+        match &self.chosen {
+            None => writeln!(f, "sums of {} bytes of f32, MTU {}\n", self.size, self.mtu)?,
+            Some(Chosen { title, step }) => {
+                let (compute, bytes) = (1e3 * step.compute().as_secs_f64(), 4 * step.elements());
+                writeln!(
+                    f,
+                    "steps of {title}:\n{compute:.1} ms of computing, {bytes} bytes of f32 \
+                             in {} buckets, MTU {}\n",
+                    buckets::of(step, 4).len(),
+                    self.mtu
+                )?;
+            }
+        }
+        let ratio = if self.chosen.is_some() { "speedup" } else { "ratio" };
         write!(f, "{:24}", "")?;
         COLUMNS.iter().try_for_each(|(_, name)| write!(f, "{name:>20}"))?;
         write!(f, "\n{:24}", "")?;
-        COLUMNS.iter().try_for_each(|_| write!(f, "{:>12}{:>8}", "ms", "ratio"))?;
+        COLUMNS.iter().try_for_each(|_| write!(f, "{:>12}{ratio:>8}", "ms"))?;
         writeln!(f)
     }
 }
@@ -221,10 +259,11 @@ impl fmt::Display for Plan {
             }
             f.write_char('\n')?;
         }
-        writeln!(
-            f,
-            "\nratio: to the time of a ring of f32. Only links take time; headers are counted."
-        )?;
+        let (what, verb) = match self.chosen {
+            None => ("ratio: to the time of a ring of f32", "Only links take"),
+            Some(_) => ("speedup: over a ring of f32", "Only computing and links take"),
+        };
+        writeln!(f, "\n{what}. {verb} time; headers are counted.")?;
         f.write_str(&self.advice())
     }
 }
@@ -244,6 +283,8 @@ mod tests {
             size: 16 << 20,
             ranks_per_host: 1,
             mtu: 1500,
+            step: StepOptions::default(),
+            chosen: None,
         }
     }
 
@@ -316,6 +357,22 @@ mod tests {
     fn ranks_of_a_host_count_as_one() {
         let plan = Plan { ranks_per_host: 2, ..plan(8, 0) };
         assert_eq!([plan.units(Way::Ring), plan.units(Way::RanksHosts)], [1.75, 1.5]);
+    }
+
+    /// A gradient of 16 MiB that is ready after 90 of 100 ms, beside one of 4 bytes in the end. A
+    /// ring of 4 takes 210.5 ms for the first and none for the second; in 8 bits ours take 53.13.
+    #[test]
+    fn a_step_is_computing_and_what_it_does_not_hide() {
+        let text = "layer_index,numel,forward_pass_ns,backward_pass_ns\n\
+                    a,1,30000000,10000000\nb,4194304,30000000,30000000\n";
+        let step = switchml_step::file::parse(text).unwrap();
+        let chosen = Some(Chosen { title: "two gradients".to_owned(), step });
+        let plan = Plan { chosen, ..plan(4, 0) };
+        let time = |way, precision| rounded(plan.milliseconds(way, precision).unwrap());
+        assert_eq!(time(Way::Ring, Precision::Exact), 300.5);
+        assert_eq!(time(Way::RanksHosts, Precision::Bits8), 143.13);
+        assert_eq!(plan.milliseconds(Way::Ring, Precision::Bits8), None);
+        assert_eq!(rounded(plan.ratio(143.13)), 2.1);
     }
 
     #[test]

@@ -1,8 +1,11 @@
-//! `switchml-worker bench`: nccl-tests' all-reduce benchmark.
+//! `switchml-worker bench`: nccl-tests' all-reduce benchmark, and replays of training steps.
 
+mod agree;
 mod check;
 mod pattern;
 mod progress;
+mod replay;
+mod replayed;
 mod report;
 mod run;
 mod table;
@@ -17,10 +20,13 @@ use switchml_worker::{
 };
 
 use super::job::{self, Job};
+use super::step::{Chosen, StepOptions};
 use super::{Failure, say, size};
 pub use check::wrong_elements;
 pub use pattern::{Pattern, Zeros};
 use progress::Progress;
+use replay::Replay;
+use replayed::Replayed;
 use report::{Report, Setup};
 use run::Runner;
 use table::{Foot, Head};
@@ -32,26 +38,34 @@ use value::Value;
 pub struct Bench {
     #[command(flatten)]
     job: Job,
+    #[command(flatten)]
+    step: StepOptions,
     /// Smallest tensor
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8", value_parser = size::parse)]
+    #[arg(
+        short = 'b', long, value_name = "SIZE", default_value = "8", value_parser = size::parse,
+        conflicts_with_all = ["model", "trace"]
+    )]
     minbytes: usize,
     /// Largest tensor
     #[arg(
-        short = 'e', long, value_name = "SIZE", default_value = "64M", value_parser = size::parse
+        short = 'e', long, value_name = "SIZE", default_value = "64M", value_parser = size::parse,
+        conflicts_with_all = ["model", "trace"]
     )]
     maxbytes: usize,
     /// Each tensor is this many times as large as the one before [default: 2]
     #[arg(
-        short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u16).range(2..)
+        short = 'f', long, value_name = "FACTOR",
+        value_parser = clap::value_parser!(u16).range(2..),
+        conflicts_with_all = ["model", "trace"]
     )]
     stepfactor: Option<u16>,
     /// Each tensor is this much larger than the one before
     #[arg(
         short = 'i', long, value_name = "SIZE", value_parser = size::parse,
-        conflicts_with = "stepfactor"
+        conflicts_with_all = ["stepfactor", "model", "trace"]
     )]
     stepbytes: Option<usize>,
-    /// Timed iterations
+    /// Timed iterations, or steps
     #[arg(short = 'n', long, value_name = "N", default_value = "20")]
     iters: NonZeroUsize,
     /// Iterations at the largest and the smallest size before anything is timed
@@ -72,7 +86,10 @@ pub struct Bench {
     #[arg(long, value_name = "BITS", default_value = "exact")]
     precision: Precision,
     /// Share of the chunks that are zero on all ranks, 0 to 1
-    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    #[arg(
+        long, value_name = "SHARE", default_value = "0", value_parser = share,
+        conflicts_with_all = ["model", "trace"]
+    )]
     sparsity: f64,
     /// Also write the results as JSON to a file; to standard output, in place of the table, with -
     #[arg(long, value_name = "FILE")]
@@ -93,6 +110,39 @@ impl Bench {
     }
 
     fn run_with<T: Value>(&self) -> Result<(), Failure> {
+        match self.step.load()? {
+            Some(chosen) => self.run_step::<T>(&chosen),
+            None => self.run_sizes::<T>(),
+        }
+    }
+
+    /// Replays a training step, with computing and without, in turn.
+    fn run_step<T: Value>(&self, chosen: &Chosen) -> Result<(), Failure> {
+        let settings = self.job.settings()?;
+        Codec::reduction(self.dtype, self.reduction(), 1, 1)
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let is_reporter = settings.get_rank() == Some(0);
+        let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
+        let communicator = settings.connect().map_err(Failure::joining)?;
+        let mut report = Replayed::new::<T>(chosen, communicator.world_size(), self.reduction());
+        let iterations = self.warmup_iters + 2 * self.iters.get() + self.check;
+        let progress = Progress::new(is_reporter, iterations);
+        let mut replay = Replay::<T>::new(communicator, self.reduction(), &chosen.step, progress);
+        let times = [&mut report.step_ms, &mut report.communication_ms];
+        replay.time(self.warmup_iters, self.iters.get(), times).map_err(Failure::Collective)?;
+        for _ in 0..self.check {
+            report.add_check(replay.check().map_err(Failure::Collective)?);
+        }
+        replay.finish().map_err(Failure::Collective)?;
+        report.conclude();
+        if is_reporter && !output.is_stdout() {
+            say(&report);
+        }
+        output.write(&report.to_json())?;
+        report.verdict()
+    }
+
+    fn run_sizes<T: Value>(&self) -> Result<(), Failure> {
         let counts = self.counts().map_err(Failure::Usage)?;
         Codec::reduction(self.dtype, self.reduction(), 1, counts[0])
             .map_err(|error| Failure::Usage(error.to_string()))?;
@@ -141,7 +191,7 @@ impl Bench {
         if prints {
             say(Foot(&report));
         }
-        output.write(&report)?;
+        output.write(&report.to_json())?;
         report.verdict()
     }
 
@@ -265,15 +315,15 @@ impl Output {
         matches!(self, Self::Stdout)
     }
 
-    fn write(self, report: &Report) -> Result<(), Failure> {
+    fn write(self, json: &str) -> Result<(), Failure> {
         match self {
             Self::Nowhere => Ok(()),
             Self::Stdout => {
-                say(report.to_json());
+                say(json);
                 Ok(())
             }
             Self::File(mut file, path) => {
-                writeln!(file, "{}", report.to_json()).map_err(|error| Self::failed(&path, &error))
+                writeln!(file, "{json}").map_err(|error| Self::failed(&path, &error))
             }
         }
     }

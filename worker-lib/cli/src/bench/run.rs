@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use switchml_worker::{CallStats, Communicator, Error, ReduceOp, Reduction, Stats};
+use switchml_worker::{CallStats, Communicator, Error, Reduction, Stats};
 
-use super::check::{all_equal, digest, digest_words, wrong_elements};
+use super::agree;
 use super::pattern::{Pattern, Zeros};
 use super::progress::Progress;
 use super::report::{Measured, Row};
@@ -12,8 +12,6 @@ use super::value::Value;
 
 /// Bytes of values that the in-place iterations of small sizes take turns on.
 const ROTATION: usize = 64 << 20;
-/// A count of wrong elements that all ranks can add up in an i32.
-const MOST_WRONG: usize = (i32::MAX / 1024) as usize;
 
 /// One rank's benchmark.
 pub struct Runner<T> {
@@ -111,9 +109,8 @@ impl<T: Value> Runner<T> {
             Way::OutOfPlace => self.time_out_of_place(count, &mut calls)?,
             Way::InPlace => self.time_in_place(count, &mut calls)?,
         };
-        let mut mean = [total.as_secs_f64() as f32 / self.iters as f32];
-        self.communicator.all_reduce(&mut mean, ReduceOp::Max)?;
-        Ok((mean[0].into(), calls))
+        let mean = agree::on_time(&self.communicator, total.as_secs_f64() / self.iters as f64)?;
+        Ok((mean, calls))
     }
 
     fn time_out_of_place(
@@ -170,25 +167,14 @@ impl<T: Value> Runner<T> {
                 }
             }
             let result = &self.buffer[..count];
-            let here =
-                wrong_elements(&pattern, self.op, self.communicator.world_size() as usize, result);
-            let mut everywhere = [here.min(MOST_WRONG) as i32];
-            let digest = digest(result);
-            self.communicator.all_reduce(&mut everywhere, ReduceOp::Sum)?;
-            wrong += everywhere[0] as u64;
-            differ |= self.differs(digest)?;
+            let (here, differs) = agree::on_result(&self.communicator, &pattern, self.op, result)?;
+            wrong += here;
+            differ |= differs;
             self.progress.advance(1);
         }
         // Elements that differ between ranks are wrong on one of them, even if no single one is out
         // of bounds.
         Ok(((self.check > 0).then_some(wrong.max(differ.into())), differ))
-    }
-
-    /// Whether two ranks have different digests.
-    fn differs(&self, digest: u64) -> Result<bool, Error> {
-        let mut words = digest_words(digest);
-        self.communicator.all_reduce(&mut words, ReduceOp::Max)?;
-        Ok(!all_equal(words))
     }
 
     /// Reduces a copy of the input.

@@ -241,6 +241,59 @@ fn ranks_told_by_a_file() {
     assert!(reports[5]["bytes"].as_u64().unwrap() >= 4000, "{}", reports[5]);
 }
 
+/// Two buckets of f32: 262,144 elements, ready after 20 of 30 ms, and 1,001 in the end. A step
+/// takes its computing at least, and is right in each precision.
+#[test]
+fn a_training_step_of_two_ranks() {
+    let path = tempfile::NamedTempFile::new().unwrap();
+    let step = "layer_index,numel,forward_pass_ns,backward_pass_ns\nfirst,1000,5000000,5000000\n\
+                second,1,5000000,5000000\nthird,262144,5000000,5000000\n";
+    std::fs::write(&path, step).unwrap();
+    let file = path.path().to_str().unwrap();
+    for (dtype, precision, element) in
+        [("f32", "exact", 4), ("f32", "16", 4), ("f32", "8", 4), ("bf16", "exact", 2)]
+    {
+        let what = ["--dtype", dtype, "--precision", precision, "-n", "3", "-w", "1", "-c", "2"];
+        let report = bench(2, &[&["--trace", file], &what[..]].concat());
+        assert_eq!(report["out_of_bounds"], 0, "{report}");
+        assert_eq!(report["differing"], false, "{report}");
+        assert_eq!((&report["gradients"], &report["world_size"]), (&3.into(), &2.into()));
+        assert_eq!(report["bytes"], 263_145 * element, "{report}");
+        // 262,144 elements of 2 bytes do not fill the first bucket.
+        assert_eq!(report["buckets"], if element == 4 { 2 } else { 1 }, "{report}");
+        let times = |name: &str| -> Vec<f64> {
+            report[name].as_array().unwrap().iter().map(|time| time.as_f64().unwrap()).collect()
+        };
+        assert_eq!(report["compute_ms"], 30.0);
+        let (steps, alone) = (times("step_ms"), times("communication_ms"));
+        assert_eq!((steps.len(), alone.len()), (3, 3), "{report}");
+        assert!(steps.iter().all(|time| *time >= 30.0), "{report}");
+        assert!(alone.iter().all(|time| *time > 0.0), "{report}");
+    }
+}
+
+#[test]
+fn the_text_of_a_training_step() {
+    let daemon = Daemon::start();
+    let arguments = ["--model", "resnet50", "--compute", "20", "-n", "1", "-w", "0"];
+    let mut rank = daemon.bench("step", 0, 1, &arguments);
+    rank.wait_success(PATIENCE).unwrap();
+    let text = rank.stdout();
+    let starts = [
+        "# Training step: resnet50",
+        "# 1 ranks, 161 gradients of 102228128 bytes in 5 buckets, ",
+        "computing alone        20.0",
+        "communication alone ",
+        "step ",
+        "communication hidden ",
+        "# Out of bounds values : 0 OK",
+    ];
+    assert_eq!(text.lines().count(), starts.len(), "{text}");
+    for (line, start) in text.lines().zip(starts) {
+        assert!(line.starts_with(start), "{line}");
+    }
+}
+
 #[test]
 fn options_from_a_file() {
     let daemon = Daemon::start();

@@ -31,6 +31,49 @@ start switchml-aggregator on the spare machine; ranks' hosts help: SWITCHML_AGGR
     assert_eq!(text, expected);
 }
 
+/// 102,228,128 bytes take 598.57 ms by TCP in a ring of 8, which sends 1.75 times what a host has.
+/// The first bucket, with the head, is ready just after the forward pass, a third of 292.24 ms, and
+/// the links are busy from then on: 696.08. In 8 bits nearly all is hidden.
+#[test]
+fn a_training_step() {
+    let output = plan(&["--model", "resnet50", "--ranks", "8", "--rate", "2.5G"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let expected = "\
+8 ranks on 8 hosts with links of 2.5 Gb/s;
+steps of resnet50 on P100, batch 64 (tensorflow/docs, \
+                    site/en/r1/guide/performance/benchmarks.md):
+292.2 ms of computing, 102228128 bytes of f32 in 5 buckets, MTU 1500
+";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.contains("ring (Gloo, NCCL on TCP)      696.08    1.00  "), "{text}");
+    assert!(text.contains("  306.61    2.27\n"), "{text}");
+    assert!(text.contains("speedup: over a ring of f32. Only computing and links take time"));
+}
+
+/// What `trace` writes is the step that `plan` makes of the model itself.
+#[test]
+fn a_model_written_to_a_file() {
+    let trace = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-worker"));
+        command.arg("trace").args(arguments).output().unwrap()
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = trace(&["--model", "vgg16"]).stdout;
+    assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), 1 + 32);
+    std::fs::write(&file, text).unwrap();
+    let table = |step: &[&str]| {
+        let output = plan(&[step, &["--ranks", "4", "--rate", "1G"]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().skip(2).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let of_file = table(&["--trace", file.path().to_str().unwrap()]);
+    assert_eq!(of_file, table(&["--model", "vgg16"]));
+    assert!(of_file.starts_with("415.6 ms of computing, 553430176 bytes"), "{of_file}");
+
+    assert_eq!(trace(&[]).stderr, b"error: no model is given; use --model NAME\n");
+}
+
 #[test]
 fn a_mistake_is_one_line() {
     let output = plan(&["--ranks", "4", "--rate", "1G", "--ranks-per-host", "4"]);
@@ -41,4 +84,34 @@ fn a_mistake_is_one_line() {
         "error: --ranks 4 with --ranks-per-host 4 are one host, whose link carries nothing; there \
          is nothing to plan\n"
     );
+}
+
+#[test]
+fn a_step_that_is_none_is_one_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "layer_index,numel,forward_pass_ns,backward_pass_ns\na,b,1,1\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    let line_2 = format!(
+        "error: --trace {path}: line 2 is \"a,b,1,1\"; a name, elements (up to 2^40) and two times \
+         in ns (up to an hour), with commas between, are needed\n"
+    );
+    for (step, complaint) in [
+        (&["--trace", path][..], &*line_2),
+        (
+            &["--trace", "/no/such/file"],
+            "error: --trace /no/such/file: No such file or directory (os error 2)\n",
+        ),
+        (
+            &["--model", "vgg11"],
+            "error: no computing time of vgg11 is known; give one with --compute MS\n",
+        ),
+        (
+            &["--compute", "5"],
+            "error: --compute is the time of a training step; give that with --model or --trace\n",
+        ),
+    ] {
+        let output = plan(&[step, &["--ranks", "4", "--rate", "1G"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{step:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), complaint);
+    }
 }
