@@ -84,6 +84,8 @@ with_each_torch! {
     all_reduces_overlap_the_backward_pass,
     gradients_may_be_compressed_by_hooks,
     error_feedback_loses_nothing_over_steps_and_in_checkpoints,
+    late_gradients_are_given_exactly_once,
+    steps_end_at_their_deadline_without_late_ranks,
     calls_that_travel_alike_are_told_apart_by_their_types,
 }
 
@@ -107,7 +109,15 @@ scripts! {
     all_reduces_overlap_the_backward_pass: 2, ["overlap.py"], "all-reduces overlap";
     gradients_may_be_compressed_by_hooks: 2, ["hooks.py"], "";
     error_feedback_loses_nothing_over_steps_and_in_checkpoints: 3, ["feedback.py"], "";
+    late_gradients_are_given_exactly_once: 1, ["ledger.py"], "all was given once";
     calls_that_travel_alike_are_told_apart_by_their_types: 2, ["mismatched_types.py"], "";
+}
+
+fn steps_end_at_their_deadline_without_late_ranks(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    let folder = fresh_folder(&format!("deadline-{}", case.torch.version()));
+    let arguments = ["deadline.py", folder.to_str().unwrap()];
+    site.run_and_hear(&arguments, &[], "all that was late came once");
 }
 
 fn collectives_of_torch(case: Case) {
@@ -637,7 +647,7 @@ fn a_killed_rank_is_named_on_all_others(case: Case) {
 
 /// The error keeps its type and ranks, instead of the RuntimeError that torch's futures make of it.
 fn ddps_backward_pass_raises_the_error_itself(case: Case) {
-    for hook in ["none", "bf16_compress_hook", "fixed16_compress_hook"] {
+    for hook in ["none", "bf16_compress_hook", "fixed16_compress_hook", "deadline_hook"] {
         a_killed_rank_is_named(case, &[hook]);
     }
 }

@@ -32,7 +32,8 @@ if hook is not None:
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02)
     if hook != "none":
         module = default_hooks if hasattr(default_hooks, hook) else switchml.torch
-        model.register_comm_hook(None, getattr(module, hook))
+        state = switchml.torch.Deadline(model, 3600) if hook == "deadline_hook" else None
+        model.register_comm_hook(state, getattr(module, hook))
     examples = torch.ones(1, 100)
 
 

@@ -18,9 +18,15 @@ from typing import Any
 import torch.distributed as dist
 
 from ._create import correct_what_is_recorded, create, heed_set_timeouts
+from ._deadline import Deadline
 from ._feedback import ErrorFeedback
 from ._group import group_of
-from ._hooks import fixed8_compress_hook, fixed8_feedback_hook, fixed16_compress_hook
+from ._hooks import (
+    deadline_hook,
+    fixed8_compress_hook,
+    fixed8_feedback_hook,
+    fixed16_compress_hook,
+)
 from ._lazy import remember_what_is_resolved
 from ._regroup import regroup
 from ._staging import STREAMS
@@ -28,7 +34,9 @@ from ._threads import NAME
 from ._trampoline import IS_BACKEND
 
 __all__ = [
+    "Deadline",
     "ErrorFeedback",
+    "deadline_hook",
     "fixed16_compress_hook",
     "fixed8_compress_hook",
     "fixed8_feedback_hook",

@@ -6,6 +6,7 @@ This module does not import `annotations` from `__future__`, because torch reads
 import torch
 import torch.distributed as dist
 
+from ._deadline import Deadline
 from ._feedback import ErrorFeedback
 from ._group import Group, group_of
 
@@ -55,6 +56,17 @@ def fixed8_feedback_hook(
     wanted = gradients.float().add_(residual)
     averaged = backend.average_in_bits(8, wanted, residual).get_future()
     return averaged.then(lambda future: gradients.copy_(future.value()[0]))
+
+
+def deadline_hook(
+    state: Deadline, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Averages gradients of the ranks that are in when a step's time is over.
+
+    Without late ranks, results have the same bits as without the hook. In a group of another
+    backend, all ranks are waited for.
+    """
+    return state.average(bucket)
 
 
 def _averaged_in_bits(

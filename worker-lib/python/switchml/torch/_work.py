@@ -40,6 +40,12 @@ class _Asker(threading.local):
 _asker = _Asker()
 
 
+def after_backward(wait: Callable[[], object]) -> None:
+    """A backward pass that runs calls this at its end, and raises its error."""
+    if torch._C._current_graph_task_id() != -1:
+        torch.autograd.Variable._execution_engine.queue_callback(wait)
+
+
 class HeldWork(Work):
     """A Work in Python.
 
@@ -60,8 +66,7 @@ class HeldWork(Work):
         DDP waits for the future, and torch's futures make a RuntimeError of any error. What is
         queued here runs before DDP's own callback, which is queued after its last bucket.
         """
-        if torch._C._current_graph_task_id() != -1:
-            torch.autograd.Variable._execution_engine.queue_callback(self.wait)
+        after_backward(self.wait)
 
     def future(self) -> torch.futures.Future[Any]:
         """The future for users.
