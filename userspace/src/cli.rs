@@ -83,6 +83,22 @@ pub enum Command {
         #[command(flatten)]
         tls: TlsOptions,
     },
+    /// Shows for whom a running aggregator's job waits: the rounds that it has not finished, and
+    /// which ranks have contributed to each.
+    Slots {
+        /// Name or number of the job.
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+        job: String,
+        /// The aggregator's control plane.
+        #[arg(long, value_parser = listener,
+              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+        connect: SocketAddr,
+        /// As one line of JSON, for programs.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        tls: TlsOptions,
+    },
     /// Removes the data plane that a killed aggregator has left; its jobs end.
     Detach {
         /// Where it was kept.

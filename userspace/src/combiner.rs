@@ -286,6 +286,15 @@ impl Aggregator for CombinerService {
         Ok(Response::new(status.map_err(service::status::internal)?))
     }
 
+    async fn slots(
+        &self,
+        request: Request<control::SlotsRequest>,
+    ) -> Result<Response<control::SlotsReply>, Status> {
+        let mut client = self.parent.connect().await?;
+        let slots = client.slots(request.into_inner()).await;
+        slots.map_err(|error| relayed(&self.parent, error))
+    }
+
     async fn examine(
         &self,
         request: Request<control::ExamineRequest>,

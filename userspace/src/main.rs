@@ -55,6 +55,10 @@ fn main() -> ExitCode {
                 Ok(to) => report::jobs(&to).await,
                 Err(error) => Err(error),
             },
+            Some(cli::Command::Slots { job, connect, json, tls }) => match at(connect, tls) {
+                Ok(of) => report::slots(&of, job, json).await,
+                Err(error) => Err(error),
+            },
             Some(cli::Command::Token { token_key, tenant, jobs, expires }) => {
                 daemon::token(&token_key, &tenant, &jobs, expires)
             }

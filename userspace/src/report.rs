@@ -1,4 +1,6 @@
-//! The output of `status` and `jobs`.
+//! The output of `status`, `jobs` and `slots`.
+
+mod slots;
 
 use std::convert::Infallible;
 use std::env;
@@ -6,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::anyhow;
+pub use slots::slots;
 use switchml_cli::say;
 use switchml_cli::tls::TlsOptions;
 use switchml_control::aggregator_client::AggregatorClient;

@@ -4,6 +4,7 @@
 mod daemon_io;
 pub(crate) mod event_stream;
 mod health;
+mod slots;
 pub(crate) mod status;
 pub(crate) mod strangers;
 mod too_long;
@@ -373,6 +374,13 @@ impl Aggregator for Service {
     ) -> Result<Response<control::StatusReply>, Status> {
         let own = self.of_jobs(self.lock().control_plane.table());
         Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))
+    }
+
+    async fn slots(
+        &self,
+        request: Request<control::SlotsRequest>,
+    ) -> Result<Response<control::SlotsReply>, Status> {
+        self.slots_of(&request.into_inner().job).await.map(Response::new)
     }
 
     async fn examine(

@@ -1,6 +1,8 @@
 //! An aggregator as operators see it, in the terminal, on its page and as metrics: its answers to
 //! `Status` and `ListJobs`, in readable form.
 
+pub mod slots;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -494,6 +496,15 @@ impl MemberView {
             results: way(member),
             waited_for_seconds: seconds(member.lacked_total_ms),
         }
+    }
+
+    /// The rank and where it is: `rank 1 (10.0.0.2, rack tor1 at 10.0.0.254, host node7)`.
+    pub fn in_words(&self) -> String {
+        let Self { rank, address, rack, host, .. } = self;
+        let named =
+            [("rack", rack), ("host", host)].into_iter().filter(|(_, name)| !name.is_empty());
+        let named: String = named.map(|(what, name)| format!(", {what} {name}")).collect();
+        format!("rank {rank} ({address}{named})")
     }
 
     /// A remark if results to all do not reach the rank by multicast.

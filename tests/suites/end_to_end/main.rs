@@ -14,6 +14,7 @@
 //! | [`packed`] | sums in 16 and 8 bits: on bad links, beside NaN, with a rank that dies |
 //! | [`packet_tags`] | tags of packets: right sums, and who forges packets without their keys |
 //! | [`missing_ranks`] | a job that not all ranks join |
+//! | [`slots`] | for whom a job waits that hangs |
 //! | [`special_values`] | NaN and infinities |
 //! | [`security`] | a tree with mutual TLS, and control planes that would be open to the Internet |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
@@ -56,6 +57,7 @@ mod ports;
 mod quotas;
 mod restart;
 mod security;
+mod slots;
 mod special_values;
 mod strangers;
 mod tags;

@@ -11,7 +11,7 @@ use switchml_protocol::times::Times;
 pub use crate::job_spec::JobSpec;
 use crate::jobs;
 pub use crate::limits::{Fanout, Limits};
-use crate::oldest_round::Progress;
+use crate::oldest_round::{Progress, Unfinished};
 
 /// Receives a data plane's notable packets. It must return at once, even if it drops the event:
 /// events are for people, the counters count every packet.
@@ -104,6 +104,12 @@ pub trait DataPlane: ServesJobs + Send + Sync {
 
     /// The progress of an open job's shard, if this data plane shows it. Reads some 20 slots.
     fn progress(&self, _shard: u16) -> Result<Option<Progress>, Error> {
+        Ok(None)
+    }
+
+    /// All unfinished chunks of an open job's shard, the oldest first, if this data plane shows
+    /// them. Reads all slots of the shard.
+    fn unfinished(&self, _shard: u16) -> Result<Option<Vec<Unfinished>>, Error> {
         Ok(None)
     }
 

@@ -21,7 +21,7 @@ use switchml_protocol::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::job_spec::JobSpec;
-use crate::oldest_round::{Progress, newest, progress};
+use crate::oldest_round::{Newest, Progress, Unfinished, all_unfinished, newest, progress};
 
 /// The tables that the XDP program has in its maps, in this process's memory.
 pub struct MemoryTables {
@@ -131,12 +131,21 @@ impl MemoryTables {
     /// The progress of an open shard.
     pub fn progress(&self, number: u16) -> Option<Progress> {
         let job = self.job(number).filter(|job| job.state == OPEN)?;
-        let look = |slot: u32| {
-            let slot = self.lock_slot(job.first_slot + slot);
-            Ok::<_, Infallible>(slot.and_then(|slot| newest(&job, &slot)))
-        };
-        let Ok(found) = progress(job.slots, look);
+        let Ok(found) = progress(job.slots, |slot| self.look(&job, slot));
         Some(found)
+    }
+
+    /// All unfinished chunks of a shard, the oldest first; none if it is not open.
+    pub fn unfinished(&self, number: u16) -> Vec<Unfinished> {
+        let Some(job) = self.job(number).filter(|job| job.state == OPEN) else { return Vec::new() };
+        let Ok(found) = all_unfinished(job.slots, |slot| self.look(&job, slot));
+        found
+    }
+
+    /// The newest round of one of a job's slots.
+    fn look(&self, job: &JobEntry, slot: u32) -> Result<Option<Newest>, Infallible> {
+        let slot = self.lock_slot(job.first_slot + slot);
+        Ok(slot.and_then(|slot| newest(job, &slot)))
     }
 
     /// Changes the state of a job, unless it is vacant.

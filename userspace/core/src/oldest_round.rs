@@ -1,5 +1,5 @@
 //! The progress of a shard, and the ranks that its oldest unfinished round lacks. Both are found by
-//! reading few of its slots.
+//! reading few of its slots. All its unfinished rounds are found by reading all of them.
 
 use switchml_protocol::job::JobEntry;
 use switchml_protocol::ranks::{Ranks, Words};
@@ -22,7 +22,7 @@ impl Progress {
     }
 }
 
-/// A round that lacks contributions, older than all others of its shard that do.
+/// A round that lacks contributions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     /// The chunk that it adds up, counted from the start of the epoch (section 12 of
@@ -101,6 +101,24 @@ pub fn progress<E>(
     Ok(Progress { begun: next, unfinished })
 }
 
+/// All unfinished chunks of a shard with `slots` slots, the oldest first. `look` reads a slot.
+pub fn all_unfinished<E>(
+    slots: u32,
+    mut look: impl FnMut(u32) -> Result<Option<Newest>, E>,
+) -> Result<Vec<Unfinished>, E> {
+    let mut found = Vec::new();
+    for slot in 0..slots {
+        if let Some(Newest { round, lacks }) = look(slot)?
+            && !lacks.is_empty()
+        {
+            let chunk = u64::from(round) * u64::from(slots) + u64::from(slot);
+            found.push(Unfinished { chunk, lacks });
+        }
+    }
+    found.sort_by_key(|unfinished| unfinished.chunk);
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +136,18 @@ mod tests {
             _ => Ranks::from([3]),
         };
         Some(Newest { round: (chunk / u64::from(slots)) as u32, lacks })
+    }
+
+    /// Of 8 slots, chunks 5 to 9 are begun and lack ranks: 8 and 9 are the next round of slots 0
+    /// and 1.
+    #[test]
+    fn all_unfinished_chunks_are_found_the_oldest_first() {
+        let found = all_unfinished(8, |slot| Ok::<_, Infallible>(shown(slot, 8, 5, 10)));
+        let chunk = |chunk| Unfinished { chunk, lacks: Ranks::from([3]) };
+        let last = Unfinished { chunk: 9, lacks: Ranks::from([1, 3]) };
+        assert_eq!(found, Ok(vec![chunk(5), chunk(6), chunk(7), chunk(8), last]));
+        let none = all_unfinished(8, |slot| Ok::<_, Infallible>(shown(slot, 8, 10, 10)));
+        assert_eq!(none, Ok(Vec::new()));
     }
 
     proptest! {

@@ -11,6 +11,7 @@
 //! | [`page`] | the status page in a browser |
 //! | [`reload`] | SIGHUP: what takes effect, and that nothing ends |
 //! | [`service`] | the control plane over gRPC: who hears what, and every refusal |
+//! | [`slots`] | `slots`: which ranks the unfinished rounds of a job lack |
 //! | [`software`] | the software data plane, packet by packet |
 //! | `tofino` | the daemon over BFRT, if it has P4 data planes |
 //! | [`start`] | the daemon on XDP before it is ready, and where interfaces come later |
@@ -29,6 +30,7 @@ mod missing_capabilities;
 mod page;
 mod reload;
 mod service;
+mod slots;
 mod software;
 mod start;
 #[cfg(feature = "p4")]

@@ -29,7 +29,7 @@ use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
-use switchml_userspace_core::oldest_round::Progress;
+use switchml_userspace_core::oldest_round::{Progress, Unfinished};
 
 use self::times::RoundTimes;
 use super::worker_thread::{Stop, WorkerThread};
@@ -189,6 +189,10 @@ impl DataPlane for Software {
 
     fn progress(&self, shard: u16) -> Result<Option<Progress>, Error> {
         Ok(self.shared.tables.progress(shard))
+    }
+
+    fn unfinished(&self, shard: u16) -> Result<Option<Vec<Unfinished>>, Error> {
+        Ok(Some(self.shared.tables.unfinished(shard)))
     }
 }
 

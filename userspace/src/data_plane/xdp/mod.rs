@@ -52,7 +52,7 @@ use switchml_userspace_core::data_plane::{
     Way,
 };
 use switchml_userspace_core::jobs;
-use switchml_userspace_core::oldest_round::Progress;
+use switchml_userspace_core::oldest_round::{Progress, Unfinished};
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
@@ -434,6 +434,12 @@ impl DataPlane for XdpDataPlane {
     fn progress(&self, shard: u16) -> Result<Option<Progress>, Error> {
         let job = self.maps().job(shard);
         let found = job.and_then(|job| self.shards.progress(shard, &job));
+        found.map_err(refused(shard, "look at the slots of"))
+    }
+
+    fn unfinished(&self, shard: u16) -> Result<Option<Vec<Unfinished>>, Error> {
+        let job = self.maps().job(shard);
+        let found = job.and_then(|job| self.shards.unfinished(shard, &job));
         found.map_err(refused(shard, "look at the slots of"))
     }
 

@@ -19,7 +19,9 @@ use aya_obj::generated::{
 use switchml_protocol::fanout::{MAX_PLACES, Receivers};
 use switchml_protocol::job::{JobEntry, OPEN};
 use switchml_protocol::maps::{LockedSlot, SLOTS_PER_SHARD};
-use switchml_userspace_core::oldest_round::{Progress, newest, progress};
+use switchml_userspace_core::oldest_round::{
+    Newest, Progress, Unfinished, all_unfinished, newest, progress,
+};
 use zerocopy::transmute;
 
 type Slots = Array<MapData, [u8; size_of::<LockedSlot>()]>;
@@ -139,31 +141,49 @@ impl Shards {
         if job.state != OPEN {
             return Ok(None);
         }
+        self.with_slots(number, |slots| progress(job.slots, |slot| look(slots, job, slot)))
+    }
+
+    /// All unfinished chunks of a shard whose job entry is `job`, the oldest first; none if it is
+    /// not open. As with [`Self::progress`], a slot that the program writes to may be shown wrong.
+    pub fn unfinished(
+        &self,
+        number: u16,
+        job: &JobEntry,
+    ) -> Result<Option<Vec<Unfinished>>, MapError> {
+        if job.state != OPEN {
+            return Ok(Some(Vec::new()));
+        }
+        self.with_slots(number, |slots| all_unfinished(job.slots, |slot| look(slots, job, slot)))
+    }
+
+    /// Reads a shard's slots; `None` if the kernel does not show them, as without CAP_SYS_ADMIN
+    /// those that an earlier daemon made.
+    fn with_slots<T>(
+        &self,
+        number: u16,
+        read: impl FnOnce(&Slots) -> Result<T, MapError>,
+    ) -> Result<Option<T>, MapError> {
         let shard = self.shard(number);
         let shard = lock(&shard);
-        let opened: Slots;
-        let slots = match &shard.slots {
-            Some(slots) => slots,
-            // An earlier daemon made the slots. Without CAP_SYS_ADMIN the kernel does not show
-            // them.
-            None => match entries(&self.slots)?.get(&number.into(), 0) {
-                Ok(slots) => {
-                    opened = slots;
-                    &opened
-                }
-                Err(_) => return Ok(None),
-            },
-        };
-        let found = progress(job.slots, |index| {
-            let slot: LockedSlot = transmute!(slots.get(&index, 0)?);
-            Ok(newest(job, &slot.slot))
-        });
-        found.map(Some)
+        if let Some(slots) = &shard.slots {
+            return read(slots).map(Some);
+        }
+        match entries(&self.slots)?.get(&number.into(), 0) {
+            Ok(slots) => read(&slots).map(Some),
+            Err(_) => Ok(None),
+        }
     }
 
     fn shard(&self, number: u16) -> Arc<Mutex<Shard>> {
         Arc::clone(lock(&self.known).entry(number).or_default())
     }
+}
+
+/// The newest round of one of a job's slots.
+fn look(slots: &Slots, job: &JobEntry, slot: u32) -> Result<Option<Newest>, MapError> {
+    let locked: LockedSlot = transmute!(slots.get(&slot, 0)?);
+    Ok(newest(job, &locked.slot))
 }
 
 /// The entries of a map of maps, for one thread.

@@ -81,6 +81,10 @@ impl Aggregator for StatusOnly {
         refused()
     }
 
+    async fn slots(&self, _: Request<control::SlotsRequest>) -> Answer<control::SlotsReply> {
+        refused()
+    }
+
     async fn examine(&self, _: Request<control::ExamineRequest>) -> Answer<control::ExamineReply> {
         refused()
     }
