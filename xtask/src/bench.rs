@@ -12,6 +12,7 @@ mod hosts;
 mod inference;
 mod measured;
 mod model;
+mod models;
 mod peers;
 mod plan;
 mod plot;
@@ -31,6 +32,7 @@ use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::Binaries;
+use switchml_step::models::Model;
 
 use crate::{cargo, cargo::Selection, python};
 use goals::Verdict;
@@ -89,6 +91,16 @@ pub struct Bench {
     )]
     inference: bool,
 
+    /// Instead: replayed training steps of these models, or of all that are known, beside Gloo and
+    /// Open MPI; with --quick among 4 ranks with links of 1 Gb/s alone
+    #[arg(
+        long, value_name = "NAME", value_delimiter = ',', num_args = 0..,
+        conflicts_with_all = [
+            "networks", "racks", "mpi", "share", "hosts", "stripes", "inference", "output"
+        ]
+    )]
+    models: Option<Vec<Model>>,
+
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
@@ -123,6 +135,13 @@ impl Bench {
             return Ok(());
         }
         let programs = Programs::ensure(&binaries)?;
+        if let Some(models) = &self.models {
+            let scratch = Scratch::new()?;
+            let how = (self.runs, self.quick);
+            let tables = models::measure(&binaries, &programs, &scratch.folder, models, how)?;
+            say!("{}.\n\n{tables}", processor());
+            return Ok(());
+        }
         if self.stripes {
             let scratch = Scratch::new()?;
             let results = stripes::measure(&binaries, &programs, &scratch.folder, self.runs)?;
