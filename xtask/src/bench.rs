@@ -91,15 +91,19 @@ pub struct Bench {
     )]
     inference: bool,
 
-    /// Instead: replayed training steps of these models, or of all that are known, beside Gloo and
-    /// Open MPI; with --quick among 4 ranks with links of 1 Gb/s alone
+    /// Instead: replayed training steps of models, beside Gloo and Open MPI; with --quick among 4
+    /// ranks with links of 1 Gb/s alone
     #[arg(
-        long, value_name = "NAME", value_delimiter = ',', num_args = 0..,
+        long,
         conflicts_with_all = [
             "networks", "racks", "mpi", "share", "hosts", "stripes", "inference", "output"
         ]
     )]
-    models: Option<Vec<Model>>,
+    models: bool,
+
+    /// Of --models, these [default: all with a published computing time that fit]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "models")]
+    only: Vec<Model>,
 
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
@@ -135,10 +139,10 @@ impl Bench {
             return Ok(());
         }
         let programs = Programs::ensure(&binaries)?;
-        if let Some(models) = &self.models {
+        if self.models {
             let scratch = Scratch::new()?;
             let how = (self.runs, self.quick);
-            let tables = models::measure(&binaries, &programs, &scratch.folder, models, how)?;
+            let tables = models::measure(&binaries, &programs, &scratch.folder, &self.only, how)?;
             say!("{}.\n\n{tables}", processor());
             return Ok(());
         }

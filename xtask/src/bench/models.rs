@@ -138,8 +138,8 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// Measures, in turn: these models, or all; if it has to be quick, in the first setting alone.
-/// Returns tables.
+/// Measures, in turn: these models, or all if none are named; if it has to be quick, in the first
+/// setting alone. Returns tables.
 pub fn measure(
     binaries: &Binaries,
     programs: &Programs,
