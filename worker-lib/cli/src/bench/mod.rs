@@ -121,6 +121,7 @@ impl Bench {
         let settings = self.job.settings()?;
         Codec::reduction(self.dtype, self.reduction(), 1, 1)
             .map_err(|error| Failure::Usage(error.to_string()))?;
+        check_memory(chosen.step.elements(), size_of::<T>())?;
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
         let communicator = settings.connect().map_err(Failure::joining)?;
@@ -278,6 +279,20 @@ impl Bench {
             sparsity: self.sparsity,
         }
     }
+}
+
+/// Refuses gradients that this host's memory cannot hold: the kernel would end the process later.
+fn check_memory(elements: usize, size: usize) -> Result<(), Failure> {
+    let system = rustix::system::sysinfo();
+    let memory = system.totalram as u64 * u64::from(system.mem_unit);
+    let needed = (elements as u64).saturating_mul(size as u64);
+    if needed < memory {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "a step's gradients take {needed} bytes on each rank, and this host has {memory}; take a \
+         smaller model or --dtype"
+    )))
 }
 
 /// One of several aggregators, and its share of large calls.
