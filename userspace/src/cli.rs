@@ -50,38 +50,37 @@ pub struct Cli {
     pub options: Options,
 }
 
+/// The running aggregator that a command asks.
+#[derive(Debug, Args)]
+pub struct At {
+    /// The aggregator's control plane.
+    #[arg(long, value_parser = listener,
+          default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+    pub connect: SocketAddr,
+    #[command(flatten)]
+    pub tls: TlsOptions,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Shows what a running aggregator is attached to, and its counters.
     Status {
-        /// Its control plane.
-        #[arg(long, value_parser = listener,
-              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
-        connect: SocketAddr,
+        #[command(flatten)]
+        at: At,
         /// As one line of JSON, jobs and ranks included, for programs.
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        tls: TlsOptions,
     },
     #[cfg(feature = "top")]
     /// Follows a running aggregator in the terminal, once a second, until you press q.
     Top {
-        /// Its control plane.
-        #[arg(long, value_parser = listener,
-              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
-        connect: SocketAddr,
         #[command(flatten)]
-        tls: TlsOptions,
+        at: At,
     },
     /// Shows the jobs of a running aggregator.
     Jobs {
-        /// Its control plane.
-        #[arg(long, value_parser = listener,
-              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
-        connect: SocketAddr,
         #[command(flatten)]
-        tls: TlsOptions,
+        at: At,
     },
     /// Shows for whom a running aggregator's job waits: the rounds that it has not finished, and
     /// which ranks have contributed to each.
@@ -89,15 +88,11 @@ pub enum Command {
         /// Name or number of the job.
         #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         job: String,
-        /// The aggregator's control plane.
-        #[arg(long, value_parser = listener,
-              default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
-        connect: SocketAddr,
+        #[command(flatten)]
+        at: At,
         /// As one line of JSON, for programs.
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        tls: TlsOptions,
     },
     /// Removes the data plane that a killed aggregator has left; its jobs end.
     Detach {

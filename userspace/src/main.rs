@@ -12,11 +12,9 @@ mod report;
 #[cfg(feature = "top")]
 mod top;
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use daemon::Exposed;
-use switchml_cli::tls::TlsOptions;
 use switchml_control::tls::{TlsError, WrongSetting};
 use switchml_userspace::data_plane::xdp::StartError;
 use switchml_userspace::tokens::KeyError;
@@ -41,21 +39,21 @@ fn main() -> ExitCode {
         match cli.command {
             None if cli.options.check_config => daemon::check::check(&cli.options),
             None => daemon::run(cli.options, matches).await,
-            Some(cli::Command::Status { connect, json, tls }) => match at(connect, tls) {
+            Some(cli::Command::Status { at, json }) => match aggregator(at) {
                 Ok(to) if json => report::json(&to).await,
                 Ok(to) => report::status(&to).await,
                 Err(error) => Err(error),
             },
             #[cfg(feature = "top")]
-            Some(cli::Command::Top { connect, tls }) => match at(connect, tls) {
+            Some(cli::Command::Top { at }) => match aggregator(at) {
                 Ok(of) => top::run(&of).await,
                 Err(error) => Err(error),
             },
-            Some(cli::Command::Jobs { connect, tls }) => match at(connect, tls) {
+            Some(cli::Command::Jobs { at }) => match aggregator(at) {
                 Ok(to) => report::jobs(&to).await,
                 Err(error) => Err(error),
             },
-            Some(cli::Command::Slots { job, connect, json, tls }) => match at(connect, tls) {
+            Some(cli::Command::Slots { job, at, json }) => match aggregator(at) {
                 Ok(of) => report::slots(&of, job, json).await,
                 Err(error) => Err(error),
             },
@@ -79,8 +77,8 @@ fn main() -> ExitCode {
 }
 
 /// The aggregator to ask.
-fn at(connect: SocketAddr, tls: TlsOptions) -> anyhow::Result<report::Aggregator> {
-    Ok(report::Aggregator::new(connect, tls)?)
+fn aggregator(at: cli::At) -> anyhow::Result<report::Aggregator> {
+    Ok(report::Aggregator::new(at.connect, at.tls)?)
 }
 
 /// Prints the error and its causes in one line. The exit code is 2, as for other wrong options, if

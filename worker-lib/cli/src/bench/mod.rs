@@ -147,7 +147,9 @@ impl Bench {
         let counts = self.counts().map_err(Failure::Usage)?;
         Codec::reduction(self.dtype, self.reduction(), 1, counts[0])
             .map_err(|error| Failure::Usage(error.to_string()))?;
+        let largest = counts.iter().copied().max().unwrap_or_default();
         let settings = self.job.settings()?;
+        check_memory(largest, size_of::<T>())?;
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
         let communicator = settings.clone().connect().map_err(Failure::joining)?;
@@ -164,7 +166,6 @@ impl Bench {
         }
         let iterations = counts.len() * 2 * (self.iters.get() + self.check);
         let progress = Progress::new(is_reporter, iterations);
-        let largest = counts.iter().copied().max().unwrap_or_default();
         let zeros = self.zeros(&communicator, largest)?;
         let (iters, check) = (self.iters.get(), self.check);
         let mut runner = Runner::<T>::new(
@@ -281,7 +282,7 @@ impl Bench {
     }
 }
 
-/// Refuses gradients that this host's memory cannot hold: the kernel would end the process later.
+/// Refuses tensors that this host's memory cannot hold: the kernel would end the process later.
 fn check_memory(elements: usize, size: usize) -> Result<(), Failure> {
     let system = rustix::system::sysinfo();
     let memory = system.totalram as u64 * u64::from(system.mem_unit);
@@ -290,8 +291,8 @@ fn check_memory(elements: usize, size: usize) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "a step's gradients take {needed} bytes on each rank, and this host has {memory}; take a \
-         smaller model or --dtype"
+        "the tensors take {needed} bytes on each rank, and this host has {memory}; use smaller \
+         ones or another --dtype"
     )))
 }
 

@@ -200,3 +200,22 @@ fn the_aggregator_dies() {
         );
     }
 }
+
+/// Of sizes, and of a training step: 2^42 bytes, and 10^12 elements.
+#[test]
+fn tensors_that_no_memory_holds() {
+    let daemon = Daemon::start();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "layer_index,numel,forward_pass_ns,backward_pass_ns\na,1000000000000,1,1\n";
+    std::fs::write(&file, text).unwrap();
+    let step = ["--trace", file.path().to_str().unwrap()];
+    for (tensors, bytes) in
+        [(&["-b", "4096G", "-e", "4096G"][..], 4_398_046_511_104_u64), (&step, 4_000_000_000_000)]
+    {
+        let alone = ["bench", "--rank", "0", "--world-size", "1"];
+        let (code, line) = failure(&mut daemon.worker(&[&alone, tensors].concat()));
+        let start =
+            format!("error: the tensors take {bytes} bytes on each rank, and this host has");
+        assert!(code == USAGE && line.starts_with(&start), "{code}: {line}");
+    }
+}
