@@ -48,6 +48,11 @@ impl StepOptions {
                 let text = fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
                 let mut step = file::parse(&text).map_err(|error| usage(error.to_string()))?;
                 if let Some(compute) = self.compute {
+                    if step.compute().is_zero() {
+                        let why = "all times are 0, so --compute has none to scale; give each \
+                                   layer its share";
+                        return Err(usage(why.to_owned()));
+                    }
                     step = step.with_compute(compute);
                 }
                 Ok(Some(Chosen { title: path.display().to_string(), step }))

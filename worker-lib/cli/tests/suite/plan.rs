@@ -95,8 +95,17 @@ fn a_step_that_is_none_is_one_line() {
         "error: --trace {path}: line 2 is \"a,b,1,1\"; a name, elements (up to 2^40) and two times \
          in ns (up to an hour), with commas between, are needed\n"
     );
+    let sizes_alone = tempfile::NamedTempFile::new().unwrap();
+    let text = "layer_index,numel,forward_pass_ns,backward_pass_ns\na,10,0,0\n";
+    std::fs::write(&sizes_alone, text).unwrap();
+    let without_times = sizes_alone.path().to_str().unwrap();
+    let no_times = format!(
+        "error: --trace {without_times}: all times are 0, so --compute has none to scale; give \
+         each layer its share\n"
+    );
     for (step, complaint) in [
         (&["--trace", path][..], &*line_2),
+        (&["--trace", without_times, "--compute", "5"], &*no_times),
         (
             &["--trace", "/no/such/file"],
             "error: --trace /no/such/file: No such file or directory (os error 2)\n",
