@@ -32,7 +32,6 @@ use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::Binaries;
-use switchml_step::models::Model;
 
 use crate::{cargo, cargo::Selection, python};
 use goals::Verdict;
@@ -91,26 +90,24 @@ pub struct Bench {
     )]
     inference: bool,
 
-    /// Instead: replayed training steps of models, beside Gloo and Open MPI; with --quick among 4
-    /// ranks with links of 1 Gb/s alone
+    /// Instead: replayed training steps of models, beside Gloo and Open MPI
     #[arg(
         long,
         conflicts_with_all = [
-            "networks", "racks", "mpi", "share", "hosts", "stripes", "inference", "output"
+            "quick", "networks", "racks", "mpi", "share", "hosts", "stripes", "inference"
         ]
     )]
     models: bool,
 
-    /// Of --models, these [default: all with a published computing time that fit]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "models")]
-    only: Vec<Model>,
+    #[command(flatten)]
+    of_models: models::Options,
 
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
-    /// Folder for bench.md, bench.json and the plots (with --stripes and --inference the plot
-    /// alone); nothing but the tables on the terminal without
+    /// Folder for bench.md, bench.json and the plots (with --stripes, --inference and --models the
+    /// plot alone); nothing but the tables on the terminal without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -141,9 +138,12 @@ impl Bench {
         let programs = Programs::ensure(&binaries)?;
         if self.models {
             let scratch = Scratch::new()?;
-            let how = (self.runs, self.quick);
-            let tables = models::measure(&binaries, &programs, &scratch.folder, &self.only, how)?;
-            say!("{}.\n\n{tables}", processor());
+            let results =
+                models::measure(&binaries, &programs, &scratch.folder, &self.of_models, self.runs)?;
+            say!("{}.\n\n{}", processor(), results.markdown());
+            if let Some(folder) = &self.output {
+                save(folder, "models.svg", results.plot()?)?;
+            }
             return Ok(());
         }
         if self.stripes {

@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod pages;
+pub mod size;
 pub mod test;
 pub mod tls;
 pub mod version;

@@ -10,7 +10,6 @@ mod manual;
 mod plan;
 mod rank;
 mod seconds;
-mod size;
 mod step;
 mod trace;
 

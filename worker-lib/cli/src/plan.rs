@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 
 use std::time::Duration;
 
+use switchml_cli::size;
 use switchml_step::{buckets, timeline};
 use switchml_worker::{DType, Precision, ReduceOp, Reduction, numerics::Codec};
 use switchml_worker_core::cost::{self, Framing};
 
 use super::step::{Chosen, StepOptions};
-use super::{Failure, say, size};
+use super::{Failure, say};
 
 /// How much less time another way must take to be worth its daemons.
 const WORTH: f64 = 0.95;

@@ -2,21 +2,25 @@
 //! this project, and what `switchml-worker plan` says of them.
 //!
 //! Computing is a sleep of the published time; gradients travel in the buckets of torch's
-//! DistributedDataParallel, beside it. Links are slow enough for this machine's processors, and
-//! computing is stretched as much: all times are, and the tables have them unstretched.
+//! DistributedDataParallel, beside it. Where this machine's processors cannot fill the links, links
+//! are slower and computing is stretched as much: all times are, and the tables have them
+//! unstretched.
 //!
 //! Models without a published computing time are left out, and Llama 8B, whose gradients take 32 GB
 //! on each rank.
 
+mod plot;
+mod site;
+
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
-use serde::Deserialize;
-use switchml_rack::{Aggregator, Binaries, Mpi, Process, Rack, RackOptions, Shaping};
+use anyhow::{Context, Result, anyhow};
+use clap::builder::RangedU64ValueParser as Number;
+use switchml_cli::size;
+use switchml_rack::Binaries;
 use switchml_step::buckets::{self, Bucket};
 use switchml_step::models::{self, Model};
 use switchml_step::{Step, published, timeline};
@@ -25,14 +29,37 @@ use switchml_worker_core::numerics::Codec;
 use switchml_worker_core::{DType, Precision, ReduceOp, Reduction};
 
 use super::peers::Programs;
-use crate::cargo;
 use crate::stats::Spread;
+use site::Site;
 
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Where ranks without an aggregator meet.
-const PORT: &str = "29500";
 /// Of the rack's links.
 const MTU: usize = 1500;
+
+/// What a processor moves for all ranks together, by the slowest of these ways: bits per second of
+/// links.
+const OF_A_PROCESSOR: u64 = 2_000_000_000;
+
+/// What is replayed.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Of --models, these [default: all with a published computing time that fit]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "models")]
+    only: Vec<Model>,
+
+    /// Of --models, among so many ranks
+    #[arg(
+        long, value_name = "N,...", value_delimiter = ',', default_values_t = [4, 8],
+        value_parser = Number::<usize>::new().range(2..=64), requires = "models"
+    )]
+    ranks: Vec<usize>,
+
+    /// Of --models, links of so many bits per second
+    #[arg(
+        long, value_name = "RATE,...", value_delimiter = ',', default_value = "1G,2.5G,10G",
+        value_parser = size::rate, requires = "models"
+    )]
+    rates: Vec<u64>,
+}
 
 /// Ranks, and their links.
 #[derive(Clone, Copy)]
@@ -44,20 +71,13 @@ struct Setting {
     link: u64,
 }
 
-const fn setting(ranks: usize, rate: u64, link: u64) -> Setting {
-    Setting { ranks, rate, link }
-}
-
-const SETTINGS: [Setting; 6] = [
-    setting(4, 1_000_000_000, 1_000_000_000),
-    setting(4, 2_500_000_000, 1_000_000_000),
-    setting(4, 10_000_000_000, 1_000_000_000),
-    setting(8, 1_000_000_000, 500_000_000),
-    setting(8, 2_500_000_000, 500_000_000),
-    setting(8, 10_000_000_000, 500_000_000),
-];
-
 impl Setting {
+    /// The setting on a machine of so many processors.
+    fn new(ranks: usize, rate: u64, processors: usize) -> Self {
+        let most = OF_A_PROCESSOR * processors as u64 / ranks as u64;
+        Self { ranks, rate, link: rate.min(most) }
+    }
+
     /// How much longer everything takes in the rack.
     fn stretch(self) -> f64 {
         self.rate as f64 / self.link as f64
@@ -116,15 +136,6 @@ impl Way {
     }
 }
 
-/// What rank 0 says.
-#[derive(Deserialize)]
-struct Said {
-    /// Times of steps, of which there is one.
-    step_ms: Vec<f64>,
-    /// Elements that were wrong in a step before.
-    out_of_bounds: Option<u64>,
-}
-
 /// A model's steps in the rack.
 struct Row {
     model: Model,
@@ -138,23 +149,36 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// Measures, in turn: these models, or all if none are named; if it has to be quick, in the first
-/// setting alone. Returns tables.
+/// What was measured.
+pub struct Results(Vec<Table>);
+
+/// Measures all settings, each way in turn.
 pub fn measure(
     binaries: &Binaries,
     programs: &Programs,
     scratch: &Path,
-    models: &[Model],
-    (runs, is_quick): (usize, bool),
-) -> Result<String> {
-    let chosen = if models.is_empty() { all() } else { models.to_vec() };
-    let settings = if is_quick { &SETTINGS[..1] } else { &SETTINGS };
-    let mut text = String::new();
-    for setting in settings {
-        let table = Table::measure(*setting, binaries, programs, scratch, &chosen, runs)?;
-        text += &table.markdown();
+    options: &Options,
+    runs: usize,
+) -> Result<Results> {
+    let models = if options.only.is_empty() { all() } else { options.only.clone() };
+    let processors = available_parallelism().context("cannot count processors")?.get();
+    let settings = options
+        .ranks
+        .iter()
+        .flat_map(|ranks| options.rates.iter().map(|rate| Setting::new(*ranks, *rate, processors)));
+    let measure = |setting| Table::measure(setting, binaries, programs, scratch, &models, runs);
+    Ok(Results(settings.map(measure).collect::<Result<_>>()?))
+}
+
+impl Results {
+    pub fn markdown(&self) -> String {
+        self.0.iter().map(Table::markdown).collect()
     }
-    Ok(text)
+
+    /// The SVG of how many times as fast as with Gloo steps are.
+    pub fn plot(&self) -> Result<String> {
+        plot::draw_tables(&self.0)
+    }
 }
 
 /// The models that have a computing time and fit.
@@ -185,7 +209,8 @@ impl Table {
                     let what = || format!("{}, {name}", row.model);
                     row.times[number].push(site.step(row, way).with_context(what)?);
                 }
-                eprintln!("bench: {}, {}, repetition {}", setting.title(), row.model, run + 1);
+                let last = row.last(setting);
+                eprintln!("bench: {}, repetition {}: {last}", setting.title(), run + 1);
             }
         }
         Ok(Self { setting, rows })
@@ -227,6 +252,12 @@ impl Row {
         format!("{}: {:.0}", self.model, self.compute_ms() / setting.stretch())
     }
 
+    /// What was measured last, so that all is known of a run that somebody ends.
+    fn last(&self, setting: Setting) -> String {
+        let time = |times: &Vec<f64>| format!(" {:.0}", times[times.len() - 1] / setting.stretch());
+        format!("{}{} ms", self.model, self.times.iter().map(time).collect::<String>())
+    }
+
     fn cells(&self, setting: Setting) -> String {
         let cell = |times: &Vec<f64>| {
             let unstretched = times.iter().map(|time| time / setting.stretch()).collect();
@@ -238,7 +269,7 @@ impl Row {
 
     fn speed_ups(&self, setting: Setting) -> String {
         let cell = |((way, _), times): (&(Way, &str), &Vec<f64>)| {
-            let ratio = Spread::of_ratios(&self.times[0], times).median;
+            let ratio = self.ratio(times).median;
             let median = Spread::of(times.clone()).median;
             match self.planned_ms(*way, setting) {
                 Some(planned) => {
@@ -250,6 +281,11 @@ impl Row {
         WAYS.iter().zip(&self.times).map(cell).collect()
     }
 
+    /// Gloo's time to these.
+    fn ratio(&self, times: &[f64]) -> Spread {
+        Spread::of_ratios(&self.times[0], times)
+    }
+
     /// The step as `switchml-worker plan` has it, in the rack.
     fn planned_ms(&self, way: Way, setting: Setting) -> Option<f64> {
         let buckets = self.buckets();
@@ -258,127 +294,6 @@ impl Row {
             |elements| Duration::from_secs_f64(way.cost(setting, elements).unwrap_or_default());
         Some(1e3 * timeline::step(&buckets, self.step.compute(), cost).as_secs_f64())
     }
-}
-
-/// The racks: `ours` with the aggregator, and `plain`, without a program at the switch's ports.
-struct Site<'a> {
-    // Dropped in this order.
-    aggregator: Aggregator,
-    ours: Rack,
-    plain: Rack,
-    setting: Setting,
-    binaries: &'a Binaries,
-    programs: &'a Programs,
-    /// Open MPI's rank.
-    mpi: PathBuf,
-    scratch: &'a Path,
-}
-
-impl<'a> Site<'a> {
-    fn new(
-        setting: Setting,
-        binaries: &'a Binaries,
-        programs: &'a Programs,
-        scratch: &'a Path,
-    ) -> Result<Self> {
-        let rack = || Rack::new(RackOptions { workers: setting.ranks, ..RackOptions::default() });
-        let (ours, plain) = (rack()?, rack()?);
-        let aggregator = Aggregator::in_rack(binaries, &ours)?;
-        let mpi = Mpi::OpenMpi.program(&peer("mpi_step.c"), scratch)?;
-        Ok(Self { aggregator, ours, plain, setting, binaries, programs, mpi, scratch })
-    }
-
-    fn shape(&self) -> Result<[Shaping<'_>; 2]> {
-        let shape = |rack| Shaping::new(rack, self.setting.link);
-        Ok([shape(&self.ours)?, shape(&self.plain)?])
-    }
-
-    /// Milliseconds of a step, after one that is not timed.
-    fn step(&self, row: &Row, way: Way) -> Result<f64> {
-        let mut processes = match way {
-            Way::Gloo => self.gloo(row)?,
-            Way::OpenMpi => vec![self.open_mpi(row)?],
-            Way::Aggregator(precision) => {
-                self.ranks(&self.ours, row, precision, Some(self.aggregator.control()))?
-            }
-            Way::Alone(precision) => self.ranks(&self.plain, row, precision, None)?,
-        };
-        processes.iter_mut().try_for_each(|process| process.wait_success(PATIENCE))?;
-        let said: Said = serde_json::from_str(&processes[0].stdout()).context("not a report")?;
-        ensure!(said.out_of_bounds.unwrap_or_default() == 0, "elements are wrong");
-        said.step_ms.first().copied().context("no time")
-    }
-
-    /// This project's ranks. The first run checks every element.
-    fn ranks(
-        &self,
-        rack: &Rack,
-        row: &Row,
-        precision: Precision,
-        aggregator: Option<&str>,
-    ) -> Result<Vec<Process>> {
-        let compute = row.compute_ms().to_string();
-        let is_checked = row.times.iter().any(Vec::is_empty);
-        let bits = match precision {
-            Precision::Exact => "exact",
-            Precision::Bits16 => "16",
-            Precision::Bits8 => "8",
-        };
-        let start = |rank: usize| {
-            let mut command = Command::new(&self.binaries.worker);
-            command.env_remove("SWITCHML_AGGREGATOR").env("MASTER_PORT", PORT);
-            command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
-            command.args(["bench", "--job", "models", "--rank", &rank.to_string()]);
-            command.args(["--world-size", &self.setting.ranks.to_string()]);
-            command.args(["--model", row.model.name, "--compute", &compute, "--precision", bits]);
-            command.args(["--json", "-", "-w", "1", "-n", "1"]);
-            command.args(["-c", if is_checked { "1" } else { "0" }]);
-            command.args(aggregator.into_iter().flat_map(|address| ["--aggregator", address]));
-            Ok(rack.worker(rank).spawn(&format!("rank {rank}"), command)?)
-        };
-        (0..self.setting.ranks).map(start).collect()
-    }
-
-    /// Ranks of torch, which exchange addresses by a file.
-    fn gloo(&self, row: &Row) -> Result<Vec<Process>> {
-        let rendezvous = self.scratch.join("step-rendezvous");
-        let _ = fs::remove_file(&rendezvous);
-        let buckets = self.write(row)?;
-        let start = |rank: usize| {
-            let mut command = Command::new(&self.programs.python);
-            command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
-            command.arg(peer("gloo_step.py"));
-            command.args([rank.to_string(), self.setting.ranks.to_string()]);
-            command.arg(&rendezvous).arg(&buckets);
-            Ok(self.plain.worker(rank).spawn(&format!("Gloo's rank {rank}"), command)?)
-        };
-        (0..self.setting.ranks).map(start).collect()
-    }
-
-    fn open_mpi(&self, row: &Row) -> Result<Process> {
-        let buckets = self.write(row)?;
-        let workers = self.plain.workers().iter().enumerate();
-        let workers: Vec<_> =
-            workers.map(|(rank, worker)| (worker, Rack::worker_address(rank).into())).collect();
-        let top = (self.plain.switch(), self.plain.aggregator_address());
-        let program = [self.mpi.as_os_str(), buckets.as_os_str()];
-        Ok(Mpi::OpenMpi.start(top, &workers, self.scratch, &[], &program)?)
-    }
-
-    /// Writes the buckets for others' ranks: elements, and microseconds until they are ready. The
-    /// last one is ready when the computing is over.
-    fn write(&self, row: &Row) -> Result<PathBuf> {
-        let path = self.scratch.join("step-buckets");
-        let line = |bucket: &Bucket| format!("{} {}\n", bucket.elements, bucket.ready.as_micros());
-        let text: String = row.buckets().iter().map(line).collect();
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path)
-    }
-}
-
-/// The source of another library's rank.
-fn peer(name: &str) -> PathBuf {
-    cargo::workspace().join("xtask/src/bench/peers").join(name)
 }
 
 #[cfg(test)]
@@ -392,7 +307,7 @@ mod tests {
     /// 2.5 Gb/s on links of 1 Gb/s: the computing of 292.2 ms takes 730.6, and so does all else.
     #[test]
     fn stretched_steps_are_planned_like_others() {
-        let [slow, fast] = [SETTINGS[1], setting(4, 2_500_000_000, 2_500_000_000)];
+        let [slow, fast] = [2, 5].map(|processors| Setting::new(4, 2_500_000_000, processors));
         assert_eq!((slow.stretch(), row(slow).compute_ms().round()), (2.5, 731.0));
         for (way, _) in WAYS.into_iter().filter(|(way, _)| *way != Way::OpenMpi) {
             let [slow, fast] =
@@ -401,11 +316,21 @@ mod tests {
         }
     }
 
+    /// 16 processors carry 32 Gb/s; no link is faster than it is to be.
+    #[test]
+    fn links_are_as_fast_as_processors_allow() {
+        let link = |ranks, processors| Setting::new(ranks, 10_000_000_000, processors).link;
+        assert_eq!(
+            [link(4, 2), link(8, 2), link(4, 16), link(8, 16), link(4, 64)],
+            [1_000_000_000, 500_000_000, 8_000_000_000, 4_000_000_000, 10_000_000_000]
+        );
+    }
+
     /// 102.2 MB take 863 ms at 1 Gb/s with our headers. The first bucket has 2,049,000 elements
     /// (`fc`), ready long before the others have come.
     #[test]
     fn a_step_of_which_links_take_most() {
-        let setting = SETTINGS[0];
+        let setting = Setting::new(4, 1_000_000_000, 2);
         let row = row(setting);
         assert_eq!(row.buckets()[0].elements, 2_049_000);
         let ready = 1e3 * row.buckets()[0].ready.as_secs_f64();
@@ -415,7 +340,7 @@ mod tests {
 
     #[test]
     fn tables_have_unstretched_times() {
-        let setting = SETTINGS[1];
+        let setting = Setting::new(4, 2_500_000_000, 2);
         let mut row = row(setting);
         row.times = std::array::from_fn(|way| vec![2500.0 / (way + 1) as f64; 3]);
         let text = Table { setting, rows: vec![row] }.markdown();

@@ -14,6 +14,7 @@ mod value;
 use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
 
 use half::{bf16, f16};
+use switchml_cli::size;
 use switchml_worker::{
     Communicator, DType, Precision, ReduceOp, Reduction, control, interface::Interface,
     numerics::Codec,
@@ -21,7 +22,7 @@ use switchml_worker::{
 
 use super::job::{self, Job};
 use super::step::{Chosen, StepOptions};
-use super::{Failure, say, size};
+use super::{Failure, say};
 pub use check::wrong_elements;
 pub use pattern::{Pattern, Zeros};
 use progress::Progress;

@@ -4,6 +4,9 @@
 const MOST: f64 = (1u64 << 53) as f64;
 
 /// Parses a size in bytes: a number, whole or not, with K, M or G for powers of 1024.
+///
+/// # Errors
+/// What a size looks like.
 pub fn parse(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text:?} is not a size; use 8, 64K, 16M or 1G");
     let bytes = number(text, 1024).ok_or_else(wrong)?;
@@ -17,6 +20,9 @@ pub fn parse(text: &str) -> Result<usize, String> {
 
 /// Parses a link's rate in bits per second: a number, whole or not, with K, M or G for powers of
 /// 1000.
+///
+/// # Errors
+/// What a rate looks like.
 pub fn rate(text: &str) -> Result<u64, String> {
     let bits = number(text, 1000).filter(|bits| (1.0..=MOST).contains(bits));
     let wrong = || format!("{text:?} is not a rate in bits per second; use 400M, 1G or 2.5G");
