@@ -2,9 +2,9 @@
 //! each in its own namespace, with the environment that torchrun gives. The scripts are in
 //! `worker-lib/python/tests`.
 //!
-//! Tests that need torch run with its oldest, a middle and the newest version: `SWITCHML_PYTHON`
-//! and two more variables name interpreters that have the package and torch; `cargo xtask test`
-//! makes them.
+//! Tests that need torch run with its oldest and newest version, and many with one between:
+//! `SWITCHML_PYTHON` and two more variables name interpreters that have the package and torch;
+//! `cargo xtask test` makes them.
 
 mod site;
 mod warm;
@@ -22,18 +22,17 @@ use crate::site::{Case, PATIENCE, Site, Torch, fresh_folder, run_module, scripts
 /// The limit for things that should happen soon, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Why the longest trainings leave out the middle version.
-const BETWEEN: &str = "it takes long, and the oldest and the newest version run it";
-
 /// Torch's own tests take a minute or two.
 const SUITE_PATIENCE: Duration = Duration::from_secs(900);
 
-/// Makes tests of functions, for each version of torch.
-macro_rules! with_each_torch {
-    ($($name:ident,)*) => {
-        with_each_torch!(@ oldest, Oldest, $($name)*);
-        with_each_torch!(@ middle, Middle, $($name)*);
-        with_each_torch!(@ newest, Newest, $($name)*);
+/// Makes tests of functions, for these versions of torch. The middle one runs what is about its own
+/// interface: how calls, errors, hooks and groups reach the backend. The rest takes long, and would
+/// fail with the oldest or the newest version, too.
+macro_rules! with_torches {
+    (all: [$($all:ident,)*] oldest and newest: [$($name:ident,)*]) => {
+        with_torches!(@ oldest, Oldest, $($all)* $($name)*);
+        with_torches!(@ middle, Middle, $($all)*);
+        with_torches!(@ newest, Newest, $($all)* $($name)*);
     };
     (@ $module:ident, $torch:ident, $($name:ident)*) => {
         mod $module {
@@ -43,50 +42,54 @@ macro_rules! with_each_torch {
     };
 }
 
-with_each_torch! {
-    collectives_of_torch,
-    collectives_over_ipv6,
-    reduce_scatters_and_all_gathers_in_the_network,
-    collectives_while_torch_debugs_in_detail,
-    the_host_name_may_be_an_address_of_the_loopback_interface,
-    a_fork_says_what_it_lacks_and_ends_as_usual,
-    a_program_that_fails_ends_at_once_whatever_is_in_flight,
-    pipelines_over_ranks,
-    sharded_parameters_and_their_checkpoints,
-    digits_by_torchrun,
-    text_by_torchrun,
-    a_script_that_fails_is_told_of_each_rank,
-    a_job_that_is_given_up_leaves_no_process,
-    a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it,
-    replicas_of_torchft_come_and_go,
-    ranks_that_are_left_train_on_in_the_same_processes,
-    groups_join_the_aggregator_when_they_are_first_used,
-    replicas_of_sharded_parameters_sum_up_in_the_network,
-    power_sgd_trains_as_with_gloo,
-    a_language_model_cut_over_ranks_writes_what_the_whole_one_does,
-    a_killed_rank_is_named_on_all_others,
-    ddps_backward_pass_raises_the_error_itself,
-    a_late_rank_is_waited_for_and_said_to_be,
-    a_wait_with_a_timeout_names_the_late_rank,
-    the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
-    a_timeout_that_is_set_later_ends_the_wait,
-    a_rank_that_never_uses_a_group_is_named,
-    a_rank_that_calls_gloo_instead_is_named_at_once,
-    another_call_is_told_and_the_processes_go_on_in_another_job,
-    without_an_aggregator_ranks_serve_each_other,
-    an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place,
-    every_public_function,
-    collectives_by_way_of_copies,
-    tensors_in_any_memory_and_in_inference_mode,
-    calls_are_in_the_profilers_traces,
-    gradients_may_be_accumulated,
-    callbacks_may_wait_for_calls,
-    all_reduces_overlap_the_backward_pass,
-    gradients_may_be_compressed_by_hooks,
-    error_feedback_loses_nothing_over_steps_and_in_checkpoints,
-    late_gradients_are_given_exactly_once,
-    steps_end_at_their_deadline_without_late_ranks,
-    calls_that_travel_alike_are_told_apart_by_their_types,
+with_torches! {
+    all: [
+        collectives_of_torch,
+        reduce_scatters_and_all_gathers_in_the_network,
+        a_fork_says_what_it_lacks_and_ends_as_usual,
+        sharded_parameters_and_their_checkpoints,
+        replicas_of_torchft_come_and_go,
+        groups_join_the_aggregator_when_they_are_first_used,
+        a_killed_rank_is_named_on_all_others,
+        ddps_backward_pass_raises_the_error_itself,
+        the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
+        a_timeout_that_is_set_later_ends_the_wait,
+        a_rank_that_calls_gloo_instead_is_named_at_once,
+        every_public_function,
+        tensors_in_any_memory_and_in_inference_mode,
+        calls_are_in_the_profilers_traces,
+        callbacks_may_wait_for_calls,
+        all_reduces_overlap_the_backward_pass,
+        gradients_may_be_compressed_by_hooks,
+        steps_end_at_their_deadline_without_late_ranks,
+        calls_that_travel_alike_are_told_apart_by_their_types,
+    ]
+    oldest and newest: [
+        collectives_over_ipv6,
+        collectives_while_torch_debugs_in_detail,
+        the_host_name_may_be_an_address_of_the_loopback_interface,
+        a_program_that_fails_ends_at_once_whatever_is_in_flight,
+        pipelines_over_ranks,
+        digits_by_torchrun,
+        text_by_torchrun,
+        a_script_that_fails_is_told_of_each_rank,
+        a_job_that_is_given_up_leaves_no_process,
+        a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it,
+        ranks_that_are_left_train_on_in_the_same_processes,
+        replicas_of_sharded_parameters_sum_up_in_the_network,
+        power_sgd_trains_as_with_gloo,
+        a_language_model_cut_over_ranks_writes_what_the_whole_one_does,
+        a_late_rank_is_waited_for_and_said_to_be,
+        a_wait_with_a_timeout_names_the_late_rank,
+        a_rank_that_never_uses_a_group_is_named,
+        another_call_is_told_and_the_processes_go_on_in_another_job,
+        without_an_aggregator_ranks_serve_each_other,
+        an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place,
+        collectives_by_way_of_copies,
+        gradients_may_be_accumulated,
+        error_feedback_loses_nothing_over_steps_and_in_checkpoints,
+        late_gradients_are_given_exactly_once,
+    ]
 }
 
 /// Makes functions that run a script, which checks itself, on so many ranks. At its end each says
@@ -348,17 +351,11 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
 }
 
 fn digits_by_torchrun(case: Case) {
-    if case.torch == Torch::Middle {
-        return case.leave_out(BETWEEN);
-    }
     let Some(site) = case.site(2) else { return };
     trains_as_with_gloo_and_twice_the_same(&site, "digits.py", "1");
 }
 
 fn text_by_torchrun(case: Case) {
-    if case.torch == Torch::Middle {
-        return case.leave_out(BETWEEN);
-    }
     let Some(site) = case.site(2) else { return };
     trains_as_with_gloo_and_twice_the_same(&site, "text.py", "1");
 }
