@@ -365,6 +365,13 @@ impl Communicator {
         self.shared.fail(Error::AbortedHere);
     }
 
+    /// As [`Self::abort`], because this rank and others go on without these ranks, in another job.
+    /// The calls fail with [`Error::AbortedWithout`], and those of the other ranks name the same
+    /// ranks.
+    pub fn abort_without(&self, ranks: &[u16]) {
+        self.shared.fail(Error::AbortedWithout { ranks: ranks.to_vec() });
+    }
+
     /// Waits for the calls in flight, then leaves the job. The other ranks are not disturbed,
     /// unless they make further calls, which fail at once.
     ///

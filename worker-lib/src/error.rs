@@ -199,6 +199,12 @@ pub enum Error {
     /// This rank aborted its calls.
     #[error("this rank aborted its calls")]
     AbortedHere,
+    /// This rank aborted its calls because of other ranks.
+    #[error("this rank aborted its calls, to go on without {}", rank_list(ranks))]
+    AbortedWithout {
+        /// The ranks that it goes on without.
+        ranks: Vec<u16>,
+    },
     /// The communicator was closed.
     #[error("the communicator is closed")]
     Closed,
@@ -209,7 +215,9 @@ impl Error {
     /// rest.
     pub fn ranks(&self) -> Vec<u16> {
         match self {
-            Self::MissingRanks { ranks, .. } | Self::Departed { ranks } => ranks.clone(),
+            Self::MissingRanks { ranks, .. }
+            | Self::Departed { ranks }
+            | Self::AbortedWithout { ranks } => ranks.clone(),
             Self::Mismatch { first, dissenter } => vec![*first, *dissenter],
             Self::Control(error) => error.ranks(),
             _ => Vec::new(),

@@ -554,6 +554,25 @@ fn ranks_that_are_left_train_on_in_the_same_processes(case: Case) {
     assert!(loss(&left[9]) < 0.9 * loss(&left[0]), "it learns: {left:?}");
 }
 
+/// The first of four ranks kills itself in the end, and another process takes its place. Older
+/// versions of torch do not have that interface.
+#[test]
+fn ranks_are_lost_and_join_by_torchs_own_interface() {
+    let name = "ranks_are_lost_and_join_by_torchs_own_interface";
+    let Some(site) = Site::new(Torch::Newest, name, 4) else { return };
+    let folder = fresh_folder("reconfigure");
+    let start = |host: usize, name: &str| {
+        site.rank(host, &["reconfigure.py", folder.to_str().unwrap(), name], &[])
+    };
+    let mut first = start(0, "0");
+    let others = [start(1, "1"), start(2, "2"), start(3, "3"), start(0, "joins")];
+    assert!(!first.wait(PATIENCE).unwrap().success(), "it kills itself");
+    for mut rank in others {
+        rank.wait_success(PATIENCE).unwrap();
+        assert!(rank.stdout().contains("all sums are right"), "{}", rank.stdout());
+    }
+}
+
 /// Four groups of two ranks in a mesh, and the group of all ranks.
 fn groups_join_the_aggregator_when_they_are_first_used(case: Case) {
     let Some(site) = case.site(4) else { return };

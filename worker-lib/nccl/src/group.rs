@@ -115,7 +115,7 @@ fn failure(error: Error) -> Failure {
     let code = match error {
         Error::Setting { .. } => INVALID_USAGE,
         Error::Unsupported(_) => INVALID_ARGUMENT,
-        Error::Closed | Error::AbortedHere => INTERNAL_ERROR,
+        Error::Closed | Error::AbortedHere | Error::AbortedWithout { .. } => INTERNAL_ERROR,
         _ => REMOTE_ERROR,
     };
     Failure::new(code, error.to_string())

@@ -320,11 +320,14 @@ impl PyCommunicator {
         set().map_err(|error| raised(py, &error))
     }
 
-    /// Ends all calls in flight, and all later ones.
-    fn abort(&self) {
-        // A communicator that is closed has no calls.
-        if let Ok(Some(inner)) = self.open() {
-            inner.abort();
+    /// Ends all calls in flight, and all later ones. If that is to go on without ranks, the errors
+    /// name these.
+    fn abort(&self, without: Vec<u16>) {
+        match self.open() {
+            Ok(Some(inner)) if without.is_empty() => inner.abort(),
+            Ok(Some(inner)) => inner.abort_without(&without),
+            // A communicator that is closed has no calls.
+            _ => {}
         }
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from . import _memory, _native
 from ._error import Error
@@ -219,12 +219,13 @@ class Communicator:
         """Has calls wait so long for connected ranks from now on, those in flight, too."""
         self._native.set_timeout(seconds)
 
-    def abort(self) -> None:
+    def abort(self, without: Sequence[int] = ()) -> None:
         """Ends all calls in flight, and all later ones, whomever they wait for.
 
-        They raise `switchml.Error`. Those of the other ranks do, too, and name this rank.
+        They raise `switchml.Error`. Those of the other ranks do, too, and name this rank, or the
+        ranks that it gives because it goes on without them.
         """
-        self._native.abort()
+        self._native.abort(list(without))
 
     def close(self) -> None:
         """Waits for the calls in flight, then leaves the job."""

@@ -8,12 +8,11 @@ Each quorum is a job of its own at the aggregator. When torchft configures the n
 the last one end, whomever they wait for.
 """
 
-import torch
 import torch.distributed as dist
 from torchft.process_group import ProcessGroupWrapper
 
 from .torch._create import make
-from .torch._staging import STREAMS
+from .torch._group import put_behind
 from .torch._threads import NAME
 
 
@@ -22,11 +21,7 @@ class ProcessGroupSwitchml(ProcessGroupWrapper):
 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
         group = dist.ProcessGroup(store, rank, world_size)
-        kind = dist.ProcessGroup.BackendType.CUSTOM
-        group._set_default_backend(kind)
-        backend = make(store, rank, world_size, self._timeout)
-        for device in ("cpu", *(name for name in STREAMS if STREAMS[name].is_available())):
-            group._register_backend(torch.device(device), kind, backend)
+        put_behind(group, make(store, rank, world_size, self._timeout))
         return group
 
     def getBackendName(self) -> str:

@@ -18,21 +18,28 @@ from ._gloo import address_towards, gloo_group
 from ._group import Group, backends_of, group_of, log
 from ._membership import Membership
 from ._peers import exchange
+from ._reconfigure import Reconfigurable, ReconfigurableGroup
 from ._rendezvous import wait_for_ranks
 from ._threads import NAME
-from ._trampoline import IS_BACKEND, as_backend, check
+from ._trampoline import CAN_RECONFIGURE, IS_BACKEND, as_backend, check
 from ._work import backend_error, see_through_holders
 
 
-def create(options: Any, _backend_options: Any) -> Backend:
+def create(options: Any, _backend_options: Any) -> Backend | dist.ProcessGroup:
     """The process group that torch asks for."""
     if IS_BACKEND:
         record_what_groups_have()
+    if CAN_RECONFIGURE and options.enable_reconfigure:
+        ranks = options.group_rank, options.group_size
+        made = functools.partial(make, at_once=True)
+        return ReconfigurableGroup(options.store, Reconfigurable(*ranks, options.timeout, made))
     return make(options.store, options.group_rank, options.group_size, options.timeout)
 
 
-def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
-    """A group whose ranks meet in a store.
+def make(
+    parent: dist.Store, rank: int, size: int, timeout: timedelta, at_once: bool = False
+) -> Backend:
+    """A group whose ranks meet in a store, and join their job at once or with their first call.
 
     It is one in the network, or one of Gloo's where that is allowed and necessary.
     """
@@ -51,7 +58,7 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     # The first group reports at once what is wrong. For a fallback, all ranks must know before the
     # first call.
     is_first = not dist.is_initialized()
-    at_once = fallback or is_first
+    at_once = at_once or is_first or bool(fallback)
     limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
     try:
         met = _meet(store, rank, size, timeout, min(timeout.total_seconds(), limit))
@@ -188,6 +195,8 @@ def heed_set_timeouts() -> None:
 
 
 def _fell_back(group: dist.ProcessGroup, backend_name: str) -> bool:
+    if isinstance(group, ReconfigurableGroup):
+        return False
     return NAME in backend_name and group_of(group) is None
 
 

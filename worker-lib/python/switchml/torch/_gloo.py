@@ -1,5 +1,6 @@
 """Gloo, for collectives that do not run in the network."""
 
+import ctypes
 import os
 import socket
 from datetime import timedelta
@@ -31,6 +32,14 @@ def set_timeout(group: Backend, timeout: timedelta) -> None:
     """Has a Gloo group's later calls wait so long."""
     # The second name is the one before torch 2.14.
     (getattr(group, "set_timeout", None) or group._set_default_timeout)(timeout)
+
+
+def keep(group: Backend) -> None:
+    """Keeps a Gloo group until the process ends, with all that it has.
+
+    Its end would wait for its calls in flight, for which other ranks may never come.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def address_towards(*places: str) -> str | None:

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -54,6 +54,8 @@ _WIDE = (torch.int64, torch.float64)
 _TYPES = (*_FLOATS, torch.int32, torch.int64)
 # Seconds that calls in flight get when a program ends, since nobody waits for them any more.
 _FAREWELL = 5.0
+# Seconds in which a thread notices that its call is over.
+_NOTICE = 0.05
 
 
 class Group(Base):
@@ -102,6 +104,8 @@ class Group(Base):
         # Whether calls have been made in the network. It is the same on all ranks.
         self._is_used = self._membership.is_joined()
         self._delegated: set[str] = set()
+        # Calls that went to Gloo, as long as somebody has them.
+        self._at_gloo: weakref.WeakSet[Work] = weakref.WeakSet()
         self._scratch = Scratch()
         # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch
         # compares them between ranks.
@@ -352,6 +356,19 @@ class Group(Base):
         self._gathering.abort()
         self.shutdown()
 
+    def leave(self, lost: list[int]) -> None:
+        """As `shutdown`, when the other ranks go on without the lost ones.
+
+        Calls in flight end with an error that names these. Without any, other ranks may still
+        wait for the results of their last call, and this one's is over or soon will be.
+        """
+        patience = _NOTICE if lost else _FAREWELL
+        if not all(thread.is_idle_within(patience) for thread in self._threads()):
+            self._give_up(lost)
+        if not all(work.is_completed() for work in self._at_gloo):
+            _gloo.keep(self._gloo)
+        self.shutdown()
+
     def _end_with_program(self) -> None:
         """As `shutdown`, but other ranks are not to wait for a program that has failed."""
         if self._process == os.getpid():
@@ -360,12 +377,12 @@ class Group(Base):
                 self._give_up()
         self.shutdown()
 
-    def _give_up(self) -> None:
-        """Ends calls in flight, if there are any."""
+    def _give_up(self, lost: Sequence[int] = ()) -> None:
+        """Ends calls in flight, if there are any, because of these ranks."""
         if not all(thread.is_idle() for thread in self._threads()):
             log.warning("%s: abandoning calls in flight", NAME)
-            self._membership.abort()
-            self._gathering.abort()
+            self._membership.abort(lost)
+            self._gathering.abort(lost)
 
     def _threads(self) -> list[CallThread]:
         """Those with calls in flight, in their calls' order."""
@@ -485,6 +502,7 @@ class Group(Base):
         made = None if name in ("send", "recv", "recv_anysource") else self._announce()
         delegated = Delegated(name, behind(arguments), self.rank(), self.size())
         work = delegated.start(method_of(self._gloo, name), **named)
+        self._at_gloo.add(work)
         return GlooWork(work, list(tensors_in(behind(arguments))), delegated, made)
 
     def _announce(self) -> CallWork | None:
@@ -574,6 +592,14 @@ def group_of(group: dist.ProcessGroup | None) -> Group | None:
     if group is None:
         raise ValueError("there is no process group; call init_process_group first")
     return next((backend for backend in backends_of(group) if isinstance(backend, Group)), None)
+
+
+def put_behind(group: dist.ProcessGroup, backend: Backend) -> None:
+    """Has a group that torch did not make call a backend, for all types of devices."""
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    group._set_default_backend(kind)
+    for device in ("cpu", *(name for name in STREAMS if STREAMS[name].is_available())):
+        group._register_backend(torch.device(device), kind, backend)
 
 
 def backends_of(group: dist.ProcessGroup) -> list[Any]:

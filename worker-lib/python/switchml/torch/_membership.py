@@ -1,7 +1,7 @@
 """A process group's job at the aggregator, which its ranks join when they need it."""
 
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from .._communicator import Communicator
 from .._error import Error
@@ -81,12 +81,15 @@ class Membership:
         joined = self._communicator
         return [] if joined is None else joined.late_ranks()
 
-    def abort(self) -> None:
-        """Ends all calls in flight, whomever they wait for, and does not go on joining."""
+    def abort(self, without: Sequence[int] = ()) -> None:
+        """Ends all calls in flight, whomever they wait for, and does not go on joining.
+
+        If the other ranks go on without some, the errors name these.
+        """
         self._is_given_up = True
         joined = self._communicator
         if joined is not None:
-            joined.abort()
+            joined.abort(without)
 
     def close(self) -> None:
         """Leaves the job, and does not join it any more. Raises `switchml.Error`."""
