@@ -10,6 +10,9 @@ use crate::plot::{Area, COLOURS, FONT, draw};
 /// Parts of a model's width: one for each way beside Gloo, and a gap.
 const PARTS: usize = WAYS.len();
 
+/// As wide as so many models, beside them: the legend.
+const LEGEND: usize = 3;
+
 /// Draws a panel for each setting: for each model a point for each way, with its quartiles.
 pub fn draw_tables(tables: &[Table]) -> Result<String> {
     tables.first().context("nothing was measured")?;
@@ -32,7 +35,7 @@ fn draw_panel(area: &Area, table: &Table) -> Result<(), Box<dyn std::error::Erro
         .x_label_area_size(24)
         .y_label_area_size(50)
         .build_cartesian_2d(
-            0..table.rows.len() * PARTS,
+            0..(table.rows.len() + LEGEND) * PARTS,
             (least / 1.1..most * 1.1)
                 .log_scale()
                 .with_key_points(vec![0.5, 1.0, 1.5, 2.0, 3.0, 4.0]),
@@ -44,7 +47,7 @@ fn draw_panel(area: &Area, table: &Table) -> Result<(), Box<dyn std::error::Erro
     chart
         .configure_mesh()
         .disable_x_mesh()
-        .x_labels(table.rows.len() * PARTS)
+        .x_labels((table.rows.len() + LEGEND) * PARTS)
         .x_label_formatter(&name)
         .y_label_formatter(&|y| format!("{y}"))
         .y_desc("times as fast as Gloo")
