@@ -106,8 +106,8 @@ pub struct Bench {
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
-    /// Folder for bench.md, bench.json and the plots (with --stripes, --inference and --models the
-    /// plot alone); nothing but the tables on the terminal without
+    /// Folder for bench.md, bench.json and the plots (with --stripes, --inference and --models
+    /// plots alone); nothing but the tables on the terminal without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -142,7 +142,9 @@ impl Bench {
                 models::measure(&binaries, &programs, &scratch.folder, &self.of_models, self.runs)?;
             say!("{}.\n\n{}", processor(), results.markdown());
             if let Some(folder) = &self.output {
-                save(folder, "models.svg", results.plot()?)?;
+                for (name, svg) in results.plots()? {
+                    save(folder, &name, svg)?;
+                }
             }
             return Ok(());
         }

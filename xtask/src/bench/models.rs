@@ -35,8 +35,8 @@ use site::Site;
 /// Of the rack's links.
 const MTU: usize = 1500;
 
-/// What a processor moves for all ranks together, by the slowest of these ways: bits per second of
-/// links.
+/// The links' bits per second, of all ranks together, that a processor keeps up with: then steps
+/// take about what is planned, with 2 processors and with 16.
 const OF_A_PROCESSOR: u64 = 2_000_000_000;
 
 /// What is replayed.
@@ -175,9 +175,10 @@ impl Results {
         self.0.iter().map(Table::markdown).collect()
     }
 
-    /// The SVG of how many times as fast as with Gloo steps are.
-    pub fn plot(&self) -> Result<String> {
-        plot::draw_tables(&self.0)
+    /// A plot for each setting, how many times as fast as with Gloo steps are: the file's name, and
+    /// the SVG.
+    pub fn plots(&self) -> Result<Vec<(String, String)>> {
+        self.0.iter().map(|table| Ok((table.file_name(), plot::draw_table(table)?))).collect()
     }
 }
 
@@ -214,6 +215,11 @@ impl Table {
             }
         }
         Ok(Self { setting, rows })
+    }
+
+    fn file_name(&self) -> String {
+        let Setting { ranks, rate, .. } = self.setting;
+        format!("models-{ranks}-{}.svg", rate as f64 / 1e9)
     }
 
     fn markdown(&self) -> String {

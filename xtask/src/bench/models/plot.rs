@@ -1,6 +1,6 @@
 //! The plot: how many times as fast as with Gloo a model's step is.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use plotters::prelude::*;
 use switchml_worker_core::Precision;
 
@@ -13,18 +13,12 @@ const PARTS: usize = WAYS.len();
 /// As wide as so many models, beside them: the legend.
 const LEGEND: usize = 3;
 
-/// Draws a panel for each setting: for each model a point for each way, with its quartiles.
-pub fn draw_tables(tables: &[Table]) -> Result<String> {
-    tables.first().context("nothing was measured")?;
-    draw(|area| {
-        for (panel, table) in area.split_evenly((tables.len(), 1)).iter().zip(tables) {
-            draw_panel(panel, table)?;
-        }
-        Ok(())
-    })
+/// Draws a setting: for each model a point for each way, with its quartiles.
+pub fn draw_table(table: &Table) -> Result<String> {
+    draw(|area| draw_in(area, table))
 }
 
-fn draw_panel(area: &Area, table: &Table) -> Result<(), Box<dyn std::error::Error>> {
+fn draw_in(area: &Area, table: &Table) -> Result<(), Box<dyn std::error::Error>> {
     let ratios =
         table.rows.iter().flat_map(|row| row.times[1..].iter().map(|times| row.ratio(times)));
     let (least, most) = ratios
@@ -121,7 +115,9 @@ mod tests {
             row.times = std::array::from_fn(|way| vec![if way == 0 { 100.0 } else { 50.0 }]);
             row
         });
-        let svg = draw_tables(&[Table { setting, rows: rows.into() }]).unwrap();
+        let table = Table { setting, rows: rows.into() };
+        assert_eq!(table.file_name(), "models-4-1.svg");
+        let svg = draw_table(&table).unwrap();
         // Two models and the legend.
         assert_eq!(svg.matches("<circle").count(), 3 * (WAYS.len() - 1));
         for text in ["resnet50", "vgg16", "ranks alone, 8 bits", "4 ranks, links of 1 Gb/s"] {
