@@ -4,11 +4,13 @@
 //! Every job is torchrun in four namespaces with an unchanged example script. Gloo has its own
 //! rack, with no program at the switch's ports.
 
+mod accuracy;
 mod bits;
 mod curves;
 mod plot;
 mod sharded;
 mod speed;
+mod ways;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,13 @@ pub struct Train {
     #[arg(long, value_enum)]
     only: Option<Example>,
 
-    /// How often the wide and the sharded network are trained in each way, in turn
+    /// Instead: the time until a convolutional network and a transformer are right, on links of
+    /// 1 Gb/s
+    #[arg(long, conflicts_with = "only")]
+    accuracy: bool,
+
+    /// How often the wide and the sharded network are trained in each way, in turn; or the number
+    /// of seeds for the time until they are right
     #[arg(long, default_value_t = 3, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
@@ -101,22 +109,37 @@ impl Train {
             .output
             .clone()
             .map_or_else(|| cargo::target_folder().map(|target| target.join("train")), Ok)?;
-        let (mut text, mut missed) = (String::new(), Vec::new());
-        for example in
-            Example::ALL.into_iter().filter(|example| self.only.is_none_or(|only| only == *example))
-        {
-            for outcome in self.outcomes(&site, example)? {
-                say!("\n{}", outcome.text);
-                text += &outcome.text;
-                missed.extend(outcome.missed);
-                write(&folder, &outcome.name, &outcome.plot)?;
-            }
-        }
+        let missed = if self.accuracy {
+            let outcomes = |goal| Ok(vec![accuracy::compare(&site, goal, self.runs)?]);
+            tell(&folder, "accuracy.md", accuracy::GOALS.iter().map(outcomes))?
+        } else {
+            let asked = Example::ALL.into_iter();
+            let asked = asked.filter(|example| self.only.is_none_or(|only| only == *example));
+            tell(&folder, "train.md", asked.map(|example| self.outcomes(&site, example)))?
+        };
         site.aggregator.stop()?;
-        write(&folder, "train.md", &text)?;
         ensure!(missed.is_empty(), "not as promised: {}", missed.join("; "));
         Ok(())
     }
+}
+
+/// Prints outcomes as they come, and writes them to the folder. The goals that are missed.
+fn tell(
+    folder: &Path,
+    file: &str,
+    outcomes: impl Iterator<Item = Result<Vec<Outcome>>>,
+) -> Result<Vec<String>> {
+    let (mut text, mut missed) = (String::new(), Vec::new());
+    for outcomes in outcomes {
+        for outcome in outcomes? {
+            say!("\n{}", outcome.text);
+            text += &outcome.text;
+            missed.extend(outcome.missed);
+            write(folder, &outcome.name, &outcome.plot)?;
+        }
+    }
+    write(folder, file, &text)?;
+    Ok(missed)
 }
 
 impl Train {

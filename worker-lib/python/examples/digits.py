@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-options = report.options(__doc__, epochs=8)
+options = report.options(__doc__, epochs=8, width=64)
 dist.init_process_group(options.backend)
 
 digits = load_digits()
@@ -31,14 +31,15 @@ def train_once(seed):
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * 4 * 4, 64),
+        nn.Linear(32 * 4 * 4, options.width),
         nn.ReLU(),
-        nn.Linear(64, 10),
+        nn.Linear(options.width, 10),
     )
     model = report.wrapped(model, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     sampler = DistributedSampler(train)
     batches = DataLoader(train, batch_size=16, sampler=sampler)
+    tested = report.Test(model, images[test], labels[test], options)
 
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
@@ -47,14 +48,12 @@ def train_once(seed):
             loss = nn.functional.cross_entropy(model(inputs), targets)
             loss.backward()
             optimizer.step()
-            report.say(loss=loss.item(), parameters=report.digest(model))
-
-    model.eval()
-    with torch.no_grad():
-        guesses = model.module(images[test])
-    report.say_tested(guesses, labels[test])
+            report.say_step(loss, model, options)
+            if tested.is_passed():
+                return
+    tested.say()
 
 
-for seed in range(1, options.seeds + 1):
+for seed in report.seeds(options):
     train_once(seed)
 dist.destroy_process_group()

@@ -43,6 +43,8 @@ def train_once(seed):
     )
     model = report.wrapped(model, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    ends = torch.arange(CONTEXT, len(test), 4)
+    tested = report.Test(model, at(test, ends), test[ends], options)
 
     for epoch in range(options.epochs):
         for step in range(STEPS):
@@ -52,15 +54,12 @@ def train_once(seed):
             loss.backward()
             optimizer.step()
             report.say(loss=loss.item())
+            if tested.is_passed():
+                return
         report.say(parameters=report.digest(model))
-
-    model.eval()
-    with torch.no_grad():
-        ends = torch.arange(CONTEXT, len(test), 4)
-        guesses = model.module(at(test, ends))
-    report.say_tested(guesses, test[ends])
+    tested.say()
 
 
-for seed in range(1, options.seeds + 1):
+for seed in report.seeds(options):
     train_once(seed)
 dist.destroy_process_group()

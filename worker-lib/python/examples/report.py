@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import time
 
 import torch
 import torch.distributed as dist
@@ -17,10 +18,12 @@ import switchml.torch
 
 # The gradients of one step are saved: a step at which the model has begun to learn.
 SAVED_STEP = 40
+# Steps between two tests of whether training is over.
+TESTED_EVERY = 5
 
 
-def options(description, epochs):
-    """What all examples can be told."""
+def options(description, epochs, width=None):
+    """What all examples can be told, and a width where there is one."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", default="switchml", help="of torch.distributed")
     parser.add_argument("--epochs", type=int, default=epochs)
@@ -30,6 +33,16 @@ def options(description, epochs):
         default=1,
         help="how often to train, each time from other parameters; wide.py trains once",
     )
+    parser.add_argument("--seed", type=int, default=1, help="of the first parameters")
+    parser.add_argument(
+        "--until",
+        type=float,
+        metavar="SHARE",
+        help="end a training once so much of the test set is right, and print the seconds until "
+        "then, without those of testing; digits.py, text.py and ngram.py",
+    )
+    if width is not None:
+        parser.add_argument("--width", type=int, default=width, help="of the widest layer")
     parser.add_argument(
         "--bucket-cap-mb",
         type=float,
@@ -91,11 +104,59 @@ def digest(model):
     return bits.hexdigest()
 
 
-def say_tested(guesses, targets):
-    """Prints what came of data that it was not trained with."""
-    loss = torch.nn.functional.cross_entropy(guesses, targets)
-    say(test_loss=loss.item())
-    say(accuracy=(guesses.argmax(1) == targets).float().mean().item())
+def seeds(options):
+    """A seed for each training."""
+    return range(options.seed, options.seed + options.seeds)
+
+
+def say_step(loss, model, options):
+    """Prints what is known after a step. Digests are left out where training is timed."""
+    if options.until is None:
+        say(loss=loss.item(), parameters=digest(model))
+    else:
+        say(loss=loss.item())
+
+
+class Test:
+    """Data that a model in DDP is not trained with, and whether training may end."""
+
+    def __init__(self, model, inputs, targets, options):
+        self.model, self.inputs, self.targets = model, inputs, targets.flatten()
+        self.until = options.until
+        self.steps, self.seconds = 0, 0.0
+        self.since = time.perf_counter()
+
+    def is_passed(self):
+        """Whether training is over after this step: rank 0 tests, and tells the others."""
+        self.steps += 1
+        if self.until is None or self.steps % TESTED_EVERY != 0:
+            return False
+        self.seconds += time.perf_counter() - self.since
+        share = torch.zeros(1)
+        if dist.get_rank() == 0:
+            share += self._share(self._guesses())
+        dist.broadcast(share, 0)
+        self.since = time.perf_counter()
+        passed = share.item() >= self.until
+        if passed:
+            say(seconds=self.seconds)
+        return passed
+
+    def say(self):
+        """Prints loss and share of what is right in the end."""
+        guesses = self._guesses()
+        say(test_loss=torch.nn.functional.cross_entropy(guesses, self.targets).item())
+        say(accuracy=self._share(guesses).item())
+
+    def _guesses(self):
+        self.model.eval()
+        with torch.no_grad():
+            guesses = self.model.module(self.inputs).flatten(0, -2)
+        self.model.train()
+        return guesses
+
+    def _share(self, guesses):
+        return (guesses.argmax(1) == self.targets).float().mean()
 
 
 def say(**what):

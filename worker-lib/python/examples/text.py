@@ -24,7 +24,7 @@ def pieces(seed, length):
 class Transformer(nn.Module):
     """Two layers that look back only."""
 
-    def __init__(self, width=64):
+    def __init__(self, width):
         super().__init__()
         self.characters = nn.Embedding(len(ALPHABET), width)
         self.places = nn.Embedding(CONTEXT, width)
@@ -40,7 +40,7 @@ class Transformer(nn.Module):
         return self.output(self.layers(there, mask=mask, is_causal=True))
 
 
-options = report.options(__doc__, epochs=8)
+options = report.options(__doc__, epochs=8, width=64)
 dist.init_process_group(options.backend)
 
 train, test = pieces(1, 1024), pieces(2, 256)
@@ -49,10 +49,11 @@ train, test = pieces(1, 1024), pieces(2, 256)
 def train_once(seed):
     """From the first parameters that the seed gives."""
     torch.manual_seed(seed)
-    model = report.wrapped(Transformer(), options)
+    model = report.wrapped(Transformer(options.width), options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     sampler = DistributedSampler(train)
     batches = DataLoader(train, batch_size=8, sampler=sampler)
+    tested = report.Test(model, *test.tensors, options)
 
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
@@ -61,15 +62,12 @@ def train_once(seed):
             loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
             loss.backward()
             optimizer.step()
-            report.say(loss=loss.item(), parameters=report.digest(model))
-
-    model.eval()
-    with torch.no_grad():
-        inputs, targets = test.tensors
-        guesses = model.module(inputs).flatten(0, 1)
-    report.say_tested(guesses, targets.flatten())
+            report.say_step(loss, model, options)
+            if tested.is_passed():
+                return
+    tested.say()
 
 
-for seed in range(1, options.seeds + 1):
+for seed in report.seeds(options):
     train_once(seed)
 dist.destroy_process_group()

@@ -8,6 +8,7 @@ use switchml_rack::Training;
 
 use super::Example;
 use crate::plot::{Area, COLOURS, FONT, draw};
+use crate::stats::Spread;
 
 /// A named curve: a point for each step, from the first one on.
 struct Line {
@@ -99,6 +100,46 @@ pub fn times<'a>(ways: impl Iterator<Item = (&'static str, &'a [Vec<f64>])>) -> 
     let frame =
         Frame { caption, axis: "ms", range: 0.0..highest * 1.2, label: &|y| format!("{y}") };
     draw(|area| chart(area, &frame, &lines))
+}
+
+/// Seconds that trainings took, by the name of each way: a dot for each, and a bar to their median.
+pub fn durations(
+    caption: &str,
+    ways: impl Iterator<Item = (&'static str, Vec<f64>)>,
+) -> Result<String> {
+    let ways: Vec<(&str, Vec<f64>)> = ways.collect();
+    let highest = ways.iter().flat_map(|(_, seconds)| seconds).copied().fold(0.0, f64::max);
+    draw(|area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(caption, FONT)
+            .margin(8)
+            .x_label_area_size(34)
+            .y_label_area_size(56)
+            .build_cartesian_2d((0..ways.len()).into_segmented(), 0.0..highest * 1.1)?;
+        let name = |x: &SegmentValue<usize>| match x {
+            SegmentValue::CenterOf(way) => ways.get(*way).map_or("", |(name, _)| name).to_owned(),
+            _ => String::new(),
+        };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_label_formatter(&name)
+            .y_desc("seconds")
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for (way, (_, seconds)) in ways.iter().enumerate() {
+            let median = Spread::of(seconds.clone()).median;
+            let ends = [(SegmentValue::Exact(way), 0.0), (SegmentValue::Exact(way + 1), median)];
+            let mut bar = Rectangle::new(ends, COLOURS[0].mix(0.5).filled());
+            bar.set_margin(0, 0, 12, 12);
+            chart.draw_series([bar])?;
+            let dot = |second: &f64| {
+                Circle::new((SegmentValue::CenterOf(way), *second), 3, BLACK.filled())
+            };
+            chart.draw_series(seconds.iter().map(dot))?;
+        }
+        Ok(())
+    })
 }
 
 fn chart(area: &Area, frame: &Frame, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {

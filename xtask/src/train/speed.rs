@@ -5,8 +5,8 @@ use std::fmt::Write;
 use anyhow::Result;
 use switchml_rack::Shaping;
 
-use super::bits::COMPRESSED;
-use super::{Backend, Example, Outcome, Site, plot};
+use super::ways::{WAYS, Way};
+use super::{Example, Outcome, Site, plot};
 use crate::stats::Spread;
 
 /// The links' rate in bits per second.
@@ -16,46 +16,9 @@ const RATE: u64 = 1_000_000_000;
 /// PowerSGD does not compress.
 const WARMUP: usize = 2;
 
-/// A way to average gradients.
-struct Way {
-    name: &'static str,
-    backend: Backend,
-    arguments: &'static [&'static str],
-    /// The least ratio of Gloo's time to this one's, if it is a goal. A ring of four moves 1.5
-    /// times the bytes.
-    goal: Option<f64>,
-}
-
-/// The ways to compare; the first is the baseline. PowerSGD makes calls in callbacks, whose order
-/// is fixed only with a single bucket.
-const WAYS: [Way; 6] = [
-    Way { name: "Gloo", backend: Backend::Gloo, arguments: &[], goal: None },
-    Way { name: "switchml", backend: Backend::Switchml, arguments: &[], goal: Some(1.35) },
-    Way {
-        name: "switchml, 16 bits",
-        backend: Backend::Switchml,
-        arguments: &["--compression", "fixed16"],
-        goal: None,
-    },
-    Way {
-        name: "switchml, 8 bits",
-        backend: Backend::Switchml,
-        arguments: &COMPRESSED,
-        goal: Some(3.0),
-    },
-    Way {
-        name: "Gloo, bf16",
-        backend: Backend::Gloo,
-        arguments: &["--compression", "bf16"],
-        goal: None,
-    },
-    Way {
-        name: "Gloo, PowerSGD",
-        backend: Backend::Gloo,
-        arguments: &["--compression", "powersgd", "--bucket-cap-mb", "1000"],
-        goal: None,
-    },
-];
+/// The least ratio of Gloo's time to a way's, where it is a goal. A ring of four moves 1.5 times the
+/// bytes.
+const GOALS: [Option<f64>; WAYS.len()] = [None, Some(1.35), None, Some(3.0), None, None];
 
 /// The times of one way's steps after the first ones, by run, in seconds.
 type Times = Vec<Vec<f64>>;
@@ -74,9 +37,9 @@ pub fn compare(site: &Site, runs: usize) -> Result<Outcome> {
     }
     let ratios: Vec<Spread> =
         times.iter().map(|runs| Spread::of_ratios(&medians(&times[0]), &medians(runs))).collect();
-    let missed = WAYS.iter().zip(&ratios).filter_map(|(way, ratio)| {
+    let missed = WAYS.iter().zip(GOALS).zip(&ratios).filter_map(|((way, goal), ratio)| {
         // A goal is missed only if the better quartile misses it, too, as in the benchmark.
-        let goal = way.goal.filter(|goal| ratio.high < *goal)?;
+        let goal = goal.filter(|goal| ratio.high < *goal)?;
         let Way { name, .. } = way;
         Some(format!("wide, {name}: {:.2} times Gloo's step rate, goal {goal}", ratio.median))
     });
@@ -104,7 +67,7 @@ fn table(times: &[Times], ratios: &[Spread]) -> String {
         times[0].len(),
         times[0].first().map_or(0, Vec::len)
     );
-    for ((Way { name, goal, .. }, runs), ratio) in WAYS.iter().zip(times).zip(ratios) {
+    for (((Way { name, .. }, goal), runs), ratio) in WAYS.iter().zip(GOALS).zip(times).zip(ratios) {
         let Spread { low, median, high } = Spread::of(runs.concat());
         let each: Vec<String> =
             medians(runs).iter().map(|seconds| format!("{:.0}", seconds * 1e3)).collect();

@@ -1,0 +1,117 @@
+//! The time until a model is right often enough, on links on which communication matters.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result};
+use switchml_rack::Shaping;
+
+use super::ways::{WAYS, Way};
+use super::{Example, Outcome, Site, plot};
+use crate::stats::Spread;
+
+/// The links' rate in bits per second.
+const RATE: u64 = 1_000_000_000;
+
+/// What is trained, until so much of the test set is right.
+pub struct Goal {
+    example: Example,
+    share: &'static str,
+    /// Of the widest layer: as wide as it takes for gradients to be worth compressing.
+    width: &'static str,
+}
+
+/// A convolutional network and a transformer.
+pub const GOALS: [Goal; 2] = [
+    Goal { example: Example::Digits, share: "0.97", width: "8192" },
+    Goal { example: Example::Text, share: "0.8", width: "256" },
+];
+
+/// How long a training took: one seed in one way.
+#[derive(Clone, Copy)]
+struct Trained {
+    seconds: f64,
+    steps: usize,
+}
+
+/// Trains with all seeds in all ways, in turn, until the goal is reached.
+pub fn compare(site: &Site, goal: &Goal, seeds: usize) -> Result<Outcome> {
+    let _shaped = (Shaping::new(&site.ours, RATE)?, Shaping::new(&site.gloo, RATE)?);
+    let mut trained: [Vec<Trained>; WAYS.len()] = Default::default();
+    for seed in 0..seeds {
+        // The order rotates, so that no way always follows the same other one.
+        for turn in (0..WAYS.len()).map(|turn| (turn + seed) % WAYS.len()) {
+            trained[turn].push(train(site, goal, &WAYS[turn], seed + 1)?);
+        }
+    }
+    let name = goal.example.name();
+    let lines = WAYS.iter().map(|way| way.name).zip(&trained);
+    Ok(Outcome {
+        name: format!("accuracy-{name}.svg"),
+        text: table(goal, &trained),
+        plot: plot::durations(&title(goal), lines.map(|(name, all)| (name, seconds(all))))?,
+        missed: Vec::new(),
+    })
+}
+
+fn train(site: &Site, goal: &Goal, way: &Way, seed: usize) -> Result<Trained> {
+    let seed = seed.to_string();
+    let goals = ["--until", goal.share, "--width", goal.width, "--seed", &seed];
+    let training = site.train(goal.example, way.backend, &[&goals, way.arguments].concat())?;
+    let seconds = training.seconds.first().with_context(|| {
+        let (name, share) = (goal.example.name(), goal.share);
+        format!("{name}.py with {} did not get {share} of its test right", way.name)
+    })?;
+    Ok(Trained { seconds: *seconds, steps: training.losses.len() })
+}
+
+fn seconds(trained: &[Trained]) -> Vec<f64> {
+    trained.iter().map(|trained| trained.seconds).collect()
+}
+
+fn title(goal: &Goal) -> String {
+    let Goal { example, share, width } = goal;
+    format!("{}.py, width {width}, until {share} of its test is right", example.name())
+}
+
+fn table(goal: &Goal, trained: &[Vec<Trained>; WAYS.len()]) -> String {
+    let mut text = format!(
+        "{}; 4 ranks, links of\n1 Gb/s; {} seeds, all ways in turn; 8 bits with error feedback\n\n\
+         | | seconds: median (each seed) | steps | Gloo's time to it, seed by seed |\n\
+         | --- | --- | --- | --- |\n",
+        title(goal),
+        trained[0].len()
+    );
+    for (Way { name, .. }, all) in WAYS.iter().zip(trained) {
+        let each =
+            |show: &dyn Fn(&Trained) -> String| all.iter().map(show).collect::<Vec<_>>().join(", ");
+        let ratio = Spread::of_ratios(&seconds(&trained[0]), &seconds(all));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {name} | {:.1} ({}) | {} | {:.2} ({:.2}-{:.2}) |",
+            Spread::of(seconds(all)).median,
+            each(&|one| format!("{:.1}", one.seconds)),
+            each(&|one| one.steps.to_string()),
+            ratio.median,
+            ratio.low,
+            ratio.high
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gloo takes 10 and 30 s, all others 5 and 10 s.
+    #[test]
+    fn ratios_are_taken_seed_by_seed() {
+        let of = |times: [f64; 2]| times.map(|seconds| Trained { seconds, steps: 40 }).to_vec();
+        let trained =
+            std::array::from_fn(|way| of(if way == 0 { [10.0, 30.0] } else { [5.0, 10.0] }));
+        let text = table(&GOALS[0], &trained);
+        let ours = text.lines().find(|line| line.starts_with("| switchml |")).unwrap();
+        assert_eq!(ours, "| switchml | 7.5 (5.0, 10.0) | 40, 40 | 2.50 (2.25-2.75) |");
+    }
+}
