@@ -249,7 +249,7 @@ fn work(cell: Cell) -> Work {
 }
 
 /// The processors of this machine: how many, and their name.
-fn processor() -> String {
+pub fn processor() -> String {
     let count = available_parallelism().map_or(1, usize::from);
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -7,6 +7,7 @@
 mod accuracy;
 mod bits;
 mod curves;
+mod kills;
 mod plot;
 mod sharded;
 mod speed;
@@ -22,6 +23,7 @@ use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Torchrun, Training};
 
+use crate::bench::processor;
 use crate::{cargo, cargo::Selection, python};
 
 /// Far longer than a job takes, even on a busy machine.
@@ -43,6 +45,15 @@ pub struct Train {
     /// 1 Gb/s
     #[arg(long, conflicts_with = "only")]
     accuracy: bool,
+
+    /// Instead: so many ranks are killed, the others train on; beside restarts by torchrun
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = Number::<usize>::new().range(1..=1000),
+        conflicts_with_all = ["only", "accuracy", "runs", "output"]
+    )]
+    kills: Option<usize>,
 
     /// How often the wide and the sharded network are trained in each way, in turn; or the number
     /// of seeds for the time until they are right
@@ -105,6 +116,12 @@ impl Train {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
         let site = Site::new(&binaries, python::with_package()?)?;
+        if let Some(kills) = self.kills {
+            let table = kills::measure(&site, kills)?;
+            site.aggregator.stop()?;
+            say!("{}.\n\n{table}", processor());
+            return Ok(());
+        }
         let folder = self
             .output
             .clone()
