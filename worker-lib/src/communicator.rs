@@ -365,9 +365,9 @@ impl Communicator {
         self.shared.fail(Error::AbortedHere);
     }
 
-    /// As [`Self::abort`], because this rank and others go on without these ranks, in another job.
-    /// The calls fail with [`Error::AbortedWithout`], and those of the other ranks name the same
-    /// ranks.
+    /// As [`Self::abort`], because this rank and others go on without these ranks, in another job
+    /// (rule 22.18). The calls fail with [`Error::AbortedWithout`], and those of the other ranks
+    /// name the same ranks.
     pub fn abort_without(&self, ranks: &[u16]) {
         self.shared.fail(Error::AbortedWithout { ranks: ranks.to_vec() });
     }

@@ -136,6 +136,21 @@ impl Calls {
         }
     }
 
+    /// The number of calls made.
+    pub fn made(&self) -> usize {
+        self.next
+    }
+
+    /// Whether calls are in flight.
+    pub fn are_in_flight(&self) -> bool {
+        self.returned < self.next
+    }
+
+    /// Makes no calls after so many.
+    pub fn stop_after(&mut self, calls: usize) {
+        self.program.truncate(calls);
+    }
+
     /// The session of a stripe has resumed: the rank says HELLO again in each of its shards.
     pub fn greet(&mut self, now: Time, stripe: usize, secret: u32) {
         self.of_stripe(stripe).for_each(|shard| shard.data_path.greet(now, secret));

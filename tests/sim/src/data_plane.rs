@@ -1,7 +1,6 @@
 //! The simulated aggregator's data plane: the real one's tables in memory, on links that fail.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
 
 use switchml_protocol::aggregator::{Members, Tables};
 use switchml_protocol::capabilities::Capabilities;
@@ -38,8 +37,8 @@ pub struct DataPlane {
     limits: Limits,
     /// Slots that some session used.
     used_slots: HashSet<u32>,
-    /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
-    origins: Vec<(Range<usize>, u32)>,
+    /// Rounds that slots are in when a job of these workers starts.
+    origins: Vec<(Vec<usize>, u32)>,
     open_fails: u32,
     /// Jobs that have started, by number: where their RESULTs to all go, and the places of ranks
     /// that have joined the group.
@@ -74,10 +73,7 @@ impl DataPlane {
             fanout: scenario.fanout,
             durable: plan.durable,
         };
-        let origins = scenario
-            .jobs
-            .iter()
-            .map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
+        let origins = scenario.jobs.iter().map(|job| (job.workers.clone(), job.origin));
         Self {
             own: Above::Aggregator(aggregator),
             tables: MemoryTables::new(),

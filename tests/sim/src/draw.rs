@@ -133,7 +133,8 @@ pub(crate) fn draw_job_of(rng: &mut Rng, first_worker: usize, ranks: u16) -> Job
     let quitter = (ranks > 1 && rng.one_in(15)).then(|| (rank(rng), step(rng)));
     JobPlan {
         ranks,
-        first_worker,
+        workers: (first_worker..first_worker + usize::from(ranks)).collect(),
+        change: None,
         pause: if rng.one_in(2) { 0 } else { rng.magnitude(10 * US, 300 * MS) },
         begin: 0,
         rest: 0,

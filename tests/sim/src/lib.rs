@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`scenario`] | a scenario: jobs, links, faults |
 //! | [`draw`], [`threads`] | the scenario of a seed; the data threads that its ranks offer |
+//! | [`changes`] | draws reconfigurations: ranks that go on in another job, with others |
 //! | [`program`] | the calls of ranks, and the expected results |
 //! | [`packed`] | error bounds of sums in fewer bits |
 //! | [`net`], [`link`] | time, packets and messages in flight, and what happens to them |
@@ -32,6 +33,7 @@
 pub mod calls;
 pub mod campaign;
 pub mod cells;
+pub mod changes;
 pub mod combiner;
 pub mod daemon;
 pub mod data_plane;

@@ -101,6 +101,10 @@ pub enum Event {
     News(Connection, Box<News>),
     /// A worker is started.
     Start(usize),
+    /// Ranks go on in this job.
+    Change(usize),
+    /// A worker is told that it goes on in this job.
+    Told(usize, usize),
     /// The incident with this number.
     Incident(usize),
     /// An aggregator is back.

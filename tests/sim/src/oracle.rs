@@ -30,6 +30,8 @@ pub enum End {
     Finished,
     /// The rank was killed, or its host was.
     Killed,
+    /// The rank has left, to go on without these ranks in another job.
+    Without(Vec<u16>),
     /// The rank found no daemon.
     Unreachable,
     /// The rank's control connection broke.
@@ -64,6 +66,7 @@ impl End {
     /// The ranks that this end blames.
     pub fn blames(&self) -> Vec<u16> {
         match *self {
+            Self::Without(ref ranks) => ranks.clone(),
             Self::Failed(Failure::Missing(ranks) | Failure::Departed(ranks)) => {
                 ranks.iter().collect()
             }
@@ -95,6 +98,7 @@ impl End {
         match self {
             Self::Finished => Fate::Finished,
             Self::Killed => Fate::Killed,
+            Self::Without(_) => Fate::WentOn,
             Self::Unreachable => Fate::Unreachable,
             Self::Lost => Fate::Lost,
             Self::Forgotten => Fate::Forgotten,
@@ -129,6 +133,8 @@ struct Call {
 
 /// The record of a session.
 struct Session {
+    /// The job's number among all jobs, and its ranks.
+    job: usize,
     ranks: u16,
     lanes: Option<u16>,
     calls: BTreeMap<usize, Call>,
@@ -136,6 +142,9 @@ struct Session {
     /// The ranks that the failure of some rank has blamed rightly, and the ranks whose connection
     /// broke.
     blamed: BTreeSet<u16>,
+    /// The ranks that others have left to go on without, and those that ranks have heard of.
+    left_out: BTreeSet<Vec<u16>>,
+    heard: BTreeSet<Vec<u16>>,
 }
 
 /// See the module.
@@ -226,15 +235,20 @@ impl Oracle {
         sessions.map(|session| Times { calls: session.calls.values().map(of).collect() }).collect()
     }
 
-    /// A rank is assigned to a session.
-    pub fn join(&mut self, session: SessionKey, ranks: u16) {
-        self.sessions.entry(session).or_insert(Session {
+    /// A rank is assigned to a session of its job, which is of no other one.
+    pub fn join(&mut self, key: SessionKey, job: usize, ranks: u16) -> Result<(), Violation> {
+        let session = self.sessions.entry(key).or_insert(Session {
+            job,
             ranks,
             lanes: None,
             calls: BTreeMap::new(),
             ends: BTreeMap::new(),
             blamed: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            heard: BTreeSet::new(),
         });
+        ensure!(session.job == job, "jobs {} and {job} have the same epoch {key:08x}", session.job);
+        Ok(())
     }
 
     /// A rank may call: the session's chunk size is known to it.
@@ -399,6 +413,7 @@ impl Oracle {
     ) -> Result<(), Violation> {
         net.tally.fate(end.fate());
         self.note_end(who, end);
+        self.hear(who.rank, told, end)?;
         self.check_end((net, daemons), who, told, end, standing)?;
         // It says so in its other sessions, too.
         self.blame_in_all(who, &end.at_fault());
@@ -435,7 +450,7 @@ impl Oracle {
                     let is_at_fault = session.blamed.contains(named)
                         || run.has_called_otherwise(*named)
                         || named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| {
-                            *end != End::Finished
+                            !matches!(end, End::Finished | End::Without(_))
                         });
                     ensure!(
                         is_at_fault,
@@ -460,6 +475,23 @@ impl Oracle {
         }
     }
 
+    /// Who hears that ranks go on without others is told which, and all ranks are told the same.
+    fn hear(&mut self, rank: u16, told: &Told, end: &End) -> Result<(), Violation> {
+        let session = told.session.and_then(|key| self.sessions.get_mut(&key));
+        if let (Some(session), End::Aborted { reason, ranks }) = (session, end)
+            && reason.contains("Without(")
+        {
+            let (left_out, heard) = (&session.left_out, &mut session.heard);
+            heard.insert(ranks.clone());
+            ensure!(
+                heard.len() == 1 && left_out.contains(ranks),
+                "rank {rank} hears that others go on without {ranks:?}; they said {left_out:?}, \
+                 and ranks have heard of {heard:?}"
+            );
+        }
+        Ok(())
+    }
+
     /// Notes a rank's end, and whom it blames itself: whether that is right is checked, or ends the
     /// run.
     fn note_end(&mut self, who: &Who, end: &End) {
@@ -467,6 +499,9 @@ impl Oracle {
             if let Some(session) = self.sessions.get_mut(key) {
                 // The first end counts: a rank that was killed cannot end again.
                 session.ends.entry(who.rank).or_insert_with(|| end.clone());
+                if let End::Without(ranks) = end {
+                    session.left_out.insert(ranks.clone());
+                }
             }
         }
         self.blame_in_all(who, &end.blames());

@@ -115,7 +115,8 @@ fn job_of(call: Call, ranks: u16, first_worker: usize, calls: usize, rest: Time)
     let step = Step { call, elements: Elements::Exact, waits: true };
     JobPlan {
         ranks,
-        first_worker,
+        workers: (first_worker..first_worker + usize::from(ranks)).collect(),
+        change: None,
         program: vec![step; calls],
         pause: 0,
         // All jobs have started by then.

@@ -83,8 +83,10 @@ pub struct Scenario {
 pub struct JobPlan {
     /// Number of ranks.
     pub ranks: u16,
-    /// The first worker of the job; its ranks are consecutive workers.
-    pub first_worker: usize,
+    /// The workers, by rank.
+    pub workers: Vec<usize>,
+    /// The job that some of them were in before; `None` if it begins with the run.
+    pub change: Option<Change>,
     /// The calls of every rank.
     pub program: Vec<Step>,
     /// Longest pause of a rank before a call, while faults last.
@@ -108,6 +110,21 @@ pub struct JobPlan {
     pub mistake: Option<(u16, usize, Step)>,
     /// A rank that leaves after this many calls, the first time it runs.
     pub quitter: Option<(u16, usize)>,
+}
+
+/// A reconfiguration: how ranks of one job, and others, go on in another one.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The job that it ends.
+    pub from: usize,
+    /// It begins once a rank has made so many calls there, and so much later.
+    pub calls: usize,
+    /// See above.
+    pub delay: Time,
+    /// Longest time until a rank that goes on knows.
+    pub notice: Time,
+    /// Workers that die when it begins, and whether their hosts do, without a word.
+    pub deaths: Vec<(usize, bool)>,
 }
 
 /// A link in one direction.
@@ -155,6 +172,13 @@ pub struct AggregatorPlan {
 }
 
 impl Scenario {
+    /// The ranks of a job that are not in another one.
+    pub fn left_out(&self, from: usize, to: usize) -> Vec<u16> {
+        let stays = |worker: &usize| self.jobs[to].workers.contains(worker);
+        let ranks = self.jobs[from].workers.iter().zip(0..);
+        ranks.filter(|(worker, _)| !stays(worker)).map(|(_, rank)| rank).collect()
+    }
+
     /// The number of aggregators of each job.
     pub fn aggregators(&self) -> usize {
         1 + self.others.len()

@@ -3,6 +3,7 @@
 use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::capabilities::Capabilities;
 
+use crate::changes;
 use crate::draw::{Faults, draw_faults, draw_links};
 use crate::rng::Rng;
 use crate::scenario::{AggregatorPlan, Incident, LinkPlan, MS, Manner, SECOND, Scenario, Time, US};
@@ -26,7 +27,7 @@ impl Scenario {
     pub fn draw(seed: u64) -> Self {
         let rng = &mut Rng::new(seed.rotate_left(56) ^ 0x0073_7472_6970_6573);
         let scenario = Self::draw_at_one(seed);
-        if rng.one_in(4) { draw(rng, scenario) } else { scenario }
+        changes::draw(if rng.one_in(4) { draw(rng, scenario) } else { scenario })
     }
 }
 

@@ -49,6 +49,11 @@ counted! {
         DeathInTurn = "worker's process killed in the middle of a turn",
         HostDeath = "worker's host dead without a word",
         Rejoin = "rank started again",
+        Change = "job that ranks leave together, to go on in another one",
+        ChangeInChange = "... before it has started",
+        LeftOut = "rank left out of the next job",
+        DeathInChange = "... that dies when the others are told",
+        Newcomer = "rank that comes to the next job alone",
         Outage = "link down",
         NoMulticast = "packet by multicast that the network does not bring",
         MixedFanout = "session of which some ranks get copies, others multicast",
@@ -83,6 +88,8 @@ counted! {
         Within8 = "call returned, result in 8 bits within its bound",
         Finished = "rank finished its program",
         Resumed = "rank found its job again over another connection",
+        WentOn = "rank left its job, to go on without others",
+        CutShort = "... whose calls in flight this ended",
         Moved = "shards of a rank went on at another aggregator",
         NoMulticast = "rank told that it gets no multicast",
         Missing = "error: ranks that did not contribute, named",
@@ -141,6 +148,8 @@ pub struct Tally {
     pub empty: u64,
     /// EMPTY chunks whose lanes the aggregator asked for.
     pub rooms: u64,
+    /// Runs by their number of reconfigurations, the last of three and more.
+    pub changes: [u64; 4],
     /// Longest time from the end of all faults to the end of a run, in ns.
     pub slowest_recovery: u64,
 }
@@ -165,6 +174,7 @@ impl Default for Tally {
             ahead_in_vain: 0,
             empty: 0,
             rooms: 0,
+            changes: [0; 4],
             slowest_recovery: 0,
         }
     }
@@ -223,6 +233,7 @@ impl AddAssign<&Self> for Tally {
         self.ahead_in_vain += other.ahead_in_vain;
         self.empty += other.empty;
         self.rooms += other.rooms;
+        add(&mut self.changes, &other.changes);
         self.slowest_recovery = self.slowest_recovery.max(other.slowest_recovery);
     }
 }
@@ -273,6 +284,8 @@ impl fmt::Display for Tally {
             "chunks sent EMPTY at first: {}, {} of them asked for",
             self.empty, self.rooms
         )?;
+        let [none, one, two, more] = self.changes;
+        writeln!(f, "runs with 0, 1, 2, and more reconfigurations: {none}, {one}, {two}, {more}")?;
         writeln!(
             f,
             "slowest recovery: {:.3} s after the last fault",

@@ -36,7 +36,7 @@ pub fn draw(scenario: Scenario) -> Scenario {
 fn draw_threads(rng: &mut Rng, mut scenario: Scenario) -> Scenario {
     for job in &scenario.jobs {
         let (most, differ) = (rng.pick(&[2, 2, 4, 4, 7]), rng.one_in(4));
-        for worker in job.first_worker..job.first_worker + usize::from(job.ranks) {
+        for &worker in &job.workers {
             let most = if differ { rng.range(most / 2, most) } else { most };
             scenario.threads[worker] = Threads { most: most as u32, host: String::new() };
         }

@@ -3,6 +3,7 @@
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::capabilities::Capabilities;
 
+use crate::changes;
 use crate::draw::{draw_faults, draw_job, draw_job_of, draw_links};
 use crate::rng::{Ppm, Rng};
 use crate::scenario::{CombinerPlan, Incident, MS, SECOND, Scenario, Time, Tree};
@@ -35,7 +36,7 @@ impl Scenario {
         // All packets of a host come by the same way.
         let above = scenario.hosts.iter().map(|first| tree.above[*first]).collect();
         scenario.tree = Tree { above, ..tree };
-        scenario
+        changes::draw(scenario)
     }
 }
 

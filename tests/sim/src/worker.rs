@@ -1,6 +1,7 @@
 //! A rank's process: the real sessions, HELLOs and data paths, and the code that carries out their
 //! decisions, like the product's control threads and data threads.
 
+mod changes;
 mod faults;
 mod membership;
 mod messages;
@@ -33,10 +34,14 @@ use moving::Moving;
 pub struct Worker {
     /// The worker's number among all workers.
     pub index: usize,
-    /// The job's number among all jobs.
+    /// The number of its present job among all jobs.
     pub job: usize,
     /// The worker's rank in the job.
     pub rank: u16,
+    /// The job that it is to go on in.
+    next: Option<usize>,
+    /// The calls after which a job ends, if that is earlier than planned.
+    stop: Option<(usize, usize)>,
     /// How often the process was started.
     pub attempts: u32,
     /// Whether the next start is scheduled.
@@ -81,6 +86,8 @@ impl Worker {
             index,
             job,
             rank,
+            next: None,
+            stop: None,
             attempts: 0,
             starts: false,
             stalled_until: 0,
@@ -299,7 +306,7 @@ impl Worker {
         let shards = (shards, self.doom.clone());
         let calls = Calls::new(self.index, job, shards, plan, program, world.net.now);
         self.phase = Phase::Running(Box::new(calls));
-        Ok(())
+        self.go_on(world)
     }
 
     /// The shards of a stripe, which has one of these shares of calls. With others, they may move.
@@ -337,13 +344,18 @@ impl Worker {
     /// The rank's calls: those of all ranks, except for mistakes the first time it runs.
     fn program(&self, plan: &JobPlan, world: &mut Surroundings<'_>) -> Vec<Step> {
         let mut program = plan.program.clone();
+        if let Some((_, calls)) = self.stop.filter(|(job, _)| *job == self.job) {
+            program.truncate(calls);
+        }
         if self.attempts > 1 {
             return program;
         }
         if let Some((rank, place, step)) = plan.mistake.filter(|(rank, ..)| *rank == self.rank) {
             debug!("rank {rank} makes a mistake in call {place}");
             world.net.tally.fault(Fault::Mistake);
-            program[place] = step;
+            if let Some(right) = program.get_mut(place) {
+                *right = step;
+            }
         }
         if let Some((_, calls)) = plan.quitter.filter(|(rank, _)| *rank == self.rank) {
             world.net.tally.fault(Fault::Quitter);
@@ -590,6 +602,7 @@ impl Worker {
         ids.into_iter().for_each(|id| self.forget(world, id));
         self.moving = None;
         self.phase = Phase::Rest(Some(end));
+        self.enter_next(world);
     }
 
     fn forget(&mut self, world: &mut Surroundings<'_>, id: usize) {

@@ -15,7 +15,7 @@ use crate::net::{
     Above, Clock, Connection, Event, Message, Net, News, Place, STRANGER, Violation, binding_of,
 };
 use crate::oracle::{End, Oracle, Times};
-use crate::scenario::{Incident, MS, Manner, SECOND, Scenario, Time};
+use crate::scenario::{Change, Incident, JobPlan, MS, Manner, SECOND, Scenario, Time};
 use crate::surroundings::Surroundings;
 use crate::tally::{Fault, Tally};
 use crate::worker::Worker;
@@ -56,7 +56,19 @@ pub fn play(scenario: Scenario) -> Run {
     tally.runs = 1;
     tally.healed = world.scenario.heals_at.is_some().into();
     tally.time = world.net.now.into();
+    let changes = tally.faults(Fault::Change) as usize;
+    tally.changes[changes.min(tally.changes.len() - 1)] += 1;
     Run { tally, sessions: world.oracle.times(), verdict }
+}
+
+/// A worker: in the first job of those that it may be in, or one that it comes to later.
+fn worker(scenario: &Scenario, index: usize) -> Worker {
+    let of = |job: &JobPlan| job.workers.iter().position(|worker| *worker == index);
+    let mut job = scenario.jobs.iter().position(|job| of(job).is_some()).unwrap_or_default();
+    while let Some(change) = &scenario.jobs[job].change {
+        job = change.from;
+    }
+    Worker::new(index, job, of(&scenario.jobs[job]).unwrap_or_default() as u16)
 }
 
 struct World {
@@ -67,17 +79,33 @@ struct World {
     hosts: Hosts,
     combiners: Vec<Combiner>,
     workers: Vec<Worker>,
+    /// The stages of jobs.
+    stages: Vec<Stage>,
     healed: bool,
+}
+
+/// The stage of a job among those that its ranks go on in, one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It comes after another one.
+    Later,
+    /// Its ranks are about to be told.
+    Next,
+    /// It is the one that its ranks are, or should be, in.
+    Present,
+    /// Its ranks have been told to go on in another one.
+    Past,
 }
 
 impl World {
     fn new(scenario: Scenario) -> Self {
-        let workers = scenario.jobs.iter().enumerate().flat_map(|(number, job)| {
-            (0..job.ranks)
-                .map(move |rank| Worker::new(job.first_worker + usize::from(rank), number, rank))
+        let stages = scenario.jobs.iter().map(|job| match job.change {
+            None => Stage::Present,
+            Some(_) => Stage::Later,
         });
         Self {
-            workers: workers.collect(),
+            workers: (0..scenario.links.len()).map(|index| worker(&scenario, index)).collect(),
+            stages: stages.collect(),
             net: Net::new(&scenario),
             oracle: Oracle::default(),
             daemons: (0..scenario.aggregators())
@@ -120,9 +148,13 @@ impl World {
     }
 
     fn plan(&mut self) {
-        for worker in 0..self.workers.len() {
-            let at = self.net.rng.below(20 * MS);
-            self.start_at(worker, at);
+        for job in 0..self.scenario.jobs.len() {
+            if self.stages[job] == Stage::Present {
+                for place in 0..self.scenario.jobs[job].workers.len() {
+                    let at = self.net.rng.below(20 * MS);
+                    self.start_at(self.scenario.jobs[job].workers[place], at);
+                }
+            }
         }
         for (number, (at, _)) in self.scenario.incidents.iter().enumerate() {
             self.net.schedule(*at, Event::Incident(number));
@@ -144,10 +176,13 @@ impl World {
         // With others left, ranks try to resume for 10 s, and wait for each other again at each.
         let patience = (*join_timeout).max(LEAST_WAIT.as_nanos() as Time);
         let once = once + self.scenario.others.len() as Time * (2 * patience + 30 * SECOND);
-        match heals_at {
-            Some(heals_at) => heals_at + 3 * once,
-            None => 20 * SECOND + u64::from(attempts + 1) * once,
-        }
+        let changes = self.scenario.jobs.iter().filter(|job| job.change.is_some()).count();
+        let changes = 2 * changes as Time * once;
+        changes
+            + match heals_at {
+                Some(heals_at) => heals_at + 3 * once,
+                None => 20 * SECOND + u64::from(attempts + 1) * once,
+            }
     }
 
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
@@ -198,12 +233,18 @@ impl World {
             Event::Dial(connection, until) => self.net.dial(connection, until),
             Event::News(connection, news) => self.pass_down(connection, *news)?,
             Event::Start(worker) => self.with(worker, |worker, world| worker.start(world))?,
+            Event::Change(job) => self.change(job)?,
+            Event::Told(worker, job) => match self.stalled(worker) {
+                Some(until) => self.net.schedule(until, Event::Told(worker, job)),
+                None => self.with(worker, |worker, world| worker.hear_of_change(world, job))?,
+            },
             Event::Incident(number) => self.incident(number)?,
             Event::Back(aggregator) => self.bring_back(aggregator),
             Event::CombinerBack(combiner) => self.combiners[combiner].start(&mut self.net),
             Event::Stranger => self.forge(),
             Event::Heal => self.heal(),
         }
+        actor.into_iter().for_each(|worker| self.plan_changes(worker));
         // While a worker continues, no other worker is restarted.
         if actor.is_none_or(|worker| self.workers[worker].resting().is_some()) {
             self.settle();
@@ -244,15 +285,68 @@ impl World {
     /// The only worker that an event changes.
     fn actor(&self, event: &Event) -> Option<usize> {
         match event {
-            Event::AtWorker { worker, .. } | Event::Turn(worker) | Event::Start(worker) => {
-                Some(*worker)
-            }
+            Event::AtWorker { worker, .. }
+            | Event::Turn(worker)
+            | Event::Start(worker)
+            | Event::Told(worker, _) => Some(*worker),
             Event::News(connection, _) => match self.net.lower(*connection) {
                 Some(Place::Worker(worker)) => Some(worker),
                 _ => None,
             },
             _ => None,
         }
+    }
+
+    /// Begins the reconfigurations that a worker's progress in its job brings about.
+    fn plan_changes(&mut self, worker: usize) {
+        let worker = &self.workers[worker];
+        for (job, stage) in self.stages.iter_mut().enumerate() {
+            let Some(Change { from, calls, delay, .. }) = &self.scenario.jobs[job].change else {
+                continue;
+            };
+            let is_there = worker.job == *from && worker.resting().is_none();
+            if *stage == Stage::Later && is_there && worker.made() >= *calls {
+                *stage = Stage::Next;
+                self.net.schedule(self.net.now + delay, Event::Change(job));
+            }
+        }
+    }
+
+    /// Ranks go on in a job, with others. Some are lost.
+    fn change(&mut self, job: usize) -> Result<(), Violation> {
+        let Some(Change { from, notice, deaths, .. }) = self.scenario.jobs[job].change.clone()
+        else {
+            return Ok(());
+        };
+        let (old, new) = (&self.scenario.jobs[from].workers, &self.scenario.jobs[job].workers);
+        debug!("{} ranks of job {from} {old:?} go on in job {job} {new:?}", Clock(self.net.now));
+        (self.stages[from], self.stages[job]) = (Stage::Past, Stage::Present);
+        let (left_out, new) = (self.scenario.left_out(from, job), new.clone());
+        let newcomers = self.scenario.left_out(job, from);
+        self.net.tally.fault(Fault::Change);
+        left_out.iter().for_each(|_| self.net.tally.fault(Fault::LeftOut));
+        newcomers.iter().for_each(|_| self.net.tally.fault(Fault::Newcomer));
+        let in_it = self.workers.iter().filter(|worker| worker.job == from);
+        let (made, states): (Vec<_>, Vec<_>) =
+            in_it.map(|worker| (worker.made(), worker.is_joining())).unzip();
+        if states.contains(&true) || made.is_empty() {
+            self.net.tally.fault(Fault::ChangeInChange);
+        }
+        for (worker, silent) in deaths {
+            self.net.tally.fault(Fault::DeathInChange);
+            self.with(worker, |worker, world| worker.kill(world, silent))?;
+        }
+        if left_out.is_empty() {
+            // Where nobody is lost, ranks go on after the same call.
+            let last = made.into_iter().max().unwrap_or_default();
+            let in_it = self.workers.iter_mut().filter(|worker| worker.job == from);
+            in_it.for_each(|worker| worker.stop_after(last));
+        }
+        for worker in new {
+            let at = self.net.now + self.net.rng.below(notice + 1);
+            self.net.schedule(at, Event::Told(worker, job));
+        }
+        Ok(())
     }
 
     fn heal(&mut self) {
@@ -464,17 +558,16 @@ impl World {
     /// job's launcher.
     fn settle(&mut self) {
         for job in 0..self.scenario.jobs.len() {
-            if self.is_done(job) {
+            if self.stages[job] != Stage::Present || self.is_done(job) {
                 continue;
             }
-            let first = self.scenario.jobs[job].first_worker;
-            let workers = first..first + usize::from(self.scenario.jobs[job].ranks);
-            let is_over = workers.clone().any(|worker| {
-                matches!(self.workers[worker].resting(), Some(Some(end)) if *end != End::Finished)
-                    || self.workers[worker].resting() == Some(None)
-            }) || workers
-                .clone()
-                .all(|worker| self.workers[worker].resting().is_some());
+            // Some may not have heard of it yet.
+            let mut workers = self.scenario.jobs[job].workers.clone();
+            workers.retain(|worker| self.workers[*worker].job == job);
+            let mut ends = workers.iter().map(|worker| self.workers[*worker].resting());
+            let is_over =
+                ends.clone().any(|end| end.is_some_and(|end| end != Some(&End::Finished)))
+                    || ends.all(|end| end.is_some());
             for number in workers {
                 let worker = &self.workers[number];
                 let may = self.healed || worker.attempts < self.scenario.attempts;
@@ -497,24 +590,40 @@ impl World {
     /// Whether all ranks of a job have finished the same session.
     fn is_done(&self, job: usize) -> bool {
         let plan = &self.scenario.jobs[job];
-        let ranks = &self.workers[plan.first_worker..plan.first_worker + usize::from(plan.ranks)];
-        let session = ranks[0].session();
-        let quits = plan.quitter.is_some() && ranks.iter().any(|rank| rank.attempts == 1);
-        ranks
-            .iter()
-            .all(|rank| rank.resting() == Some(Some(&End::Finished)) && rank.session() == session)
+        let mut ranks = plan.workers.iter().map(|worker| &self.workers[*worker]);
+        let session = self.workers[plan.workers[0]].session();
+        let quits = plan.quitter.is_some() && ranks.clone().any(|rank| rank.attempts == 1);
+        let finished = Some(Some(&End::Finished));
+        ranks.all(|rank| rank.job == job && rank.resting() == finished && rank.session() == session)
             && !quits
     }
 
     fn is_over(&self) -> bool {
         let is_at_rest = |worker: &Worker| worker.resting().is_some() && !worker.starts;
-        let all_done = || (0..self.scenario.jobs.len()).all(|job| self.is_done(job));
-        self.workers.iter().all(is_at_rest) && (self.scenario.heals_at.is_none() || all_done())
+        let all_done = || self.present().all(|job| self.is_done(job));
+        self.workers.iter().all(is_at_rest)
+            && self.all_know()
+            && (self.scenario.heals_at.is_none() || all_done())
+    }
+
+    /// The jobs that their ranks are in, or should be.
+    fn present(&self) -> impl Iterator<Item = usize> {
+        let stages = self.stages.iter().enumerate();
+        stages.filter(|(_, stage)| **stage == Stage::Present).map(|(job, _)| job)
+    }
+
+    /// Whether no rank has yet to hear in which job it goes on.
+    fn all_know(&self) -> bool {
+        let knows = |job: usize| {
+            let mut workers = self.scenario.jobs[job].workers.iter();
+            workers.all(|worker| self.workers[*worker].job == job)
+        };
+        !self.stages.contains(&Stage::Next) && self.present().all(knows)
     }
 
     fn conclude(&mut self) -> Result<(), Violation> {
         if let Some(heals_at) = self.scenario.heals_at {
-            for job in 0..self.scenario.jobs.len() {
+            for job in self.present() {
                 if !self.is_done(job) {
                     return Err(Violation(format!(
                         "job {job} did not finish after all faults had ended"

@@ -7,6 +7,7 @@ use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::HEADER_LEN;
 use switchml_protocol::outcome::Outcome;
 use switchml_sim::campaign::{self, Limits, Report};
+use switchml_sim::changes;
 use switchml_sim::program::{Elements, Step};
 use switchml_sim::rng::Rng;
 use switchml_sim::scaling::{self, Shape, Sharing};
@@ -53,6 +54,8 @@ fn promises_are_kept_whatever_goes_wrong() {
         Fate::Within8,
         Fate::Finished,
         Fate::Resumed,
+        Fate::WentOn,
+        Fate::CutShort,
         Fate::Moved,
         Fate::NoMulticast,
         Fate::Missing,
@@ -249,6 +252,27 @@ fn an_aggregator_that_dies_costs_no_job() {
         moves += run.tally.fates(Fate::Moved);
     }
     assert!(deaths > 80 && moves > 2 * deaths, "{deaths} deaths, {moves} moves");
+}
+
+/// Ranks go on with others, in another job, where nothing else goes wrong: all finish, and hear of
+/// nothing but who is left out or dead.
+#[test]
+fn ranks_that_go_on_with_others_finish() {
+    let mut sum = Tally::default();
+    for seed in 0..400 {
+        let heals_at = Some(60 * SECOND);
+        let scenario = Scenario { heals_at, incidents: Vec::new(), ..restarts(seed) };
+        let run = play(changes::draw(scenario));
+        assert_eq!(run.verdict, Ok(()), "seed {seed}");
+        sum += &run.tally;
+    }
+    let is_expected = |fate: &&Fate| {
+        let of_changes = [Fate::WentOn, Fate::CutShort, Fate::Aborted, Fate::Killed];
+        GOOD.contains(fate) || of_changes.contains(fate) || **fate == Fate::NotJoined
+    };
+    let others = Fate::ALL.iter().filter(|fate| !is_expected(fate) && sum.fates(**fate) > 0);
+    assert_eq!(others.collect::<Vec<_>>(), Vec::<&Fate>::new(), "{sum}");
+    assert!(sum.faults(Fault::Change) > 100 && sum.fates(Fate::CutShort) > 30, "{sum}");
 }
 
 /// A scenario like [`restarts`], in which combiners restart or forget while calls continue.

@@ -23,7 +23,7 @@ impl Worker {
         let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
         let Some(assigned) = &member.assigned else { return Ok(()) };
         let (epoch, ranks) = (assigned.identity.epoch, assigned.identity.ranks);
-        world.oracle.join(epoch, ranks);
+        world.oracle.join(epoch, self.job, ranks)?;
         if assigned.shards.len() > 1 {
             world.net.tally.wide += 1;
         }
