@@ -23,7 +23,6 @@ pub fn draw(mut scenario: Scenario) -> Scenario {
             if rng.one_in(2) {
                 hold_back(rng, &mut scenario.jobs[job]);
             }
-            scenario.jobs[job].origin = 0;
             let mut from = job;
             for _ in 0..rng.range(1, MOST) {
                 let next = draw_next(rng, &pool, from, &scenario.jobs[from]);

@@ -122,7 +122,9 @@ impl Worker {
     pub fn start(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         let Self { index, job, rank, .. } = *self;
         self.starts = false;
-        if !matches!(self.phase, Phase::Rest(_)) {
+        // Who has yet to come may be restarted, too, after a crash before.
+        let is_in_job = self.plan(world).workers.get(usize::from(rank)) == Some(&index);
+        if !is_in_job || !matches!(self.phase, Phase::Rest(_)) {
             return Ok(());
         }
         if self.attempts > 0 {
