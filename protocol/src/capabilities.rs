@@ -24,5 +24,7 @@ bitflags::bitflags! {
         /// A sum may have an audience: a RESULT brings its lanes to these ranks alone. Other ranks
         /// learn at most that the round is complete.
         const AUDIENCES = 1 << 5;
+        /// Ranks may send packets as messages of RoCEv2.
+        const ROCE = 1 << 6;
     }
 }

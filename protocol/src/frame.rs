@@ -120,7 +120,7 @@ impl<N: Network> Envelope<N> {
             mac: self.mac_source,
             port: self.source_port,
             vlan,
-            reserved: [0; 2],
+            roce: [0; 2],
         }
     }
 

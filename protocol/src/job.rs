@@ -5,7 +5,9 @@
 //! sides. They are aligned to 8 bytes, because the BPF program copies them by 8-byte words, and its
 //! stack allows no misaligned access.
 
+use core::fmt;
 use core::mem::size_of;
+use core::net::SocketAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::U16;
@@ -57,7 +59,7 @@ impl JobEntry {
         let [_, b, c, d] = self.group;
         let mac = [0x01, 0x00, 0x5E, b & 0x7F, c, d];
         let (ip, port) = (Ip::v4(self.group), self.group_port);
-        Binding { ip, ifindex, mac, port, vlan: 0, reserved: [0; 2] }
+        Binding { ip, ifindex, mac, port, vlan: 0, roce: [0; 2] }
     }
 }
 
@@ -74,15 +76,41 @@ pub struct Binding {
     pub ifindex: u32,
     /// Ethernet address; zero where the data plane does not see frames.
     pub mac: [u8; 6],
-    /// UDP port.
+    /// UDP port; by RoCEv2 the low 16 bits of the queue pair's number.
     pub port: U16,
     /// VLAN; 0 for none, or where the data plane does not see frames.
     pub vlan: u16,
-    /// Zero.
-    pub reserved: [u8; 2],
+    /// By RoCEv2 1, and the high 8 bits of the queue pair's number; otherwise zeros.
+    pub roce: [u8; 2],
 }
 
 const _: () = assert!(size_of::<Binding>() == 32);
+
+impl Binding {
+    /// Rule 37.3: the same host's queue pair with this number, in place of its UDP port.
+    pub const fn at_queue_pair(self, number: u32) -> Self {
+        let [_, high, a, b] = number.to_be_bytes();
+        Self { port: U16::from_bytes([a, b]), roce: [1, high], ..self }
+    }
+
+    /// The queue pair's number, by RoCEv2.
+    pub const fn queue_pair(&self) -> Option<u32> {
+        match self.roce {
+            [0, _] => None,
+            [_, high] => Some((high as u32) << 16 | self.port.get() as u32),
+        }
+    }
+}
+
+/// Address, and port or queue pair.
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.queue_pair() {
+            None => SocketAddr::new(self.ip.into(), self.port.get()).fmt(f),
+            Some(number) => write!(f, "{} queue pair {number}", self.ip),
+        }
+    }
+}
 
 /// One rank of one job.
 #[derive(

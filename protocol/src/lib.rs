@@ -22,6 +22,7 @@
 //! | [`relay`] | one packet at a combiner, over any storage of jobs and cells |
 //! | [`node`] | what media call for a packet: marks, events, and where it goes |
 //! | [`shell`] | whose frames are served |
+//! | [`roce`] | a packet as a message of RDMA |
 //! | [`capabilities`] | what some data planes can do and others cannot |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
 //! | [`times`] | a histogram of times |
@@ -52,6 +53,7 @@ pub mod outcome;
 pub mod patience;
 pub mod ranks;
 pub mod relay;
+pub mod roce;
 pub mod share;
 pub mod shell;
 pub mod slot;

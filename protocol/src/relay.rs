@@ -58,7 +58,7 @@ impl Uplink {
             mac: [0; 6],
             port: U16::ZERO,
             vlan: 0,
-            reserved: [0; 2],
+            roce: [0; 2],
         },
         below: Ranks::NONE,
     };

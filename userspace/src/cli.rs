@@ -163,6 +163,9 @@ pub struct Options {
     /// is fixed.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
+    /// Also take ranks with RDMA NICs, by RoCEv2 at UDP port 4791. For `--data-plane software`.
+    #[arg(long, conflicts_with = "parent")]
+    pub rocev2: bool,
     /// Address of the data plane, if it is not the one at which workers reach the control plane;
     /// with an IPv6 address, all jobs use IPv6. A P4 switch needs one of its own, of IPv4: it takes
     /// packets that others send from that address as forged.
@@ -379,6 +382,7 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("fanout", &[Xdp]),
         ("pin_dir", &[Xdp]),
         ("trace", &[Xdp]),
+        ("rocev2", &[Software]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
         // These options are before `parent`, which they require: the error names the first that is
@@ -469,12 +473,13 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; they are tried with each value of `--data-plane`.
-    const VALUES: [(&str, &str); 27] = [
+    const VALUES: [(&str, &str); 28] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
         ("control", "127.0.0.1:1"),
         ("data-port", "5000"),
+        ("rocev2", ""),
         ("data-address", "10.0.0.1"),
         ("bmv2-thrift", "127.0.0.1:9090"),
         ("slots", "1024"),
@@ -568,6 +573,7 @@ mod tests {
                     "iface" | "mode" | "fanout" | "pin-dir" | "trace" => {
                         *kind == DataPlaneKind::Xdp
                     }
+                    "rocev2" => *kind == DataPlaneKind::Software,
                     "data-port"
                     | "slots"
                     | "parent"

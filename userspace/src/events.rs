@@ -1,7 +1,6 @@
 //! Logs notable packets: the first of each kind, and once a minute the number of the others.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use switchml_protocol::maps::Event;
@@ -96,13 +95,12 @@ impl Digest {
 
 fn line(event: &Event, outcome: Outcome) -> String {
     let Event { job, rank, slot, round, binding, .. } = event;
-    let from = SocketAddr::new(binding.ip.into(), binding.port.get());
     let vlan = match binding.vlan {
         0 => String::new(),
         vlan => format!(" in VLAN {vlan}"),
     };
     let what = outcome.help();
-    format!("job {job}: {what} Rank {rank}, slot {slot}, round {round}, from {from}{vlan}")
+    format!("job {job}: {what} Rank {rank}, slot {slot}, round {round}, from {binding}{vlan}")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! rest of a frame uses of them.
 
 use core::mem::size_of;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ones_complement_sum;
 use crate::ip::Ip;
@@ -18,6 +18,9 @@ const HOPS: u8 = 64;
 /// Headers that may stand between IPv6's and UDP's: hop-by-hop options, routing, fragment,
 /// destination options.
 const EXTENSIONS: [u8; 4] = [0, 43, 44, 60];
+/// IPv6's first word without traffic class and flow label.
+const IPV6: u32 = 6 << 28;
+const VERSION_MASK: u32 = 0xF << 28;
 /// Position of the traffic class in IPv6's first word.
 const TRAFFIC_CLASS_SHIFT: u32 = 20;
 
@@ -56,6 +59,10 @@ pub trait Network:
     fn finish(&mut self, traffic_class: u8, udp_len: u16);
     /// Sets this header's checksum, if it has one.
     fn seal(&mut self);
+    /// A header with UDP behind it; its length is to be filled in.
+    fn between(source: Ip, destination: Ip) -> Self;
+    /// Rule 37.5: the header with ones in place of what changes on the way.
+    fn masked(self) -> Self;
     /// Sum of the 16-bit words of the source address.
     fn sum_of_source(&self) -> u32;
     /// Sum of the 16-bit words of the destination address.
@@ -194,6 +201,20 @@ impl Network for Ipv4 {
         self.checksum.set(!self.sum());
     }
 
+    fn between(source: Ip, destination: Ip) -> Self {
+        Self {
+            version_ihl: IPV4_WITHOUT_OPTIONS,
+            protocol: PROTOCOL_UDP,
+            source: source.low(),
+            destination: destination.low(),
+            ..Self::new_zeroed()
+        }
+    }
+
+    fn masked(self) -> Self {
+        Self { tos: 0xFF, ttl: 0xFF, checksum: U16::new(0xFFFF), ..self }
+    }
+
     #[inline(always)]
     fn sum_of_source(&self) -> u32 {
         sum_of_halves(self.source)
@@ -295,6 +316,21 @@ impl Network for Ipv6 {
 
     #[inline(always)]
     fn seal(&mut self) {}
+
+    fn between(source: Ip, destination: Ip) -> Self {
+        Self {
+            version_class_flow: U32::new(IPV6),
+            next_header: PROTOCOL_UDP,
+            source: source.0,
+            destination: destination.0,
+            ..Self::new_zeroed()
+        }
+    }
+
+    fn masked(self) -> Self {
+        let version_class_flow = U32::new(self.version_class_flow.get() | !VERSION_MASK);
+        Self { version_class_flow, hop_limit: 0xFF, ..self }
+    }
 
     #[inline(always)]
     fn sum_of_source(&self) -> u32 {

@@ -64,7 +64,7 @@ fn fields_lie_where_the_rfcs_have_them() {
     assert_eq!(ends, ([192, 168, 0, 1], [192, 168, 0, 199]));
     assert_eq!((envelope.source_port.get(), envelope.destination_port.get()), (0x1234, 48864));
     let (ip, port) = ([192, 168, 0, 1].into(), 0x1234.into());
-    let binding = Binding { ifindex: 7, ip, mac: WORKER_MAC, port, vlan: 5, reserved: [0; 2] };
+    let binding = Binding { ifindex: 7, ip, mac: WORKER_MAC, port, vlan: 5, roce: [0; 2] };
     assert_eq!(envelope.binding(7, 5), binding);
 }
 

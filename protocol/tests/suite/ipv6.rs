@@ -68,7 +68,7 @@ fn fields_lie_where_rfc_8200_has_them() {
         mac: [0x02, 0, 0, 0, 0, 0x11],
         port: 0x1234.into(),
         vlan: 5,
-        reserved: [0; 2],
+        roce: [0; 2],
     };
     assert_eq!(envelope.binding(7, 5), expected);
     assert_eq!(envelope.endpoint().ip, ip(0xFE));

@@ -24,6 +24,7 @@ mod outcome;
 mod partial;
 mod patience;
 mod relay;
+mod roce;
 mod rules;
 mod times;
 mod traces;

@@ -8,6 +8,7 @@
 | `empty` | 30: EMPTY contributions |
 | `audiences` | 34: broadcasts whose root needs no lanes |
 | `ipv6` | 31 and 32: copies in place of multicast, and IPv6 |
+| `rocev2` | 37: a NIC's queue pair in place of the socket |
 | `reports` | 35: who called what |
 | `calls` | which of these a call needs |
 | `worker` | all of them together |

@@ -13,7 +13,7 @@
 mod python;
 mod script;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -96,6 +96,54 @@ fn over_the_software_data_plane() {
     let rack = Rack::new(RackOptions { workers: 3, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::software_in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
     run(&python, &rack, &aggregator, &[1], "software");
+}
+
+/// A rack whose daemon also serves ranks by RoCEv2 (section 37).
+fn rack_with_rocev2(name: &str, options: RackOptions) -> Option<(PathBuf, Rack, Aggregator)> {
+    if !can_build_racks(name) {
+        return None;
+    }
+    let python = interpreter(name)?;
+    let rack = Rack::new(options).unwrap();
+    let options = ["--data-plane", "software", "--rocev2"];
+    let binaries = Binaries::for_test().unwrap();
+    let aggregator = Aggregator::with_options(&binaries, &rack, &options).unwrap();
+    Some((python, rack, aggregator))
+}
+
+/// Ranks by RoCEv2 alone, and beside ranks with sockets.
+#[test]
+fn over_rocev2() {
+    for (script, others) in [
+        (Script::core(2), &[0, 1][..]),
+        (Script::core(2), &[1]),
+        (Script::new(3), &[0, 1, 2]),
+        (Script::new(3), &[0, 2]),
+    ] {
+        let (ranks, script) = (script.ranks, script.by_rocev2());
+        let options = RackOptions { workers: ranks, ..RackOptions::default() };
+        let Some((python, rack, aggregator)) = rack_with_rocev2("over_rocev2", options) else {
+            return;
+        };
+        play(&python, &rack, &aggregator, others, "rocev2", &script);
+    }
+}
+
+/// Frames get lost, come twice, and with wrong bits.
+#[test]
+fn over_rocev2_on_bad_links() {
+    let options = RackOptions { workers: 3, wires: true, ..RackOptions::default() };
+    let name = "over_rocev2_on_bad_links";
+    let Some((python, rack, aggregator)) = rack_with_rocev2(name, options) else { return };
+    let faults = Faults { loss: 0.01, duplication: 0.01, flips: 0.01, ..Faults::default() };
+    let binaries = Binaries::for_test().unwrap();
+    let impairment = Impairment::in_rack(&binaries, &rack, 37, |_, _| faults).unwrap();
+    let script = Script::new(3).by_rocev2();
+    let resent = play(&python, &rack, &aggregator, &[0, 1], "bad-rocev2", &script);
+    let mut total = FaultCounts::default();
+    impairment.stop().unwrap().into_iter().flatten().for_each(|counts| total += counts);
+    assert!(total.lost > 0 && total.duplicated > 0 && total.flipped > 0, "{total:?}");
+    assert!(resent > 0, "the ranks by RoCEv2 sent nothing again: {total:?}");
 }
 
 /// Plays calls of all kinds, as [`play`] does.

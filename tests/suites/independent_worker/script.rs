@@ -5,6 +5,8 @@ use switchml_worker::{Communicator, DType, Element, Precision, ReduceOp, Reducti
 
 /// Lanes of a data chunk at an MTU of 1500. An element of a small sum takes 3 lanes.
 const CHUNK: usize = 352;
+/// The same by RoCEv2 (rule 37.6).
+const ROCE_CHUNK: usize = 224;
 const MOST_SMALL: usize = 1024;
 
 /// All calls.
@@ -21,6 +23,8 @@ pub struct Script {
 pub struct Step {
     number: usize,
     ranks: usize,
+    /// Lanes of a data chunk.
+    chunk: usize,
     what: What,
     dtype: DType,
     count: usize,
@@ -157,7 +161,13 @@ impl Script {
         Self { ranks, steps, module: "independent_worker" }
     }
 
-    /// Calls of all kinds.
+    /// The same calls by ranks of which some use RoCEv2.
+    pub fn by_rocev2(mut self) -> Self {
+        self.steps.iter_mut().for_each(|step| step.chunk = ROCE_CHUNK);
+        Self { module: "independent_worker.options.rocev2", ..self }
+    }
+
+    /// Calls of all kinds, by three ranks or more.
     pub fn new(ranks: usize) -> Self {
         let barrier = (What::Barrier, DType::I32, 1, Values::Plain);
         let broadcast = |root, dtype, count| (What::Broadcast(root), dtype, count, Values::Plain);
@@ -179,6 +189,7 @@ impl Script {
         let step = |(number, (what, dtype, count, values))| Step {
             number,
             ranks,
+            chunk: CHUNK,
             what,
             dtype,
             count,
@@ -365,9 +376,9 @@ impl Step {
         let is_nan = self.values == Values::Nan;
         let is_small = precision == Precision::Exact && self.count <= MOST_SMALL;
         let chunk = match precision {
-            Precision::Exact => CHUNK,
-            Precision::Bits16 => 2 * CHUNK,
-            Precision::Bits8 => 4 * CHUNK,
+            Precision::Exact => self.chunk,
+            Precision::Bits16 => 2 * self.chunk,
+            Precision::Bits8 => 4 * self.chunk,
         };
         match op {
             ReduceOp::Max | ReduceOp::Min if is_nan && index == 5 => f64::NAN,

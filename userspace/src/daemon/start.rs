@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use switchml_protocol::roce;
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
 use switchml_userspace::data_plane::xdp::{self, Halt, XdpDataPlane};
@@ -62,15 +63,32 @@ pub async fn start_unless(
     )
 }
 
-fn start_software(options: &Options, events: EventSink) -> io::Result<Arc<dyn DataPlane>> {
+fn start_software(options: &Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
     let &Options { data_address, data_port, slots, .. } = options;
-    Ok(match options.parent {
-        None => Arc::new(Software::start(data_address, data_port, slots, events)?),
-        Some(_) => {
-            let cells = cells(options);
-            Arc::new(SoftwareCombiner::start(data_address, data_port, cells, events)?)
-        }
-    })
+    let failed = |error: io::Error| {
+        let why = unavailable(&error, "--data-port");
+        anyhow!("cannot serve the data plane at UDP port {data_port}: {why}")
+    };
+    if options.parent.is_some() {
+        let combiner = SoftwareCombiner::start(data_address, data_port, cells(options), events);
+        return Ok(Arc::new(combiner.map_err(failed)?));
+    }
+    let software = Software::start(data_address, data_port, slots, events).map_err(failed)?;
+    if !options.rocev2 {
+        return Ok(Arc::new(software));
+    }
+    let software = software.with_roce(data_address).map_err(|error| {
+        let why = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "it is in use; stop the other aggregator, or unload Soft-RoCE, which has it on all \
+                 addresses (rmmod rdma_rxe), or leave out --rocev2"
+                    .to_owned()
+            }
+            _ => error.to_string(),
+        };
+        anyhow!("cannot serve RoCEv2 at UDP port {}: {why}", roce::PORT)
+    })?;
+    Ok(Arc::new(software))
 }
 
 /// The number of cells of a combiner: the option's value, or the default for this host's memory.
@@ -102,10 +120,7 @@ fn start_data_plane(
             };
             Ok(Arc::new(XdpDataPlane::start(config, events, halt)?))
         }
-        DataPlaneKind::Software => start_software(options, events).map_err(|error| {
-            let why = unavailable(&error, "--data-port");
-            anyhow!("cannot serve the data plane at UDP port {}: {why}", options.data_port)
-        }),
+        DataPlaneKind::Software => start_software(options, events),
         #[cfg(feature = "p4")]
         DataPlaneKind::Tofino => super::p4::start_tofino(&options.p4, events),
         #[cfg(feature = "p4")]

@@ -30,6 +30,15 @@ fn ports_in_use_are_named() {
     let line = format!("cannot serve the data plane at UDP port {port}: it is in use; ");
     assert!(error.contains(&line), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
+
+    let address = "127.47.90.1";
+    let _soft_roce = UdpSocket::bind((address, 4791)).unwrap();
+    let software = ["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"];
+    let output = run(&[&software[..], &["--data-address", address, "--rocev2"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("cannot serve RoCEv2 at UDP port 4791: it is in use; "), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! | [`missing_capabilities`] | ranks over a data plane without checks of maxima |
 //! | [`page`] | the status page in a browser |
 //! | [`reload`] | SIGHUP: what takes effect, and that nothing ends |
+//! | [`roce`] | the software data plane by RoCEv2, message by message |
 //! | [`service`] | the control plane over gRPC: who hears what, and every refusal |
 //! | [`slots`] | `slots`: which ranks the unfinished rounds of a job lack |
 //! | [`software`] | the software data plane, packet by packet |
@@ -29,6 +30,7 @@ mod files;
 mod missing_capabilities;
 mod page;
 mod reload;
+mod roce;
 mod service;
 mod slots;
 mod software;

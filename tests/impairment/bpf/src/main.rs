@@ -28,6 +28,7 @@ use impairment_bpf::{Counter, Direction, Held, MAX_DISTANCE, MAX_FRAME, ROOM, be
 use switchml_protocol::DATA_PORT;
 use switchml_protocol::frame::{Envelope, Ipv4, Ipv6};
 use switchml_protocol::header::HEADER_LEN;
+use switchml_protocol::roce::{self, Transport};
 
 /// Both directions of each link that a rack may have.
 const MAX_DIRECTIONS: usize = 32;
@@ -293,7 +294,8 @@ fn give_back(held: *mut Held, state: u32) {
     unsafe { atomic_xchg::<u32, ORDER>(&raw mut (*held).state, state) };
 }
 
-/// Length of Ethernet, IP and UDP headers, if the frame is UDP to or from the data plane's port.
+/// Length of the headers in front of the packet, if the frame is UDP to or from the data plane's
+/// port, or RoCEv2.
 #[inline(always)]
 fn envelope_len(skb: *mut __sk_buff) -> Option<usize> {
     // EtherType up to IPv4's protocol field; IPv6's comes earlier.
@@ -304,8 +306,13 @@ fn envelope_len(skb: *mut __sk_buff) -> Option<usize> {
         _ => return None,
     };
     let ports: [u8; 4] = load(skb, (len - UDP_LEN) as u32)?;
-    let is_ours = |high, low| u16::from_be_bytes([high, low]) == DATA_PORT;
-    (is_ours(ports[0], ports[1]) || is_ours(ports[2], ports[3])).then_some(len)
+    let [source, destination] =
+        [[ports[0], ports[1]], [ports[2], ports[3]]].map(u16::from_be_bytes);
+    match destination {
+        roce::PORT => Some(len + Transport::LEN),
+        _ if source == DATA_PORT || destination == DATA_PORT => Some(len),
+        _ => None,
+    }
 }
 
 /// Bytes of the frame from `offset` on, if the frame is long enough.

@@ -1,7 +1,5 @@
 //! Ranks are ready, and their job starts.
 
-use std::net::SocketAddr;
-
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::LANES_PER_BLOCK;
@@ -54,10 +52,7 @@ impl JobTable {
             Fanout::Unicast => false,
         };
         member.ports = bindings.iter().map(|binding| binding.ifindex).collect();
-        let from = bindings
-            .iter()
-            .map(|binding| SocketAddr::new(binding.ip.into(), binding.port.get()).to_string());
-        let from = from.collect::<Vec<_>>().join(", ");
+        let from = bindings.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (number, name, rank) = (job.number, &job.name, id.rank);
         let mut effects = vec![info(format!(
             "job {number} {name:?}: rank {rank} ready at {from}, {lanes} lanes"

@@ -50,7 +50,7 @@ const BINDING: Binding = Binding {
     mac: [2; 6],
     port: U16::new(40_000),
     vlan: 0,
-    reserved: [0; 2],
+    roce: [0; 2],
 };
 const HEARD: Option<Binding> = Some(BINDING);
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);

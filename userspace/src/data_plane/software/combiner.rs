@@ -25,7 +25,7 @@ use switchml_userspace_core::data_plane::{
 use switchml_userspace_core::memory_cells::MemoryCells;
 use switchml_userspace_core::memory_tables::answer;
 
-use super::outbox::{Directory, Outbox};
+use super::outbox::{Directory, Outbox, Sender};
 use super::port::{Inbox, Port};
 use super::{Counters, Sockets, origin};
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
@@ -226,13 +226,13 @@ impl Shared {
             };
             let Some(port) = self.port(from) else { continue };
             for packet in ahead.as_deref().into_iter().chain(answer(datagram)) {
-                outbox.push(self.directory(), &port, target, meta, packet);
+                outbox.push(self.directory(), &port, target, Sender::of(meta), packet);
             }
         }
     }
 
     fn directory(&self) -> Directory<'_> {
-        Directory { tables: &self.memory.tables, in_process: None }
+        Directory { tables: &self.memory.tables, in_process: None, roce: None }
     }
 
     /// The port with this number, if it is open.

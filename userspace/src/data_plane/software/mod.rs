@@ -7,16 +7,18 @@ pub mod in_process;
 mod outbox;
 mod port;
 mod queues;
+mod roce;
 mod times;
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use quinn_udp::{EcnCodepoint, RecvMeta};
 use switchml_protocol::aggregator::{self, Members};
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::fanout::Way;
 use switchml_protocol::job::{ABORTED, Binding, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
@@ -34,19 +36,23 @@ use switchml_userspace_core::oldest_round::{Progress, Unfinished};
 use self::times::RoundTimes;
 use super::worker_thread::{Stop, WorkerThread};
 use in_process::InProcessRank;
-use outbox::{Directory, Outbox};
+use outbox::{Destination, Directory, Outbox, Sender};
 use port::{Inbox, Port};
 use queues::Queues;
+use roce::RocePort;
 
 /// The software data plane. It stops when dropped.
 pub struct Software {
     shared: Arc<Shared>,
     slots: u32,
     _thread: WorkerThread,
+    roce_thread: Option<WorkerThread>,
 }
 
 struct Shared {
     port: Arc<Port>,
+    /// Set if ranks are served by RoCEv2, too.
+    roce: OnceLock<RocePort>,
     tables: MemoryTables,
     in_process: Queues,
     counters: Counters,
@@ -100,12 +106,30 @@ impl Software {
         let (tables, counters) = (MemoryTables::new(), Counters::new());
         let times = RoundTimes::new();
         let (in_process, sockets) = (Queues::default(), Sockets { events });
-        let shared = Arc::new(Shared { port, tables, in_process, counters, times, sockets });
+        let roce = OnceLock::new();
+        let shared = Arc::new(Shared { port, roce, tables, in_process, counters, times, sockets });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
         })?;
-        Ok(Self { shared, slots, _thread: thread })
+        Ok(Self { shared, slots, _thread: thread, roce_thread: None })
+    }
+
+    /// The same data plane, which also serves ranks with RDMA NICs (section 37 of
+    /// `docs/protocol.md`), at every address or at `address` alone.
+    ///
+    /// # Errors
+    ///
+    /// When RoCEv2's port cannot be opened, or a thread cannot be started.
+    pub fn with_roce(self, address: Option<IpAddr>) -> io::Result<Self> {
+        // Rule 37.2.
+        let queue_pair = self.shared.port.number().into();
+        let port = RocePort::bind(address, queue_pair)?;
+        let thread = WorkerThread::spawn("data-plane-roce", {
+            let shared = Arc::clone(&self.shared);
+            move |stop| shared.run_roce(shared.roce.get_or_init(|| port), stop)
+        })?;
+        Ok(Self { roce_thread: Some(thread), ..self })
     }
 
     /// A rank in this process, known by this address, where nobody else receives. `wake` is called
@@ -116,6 +140,15 @@ impl Software {
         wake: impl Fn() + Send + Sync + 'static,
     ) -> InProcessRank {
         InProcessRank::new(Arc::clone(&self.shared), address, Box::new(wake))
+    }
+
+    fn has_roce(&self) -> bool {
+        self.roce_thread.is_some()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let roce = if self.has_roce() { Capabilities::ROCE } else { Capabilities::empty() };
+        aggregator::CAPABILITIES | roce
     }
 
     /// The jobs and slots that it serves.
@@ -162,7 +195,8 @@ impl DataPlane for Software {
     }
 
     fn attachment(&self) -> String {
-        format!("UDP socket, port {}", self.shared.port.number())
+        let roce = if self.has_roce() { ", and RoCEv2" } else { "" };
+        format!("UDP socket, port {}{roce}", self.shared.port.number())
     }
 
     fn limits(&self) -> Limits {
@@ -172,7 +206,7 @@ impl DataPlane for Software {
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            capabilities: aggregator::CAPABILITIES,
+            capabilities: self.capabilities(),
             port: self.shared.port.number(),
             fanout: Fanout::Unicast,
             durable: false,
@@ -210,19 +244,49 @@ impl Shared {
         Ok(())
     }
 
+    /// Serves messages of RoCEv2 until the thread is told to stop.
+    fn run_roce(&self, roce: &RocePort, stop: &Stop) -> io::Result<()> {
+        let mut inbox = Inbox::default();
+        let mut outbox = Outbox::new(Arc::clone(&self.port));
+        while stop.wait_readable(roce)? {
+            roce.receive(&mut inbox, |message, meta| match message {
+                Ok((queue_pair, packet)) => {
+                    let mut origin = origin(meta);
+                    origin.binding = origin.binding.at_queue_pair(queue_pair);
+                    let place = Destination::from(&origin.binding);
+                    let sender = Sender { place, to: meta.dst_ip };
+                    self.serve_packet(packet, &origin, sender, &mut outbox);
+                }
+                Err(outcome) => self.counters.count(outcome, 1),
+            })?;
+            self.send(&mut outbox);
+        }
+        Ok(())
+    }
+
     /// Serves the datagrams of one buffer, which came from the same sender.
     fn serve_buffer(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox) {
-        let origin = origin(meta);
+        let (origin, sender) = (origin(meta), Sender::of(meta));
         if buffer.is_empty() {
             self.counters.count(Outcome::Truncated, 1);
         }
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
-            let served = self.tables.serve(&self.sockets, datagram, &origin);
-            self.counters.count(served.outcome, 1);
-            self.times.note(served.outcome, datagram);
-            if let Some(answer) = answer(datagram) {
-                outbox.push(self.directory(), &self.port, served.target, meta, answer);
-            }
+            self.serve_packet(datagram, &origin, sender, outbox);
+        }
+    }
+
+    fn serve_packet(
+        &self,
+        packet: &mut [u8],
+        origin: &Origin,
+        sender: Sender,
+        outbox: &mut Outbox,
+    ) {
+        let served = self.tables.serve(&self.sockets, packet, origin);
+        self.counters.count(served.outcome, 1);
+        self.times.note(served.outcome, packet);
+        if let Some(answer) = answer(packet) {
+            outbox.push(self.directory(), &self.port, served.target, sender, answer);
         }
     }
 
@@ -233,7 +297,11 @@ impl Shared {
     }
 
     fn directory(&self) -> Directory<'_> {
-        Directory { tables: &self.tables, in_process: Some(&self.in_process) }
+        Directory {
+            tables: &self.tables,
+            in_process: Some(&self.in_process),
+            roce: self.roce.get(),
+        }
     }
 }
 

@@ -13,15 +13,49 @@ use zerocopy::FromBytes;
 
 use super::port::Port;
 use super::queues::Queues;
+use super::roce::RocePort;
 
 /// Most bytes that one system call takes: a UDP datagram, before it is cut into segments.
 const MAX_BUNDLE: usize = 65_000;
 
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To a socket.
+    Socket(SocketAddr),
+    /// To a host's queue pair, by RoCEv2.
+    QueuePair(IpAddr, u32),
+}
+
+impl From<&Binding> for Destination {
+    fn from(place: &Binding) -> Self {
+        let host = place.ip.into();
+        match place.queue_pair() {
+            None => Self::Socket(SocketAddr::new(host, place.port.get())),
+            Some(number) => Self::QueuePair(host, number),
+        }
+    }
+}
+
+/// Where a packet came from, and to which address of ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    pub place: Destination,
+    pub to: Option<IpAddr>,
+}
+
+impl Sender {
+    /// The sender of a datagram with this metadata.
+    pub fn of(meta: &RecvMeta) -> Self {
+        Self { place: Destination::Socket(meta.addr), to: meta.dst_ip }
+    }
+}
+
 /// The receivers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receiver {
-    /// One address; the packet leaves from this address of ours, or from any if it does not matter.
-    One { address: SocketAddr, from: Option<IpAddr> },
+    /// One place; the packet leaves from this address of ours, or from any if it does not matter.
+    One { place: Destination, from: Option<IpAddr> },
     /// Every rank of the job. The RESULTs have this op.
     Job { number: u16, op: u8 },
 }
@@ -32,6 +66,8 @@ pub struct Directory<'a> {
     pub tables: &'a MemoryTables,
     /// Ranks that need no socket.
     pub in_process: Option<&'a Queues>,
+    /// The way to ranks by RoCEv2, if they are served.
+    pub roce: Option<&'a RocePort>,
 }
 
 /// Collects packets, and sends them as bundles.
@@ -52,17 +88,17 @@ impl Outbox {
         Self { port, receiver: Receiver::Job { number: 0, op: 0 }, size: 1, bytes, failed: 0 }
     }
 
-    /// Adds a packet that leaves by this port, if it goes anywhere. A datagram with this metadata
-    /// has become it.
+    /// Adds a packet that leaves by this port, if it goes anywhere. A packet of this sender has
+    /// become it.
     pub fn push(
         &mut self,
         directory: Directory<'_>,
         port: &Arc<Port>,
         target: Target,
-        meta: &RecvMeta,
+        sender: Sender,
         packet: &[u8],
     ) {
-        if let Some(receiver) = receiver_of(directory.tables, target, meta, packet) {
+        if let Some(receiver) = receiver_of(directory.tables, target, sender, packet) {
             self.push_to(directory, port, receiver, packet);
         }
     }
@@ -93,19 +129,19 @@ impl Outbox {
             return;
         }
         match self.receiver {
-            Receiver::One { address, from } => self.send(directory, address, from),
+            Receiver::One { place, from } => self.send(directory, place, from),
             Receiver::Job { number, .. } => {
                 let Some((job, places)) = directory.tables.places(number) else { return };
                 let from = Some(job.address.into());
                 let done = done_of(self.bytes.chunks(self.size));
                 for (place, ranks) in places {
-                    let address = socket_of(&place);
+                    let place = Destination::from(&place);
                     match &done {
                         Some((done, packet)) if done.is_for(ranks) => {
-                            let sent = self.send_to(directory, address, from, packet, packet.len());
-                            self.failed += u64::from(!sent);
+                            let lost = self.send_to(directory, place, from, packet, packet.len());
+                            self.failed += lost as u64;
                         }
-                        _ => self.send(directory, address, from),
+                        _ => self.send(directory, place, from),
                     }
                 }
             }
@@ -118,31 +154,40 @@ impl Outbox {
         std::mem::take(&mut self.failed)
     }
 
-    fn send(&mut self, directory: Directory<'_>, destination: SocketAddr, from: Option<IpAddr>) {
-        if !self.send_to(directory, destination, from, &self.bytes, self.size) {
-            self.failed += (self.bytes.len() / self.size) as u64;
-        }
+    fn send(&mut self, directory: Directory<'_>, place: Destination, from: Option<IpAddr>) {
+        self.failed += self.send_to(directory, place, from, &self.bytes, self.size) as u64;
     }
 
-    /// Whether packets of this size left.
+    /// Sends packets of this size; the number of those that did not leave.
     fn send_to(
         &self,
         directory: Directory<'_>,
-        destination: SocketAddr,
+        place: Destination,
         from: Option<IpAddr>,
         packets: &[u8],
         size: usize,
-    ) -> bool {
-        let taken = directory.in_process.and_then(|ranks| ranks.push(destination, packets, size));
-        taken.unwrap_or_else(|| self.port.send(packets, size, destination, from))
+    ) -> usize {
+        let count = packets.len().div_ceil(size);
+        match place {
+            Destination::Socket(address) => {
+                let ranks = directory.in_process;
+                let taken = ranks.and_then(|ranks| ranks.push(address, packets, size));
+                let sent = taken.unwrap_or_else(|| self.port.send(packets, size, address, from));
+                if sent { 0 } else { count }
+            }
+            Destination::QueuePair(host, number) => match (directory.roce, from) {
+                (Some(roce), Some(from)) => count - roce.send(packets, size, (host, number), from),
+                _ => count,
+            },
+        }
     }
 }
 
-/// Who gets the packet that a datagram with this metadata has become.
+/// Who gets the packet that one of this sender has become.
 fn receiver_of(
     tables: &MemoryTables,
     target: Target,
-    meta: &RecvMeta,
+    sender: Sender,
     packet: &[u8],
 ) -> Option<Receiver> {
     let (header, _) = Header::ref_from_prefix(packet).ok()?;
@@ -151,20 +196,16 @@ fn receiver_of(
         Target::Nobody | Target::Host => return None,
         // A socket sends to no group.
         Target::Sender | Target::SendersGroup => {
-            Receiver::One { address: meta.addr, from: meta.dst_ip }
+            Receiver::One { place: sender.place, from: sender.to }
         }
         Target::All => Receiver::Job { number, op: header.op },
         Target::Parent { job, .. } => {
-            Receiver::One { address: socket_of(&tables.parent(job)?), from: None }
+            Receiver::One { place: Destination::from(&tables.parent(job)?), from: None }
         }
         Target::Rank => {
             let home = tables.home(number, header.rank.get())?;
             let from = tables.job(number)?.address.into();
-            Receiver::One { address: socket_of(&home), from: Some(from) }
+            Receiver::One { place: Destination::from(&home), from: Some(from) }
         }
     })
-}
-
-fn socket_of(place: &Binding) -> SocketAddr {
-    SocketAddr::new(place.ip.into(), place.port.get())
 }

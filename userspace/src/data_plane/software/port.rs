@@ -26,6 +26,8 @@ pub struct Port {
     /// Whether the socket is an IPv6 socket.
     is_v6: bool,
     number: u16,
+    /// ECN field of what it sends.
+    ecn: Option<EcnCodepoint>,
 }
 
 /// Received buffers of datagrams, each from one sender.
@@ -58,7 +60,13 @@ impl Port {
         // Nobody reads the timestamps that quinn-udp asks for, and with them its buffer has no room
         // for the ECN marks of merged packets on IPv6 sockets.
         setsockopt(&socket, ReceiveTimestampns, &false)?;
-        Ok(Self { is_v6: address.is_ipv6(), socket, state, number })
+        let ecn = Some(EcnCodepoint::Ect0);
+        Ok(Self { is_v6: address.is_ipv6(), socket, state, number, ecn })
+    }
+
+    /// The same port, whose packets no router marks.
+    pub fn without_ecn(self) -> Self {
+        Self { ecn: None, ..self }
     }
 
     /// The port's number.
@@ -104,7 +112,7 @@ impl Port {
     ) -> bool {
         let transmit = Transmit {
             destination: dual::as_seen_by(self.is_v6, destination),
-            ecn: Some(EcnCodepoint::Ect0),
+            ecn: self.ecn,
             contents: packets,
             segment_size: (packets.len() > size).then_some(size),
             src_ip: from,
