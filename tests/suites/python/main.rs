@@ -76,6 +76,7 @@ with_torches! {
         a_job_that_is_given_up_leaves_no_process,
         a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it,
         ranks_that_are_left_train_on_in_the_same_processes,
+        a_rank_lost_while_others_regroup_is_left_out_at_once,
         replicas_of_sharded_parameters_sum_up_in_the_network,
         power_sgd_trains_as_with_gloo,
         a_language_model_cut_over_ranks_writes_what_the_whole_one_does,
@@ -552,6 +553,13 @@ fn ranks_that_are_left_train_on_in_the_same_processes(case: Case) {
         assert!((loss(whole) - loss(left)).abs() < 1e-5, "{whole} and {left}");
     }
     assert!(loss(&left[9]) < 0.9 * loss(&left[0]), "it learns: {left:?}");
+}
+
+fn a_rank_lost_while_others_regroup_is_left_out_at_once(case: Case) {
+    let Some(site) = case.site(4) else { return };
+    let mut ranks = site.ranks(&["regrouping.py"], &[]);
+    ranks[0].wait_success(PATIENCE).unwrap();
+    assert!(ranks[0].stdout().contains("went on"), "{}", ranks[0].stdout());
 }
 
 /// The first of four ranks kills itself in the end, and another process takes its place. Older

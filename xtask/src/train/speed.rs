@@ -16,8 +16,8 @@ const RATE: u64 = 1_000_000_000;
 /// PowerSGD does not compress.
 const WARMUP: usize = 2;
 
-/// The least ratio of Gloo's time to a way's, where it is a goal. A ring of four moves 1.5 times the
-/// bytes.
+/// The least ratio of Gloo's time to a way's, where it is a goal. A ring of four moves 1.5 times
+/// the bytes.
 const GOALS: [Option<f64>; WAYS.len()] = [None, Some(1.35), None, Some(3.0), None, None];
 
 /// The times of one way's steps after the first ones, by run, in seconds.

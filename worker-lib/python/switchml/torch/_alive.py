@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import torch.distributed as dist
+
+from .._error import Error
 
 # Seconds for an answer from a port. None is no sign of anything.
 _ANSWER = 0.2
@@ -28,19 +31,14 @@ def reached(store: dist.Store, rank: int, size: int) -> set[int]:
     """
     others: set[int] = set()
     for other in range(size):
-        if other != rank and not _answers(store, other):
+        if other != rank and not _answers(_place(store, other)):
             break
         others.add(other)
     return others
 
 
-def is_gone(store: dist.Store, rank: int) -> bool:
-    """Whether the process of a rank that was reached before has ended for certain."""
-    return _answers(store, rank) is False
-
-
-def _answers(store: dist.Store, rank: int) -> bool | None:
-    """Whether the rank's port lets connections in, or refuses them; None if neither is known."""
+def _place(store: dist.Store, rank: int) -> tuple[str, int] | None:
+    """Where a rank's port is, if it is known."""
     try:
         host, address, port = json.loads(store.get(f"alive/{rank}"))
     except RuntimeError:
@@ -48,16 +46,68 @@ def _answers(store: dist.Store, rank: int) -> bool | None:
         return None
     if host == _host():
         address = "localhost"
-    if address is None:
+    return None if address is None else (address, port)
+
+
+def _answers(place: tuple[str, int] | None) -> bool | None:
+    """Whether a port lets connections in, or refuses them; None if neither is known."""
+    if place is None:
         return None
     try:
-        socket.create_connection((address, port), _ANSWER).close()
+        socket.create_connection(place, _ANSWER).close()
     except ConnectionRefusedError:
         # A firewall may do that, too.
         return False
     except OSError:
         return None
     return True
+
+
+class Watch:
+    """The processes of ranks that form a group, each of which was reached before."""
+
+    def __init__(self, store: dist.Store, announced: dict[int, int]) -> None:
+        """By rank in the new group, the rank that it was announced as in the store."""
+        # All at once: later the store may be busy with somebody's wait.
+        self._places = {rank: _place(store, old) for rank, old in announced.items()}
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether the process of a rank in the new group has ended for certain."""
+        return rank in self._places and _answers(self._places[rank]) is False
+
+    def gone(self) -> list[int]:
+        """The ranks in the new group whose processes have ended."""
+        return list(filter(self.is_gone, self._places))
+
+
+# Torch makes a group in one thread at a time, and hands nothing through to whoever waits in it.
+_watch: Watch | None = None
+
+
+@contextlib.contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Waits in here, for ranks that form a group, end if `gone` names one of them."""
+    global _watch
+    _watch = watch
+    try:
+        yield
+    finally:
+        _watch = None
+
+
+def is_watching() -> bool:
+    """Whether `gone` may ever name a rank."""
+    return _watch is not None
+
+
+def gone() -> list[int]:
+    """The ranks of the group that is being formed whose processes have ended, if any is watched."""
+    return [] if _watch is None else _watch.gone()
+
+
+def ended(ranks: list[int], size: int) -> Error:
+    """That these ranks of so many are gone before the group is formed."""
+    return Error(f"ranks {', '.join(map(str, ranks))} of {size} ended while a group formed", ranks)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """How the ranks of a process group find their job, or agree on Gloo."""
 
+import contextlib
 import functools
 import os
 import uuid
@@ -13,7 +14,7 @@ from torch.distributed import distributed_c10d
 
 from .._communicator import Communicator
 from .._error import Error
-from ._alive import announce, reached
+from ._alive import announce, ended, gone, reached
 from ._gloo import address_towards, gloo_group
 from ._group import Group, backends_of, group_of, log
 from ._membership import Membership
@@ -82,10 +83,13 @@ def make(
         meeting = dist.PrefixStore("gloo", store)
         gloo = gloo_group(meeting, rank, size, timeout, met.aggregator)
     except RuntimeError as error:
-        # Other ranks do not wait for this one.
+        # Other ranks do not wait for this one. If the job has ended, that is no other failure.
         membership.abort()
-        membership.close()
-        raise backend_error(Error(f"Gloo does not connect this rank: {error}")) from None
+        with contextlib.suppress(Error):
+            membership.close()
+        if not isinstance(error, Error):
+            error = Error(f"Gloo does not connect this rank: {error}")
+        raise backend_error(error) from None
     if not reasons:
         reachable = reached(parent, rank, size) if is_first else set()
         group = Group(rank, size, (membership, gathering), gloo, timeout, parent, make, reachable)
@@ -127,10 +131,12 @@ class _Met:
                 world_size=self.size,
                 timeout=self.timeout.total_seconds(),
                 join_timeout=self.most,
-                is_wanted=is_wanted,
+                is_wanted=lambda: is_wanted() and not gone(),
                 _peers=peers,
             )
         except Error as error:
+            if lost := gone():
+                raise ended(lost, self.size) from None
             told = str(error)
             if self.aggregator and told.startswith(("aggregator ", "no aggregator ")):
                 told += f" (SWITCHML_AGGREGATOR is {self.aggregator!r}; give host or host:port)"

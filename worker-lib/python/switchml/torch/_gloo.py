@@ -3,10 +3,17 @@
 import ctypes
 import os
 import socket
+import threading
 from datetime import timedelta
+from typing import Callable
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
+
+from ._alive import ended, gone, is_watching
+
+# Seconds between looks at whether other ranks live.
+_PAUSE = 0.05
 
 
 def gloo_group(
@@ -14,18 +21,50 @@ def gloo_group(
 ) -> Backend:
     """A Gloo group on the interface that GLOO_SOCKET_IFNAME names.
 
-    If that is not set, it is on the interface that leads to the aggregator.
+    If that is not set, it is on the interface that leads to the aggregator. Raises
+    `switchml.Error` if ranks end meanwhile whose processes are watched.
     """
     address = None
     if not os.environ.get("GLOO_SOCKET_IFNAME"):
         address = address_towards(aggregator, os.environ.get("MASTER_ADDR", ""))
     if address is None:
-        return dist.ProcessGroupGloo(store, rank, size, timeout)
+        return _connected(lambda met: dist.ProcessGroupGloo(met, rank, size, timeout), store, size)
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
     # Gloo itself takes the address of the host's name, which is 127.0.1.1 on Debian.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    return _connected(lambda met: dist.ProcessGroupGloo(met, rank, size, options), store, size)
+
+
+def _connected(
+    connect: Callable[[dist.Store], Backend], store: dist.Store, size: int
+) -> Backend:
+    """The group, unless a rank that is watched ends before it is connected.
+
+    Nothing ends Gloo's own wait before its timeout, so a thread is left waiting then, with a store
+    of its own, as one serves a single caller at a time. Before torch 2.14 there is none.
+    """
+    if not is_watching() or not hasattr(store, "clone"):
+        return connect(store)
+    own = store.clone()
+    made: list[Backend | RuntimeError] = []
+
+    def run() -> None:
+        try:
+            made.append(connect(own))
+        except RuntimeError as error:
+            made.append(error)
+
+    thread = threading.Thread(target=run, name=f"{__name__} connect")
+    thread.start()
+    thread.join(_PAUSE)
+    while thread.is_alive():
+        if lost := gone():
+            raise ended(lost, size)
+        thread.join(_PAUSE)
+    if isinstance(made[0], RuntimeError):
+        raise made[0]
+    return made[0]
 
 
 def set_timeout(group: Backend, timeout: timedelta) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from .._error import Error
-from ._alive import is_gone
+from ._alive import Watch, watching
 from ._group import group_of
 from ._rendezvous import looks
 from ._threads import NAME
@@ -60,27 +60,36 @@ def regroup(lost: Iterable[int] = (), *, patience: float = 30.0) -> list[int]:
     if at is None or at.group is not before:
         store = dist.PrefixStore(f"{NAME}/regroup", distributed_c10d._get_default_store())
         at = _Formation(before, store, 0)
-    number, members, timeout = at.number, list(range(before.size())), ours.options._timeout
-    backends, me = distributed_c10d.get_backend_config(before), before.rank()
-    given, met, reached = set(lost), ours.store, ours.reached
+    number, timeout = at.number, ours.options._timeout
+    backends = distributed_c10d.get_backend_config(before)
+    met, reached = ours.store, ours.reached
+    # By rank in the latest group that was to be made, which some ranks may have: the rank before.
+    members, me, given = list(range(before.size())), before.rank(), set(lost)
     failure: Exception | None = None
+
+    def watch_of(ranks: list[int]) -> Watch:
+        return Watch(met, {rank: old for rank, old in enumerate(ranks) if old in reached})
+
     while True:
         number += 1
         store = dist.PrefixStore(str(number), at.store)
-        left = _agree(
-            store, members, me, given, lambda rank: rank in reached and is_gone(met, rank), patience
-        )
+        is_gone = watch_of(members).is_gone
+        agreed = _agree(store, len(members), members.index(me), given, is_gone, patience)
+        left = [members[rank] for rank in agreed]
+        if me not in left:
+            raise _left_out(me, left)
         if failure is not None and left == members:
             # No rank was the reason, so it would fail again. All ranks see that.
             raise failure
         members = left
         _destroy_all()
         try:
-            _start(backends, store, members.index(me), len(members))
+            with watching(watch_of(members)):
+                _start(backends, store, members.index(me), len(members))
             break
         except dist.DistBackendError as error:
             # Other ranks may have been lost meanwhile.
-            failure, given = error, {members[rank] for rank in getattr(error, "ranks", [])}
+            failure, given = error, set(getattr(error, "ranks", []))
     # The second name is the one before torch 2.14.
     (getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout)(timeout)
     assert dist.group.WORLD is not None
@@ -105,7 +114,7 @@ def _start(backends: str, store: dist.Store, rank: int, size: int) -> None:
 
 def _agree(
     store: dist.Store,
-    ranks: list[int],
+    size: int,
     me: int,
     lost: set[int],
     is_gone: Callable[[int], bool],
@@ -115,12 +124,12 @@ def _agree(
     store.set(f"lost/{me}", json.dumps(sorted(lost)))
     come: dict[int, list[int]] = {}
     for seconds in looks():
-        for rank in ranks:
+        for rank in range(size):
             if rank not in come and store.check([f"lost/{rank}"]):
                 come[rank] = json.loads(store.get(f"lost/{rank}"))
         if store.check(["members"]):
             break
-        missing = set(ranks).difference(come)
+        missing = set(range(size)).difference(come)
         gone = missing.intersection(set().union(*come.values()))
         if seconds > _GRACE:
             gone |= {rank for rank in missing - gone if is_gone(rank)}
@@ -129,10 +138,12 @@ def _agree(
             store.compare_set("members", "", json.dumps(sorted(come)))
             break
     members: Any = json.loads(store.get("members"))
-    if me not in members:
-        raise Error(
-            f"ranks {', '.join(map(str, members))} have gone on without rank {me}, which came too "
-            "late or was taken for lost; start it again, with a new job",
-            [me],
-        )
     return members
+
+
+def _left_out(me: int, members: list[int]) -> Error:
+    return Error(
+        f"ranks {', '.join(map(str, members))} have gone on without rank {me}, which came too late "
+        "or was taken for lost; start it again, with a new job",
+        [me],
+    )

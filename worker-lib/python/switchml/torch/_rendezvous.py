@@ -4,6 +4,7 @@ import time
 from typing import Any, Callable, Iterator
 
 from .._error import Error
+from ._alive import ended, gone
 
 # Seconds between looks into the store, at first and later.
 _SHORT_PAUSE, _LONG_PAUSE = 0.001, 0.05
@@ -27,13 +28,16 @@ def wait_for_ranks(
 ) -> None:
     """Returns once the store has these keys, each of which a rank sets.
 
-    Raises `switchml.Error` with the ranks that have not done so within `most` seconds.
+    Raises `switchml.Error` with the ranks that have not done so within `most` seconds, or whose
+    process has ended.
     """
     for seconds in looks():
         if store.check(list(keys.values())):
             return
         if not is_wanted():
             raise Error("the process group is destroyed", [])
+        if lost := gone():
+            raise ended(lost, size)
         if seconds > most:
             missing = [rank for rank, key in keys.items() if not store.check([key])]
             if missing:
