@@ -63,6 +63,7 @@ with_torches! {
         gradients_may_be_compressed_by_hooks,
         steps_end_at_their_deadline_without_late_ranks,
         calls_that_travel_alike_are_told_apart_by_their_types,
+        ranks_are_lost_and_join_by_torchs_own_interface,
     ]
     oldest and newest: [
         collectives_over_ipv6,
@@ -562,13 +563,13 @@ fn a_rank_lost_while_others_regroup_is_left_out_at_once(case: Case) {
     assert!(ranks[0].stdout().contains("went on"), "{}", ranks[0].stdout());
 }
 
-/// The first of four ranks kills itself in the end, and another process takes its place. Older
-/// versions of torch do not have that interface.
-#[test]
-fn ranks_are_lost_and_join_by_torchs_own_interface() {
-    let name = "ranks_are_lost_and_join_by_torchs_own_interface";
-    let Some(site) = Site::new(Torch::Newest, name, 4) else { return };
-    let folder = fresh_folder("reconfigure");
+/// The first of four ranks kills itself in the end, and another process takes its place.
+fn ranks_are_lost_and_join_by_torchs_own_interface(case: Case) {
+    if case.torch == Torch::Oldest {
+        return case.leave_out("it has no such interface");
+    }
+    let Some(site) = case.site(4) else { return };
+    let folder = fresh_folder(&format!("reconfigure-{}", case.torch.version()));
     let start = |host: usize, name: &str| {
         site.rank(host, &["reconfigure.py", folder.to_str().unwrap(), name], &[])
     };
@@ -579,6 +580,18 @@ fn ranks_are_lost_and_join_by_torchs_own_interface() {
         rank.wait_success(PATIENCE).unwrap();
         assert!(rank.stdout().contains("all sums are right"), "{}", rank.stdout());
     }
+}
+
+/// The same processes find no aggregator, use Gloo instead, serve each other, and find one.
+#[test]
+fn groups_whose_ranks_change_find_an_aggregator_as_others_do() {
+    let name = "groups_whose_ranks_change_find_an_aggregator_as_others_do";
+    let Some(site) = Site::new(Torch::Newest, name, 3) else { return };
+    let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
+    let folder = fresh_folder("reconfigure-fallback");
+    let arguments = ["reconfigure_fallback.py", folder.to_str().unwrap(), &nowhere];
+    site.run_and_hear(&arguments, &[], "all sums are right");
+    assert!(site.counter("completed") > 0, "the last ones were made in the switch");
 }
 
 /// Four groups of two ranks in a mesh, and the group of all ranks.

@@ -22,7 +22,7 @@ from ._peers import exchange
 from ._reconfigure import Reconfigurable, ReconfigurableGroup
 from ._rendezvous import wait_for_ranks
 from ._threads import NAME
-from ._trampoline import CAN_RECONFIGURE, IS_BACKEND, as_backend, check
+from ._trampoline import IS_BACKEND, as_backend, check
 from ._work import backend_error, see_through_holders
 
 
@@ -30,10 +30,10 @@ def create(options: Any, _backend_options: Any) -> Backend | dist.ProcessGroup:
     """The process group that torch asks for."""
     if IS_BACKEND:
         record_what_groups_have()
-    if CAN_RECONFIGURE and options.enable_reconfigure:
-        ranks = options.group_rank, options.group_size
-        made = functools.partial(make, at_once=True)
-        return ReconfigurableGroup(options.store, Reconfigurable(*ranks, options.timeout, made))
+        if options.enable_reconfigure:
+            ranks = options.group_rank, options.group_size
+            made = functools.partial(make, at_once=True)
+            return ReconfigurableGroup(options.store, Reconfigurable(*ranks, options.timeout, made))
     return make(options.store, options.group_rank, options.group_size, options.timeout)
 
 

@@ -64,6 +64,8 @@ class Reconfigurable(Base):
         self._instances: list[str] = []
         self._used: set[int] = set()
         self._present: Any = None
+        # Calls of a group of Gloo's that may not be over, also those that no caller has any more.
+        self._at_gloo: list[Work] = []
         self._lock = threading.Lock()
 
     def name(self) -> str:
@@ -139,6 +141,8 @@ class Reconfigurable(Base):
         lost = [rank for rank, one in enumerate(self._instances) if one not in instances]
         if isinstance(present, Group):
             present.leave(lost)
+        elif not all(work.is_completed() for work in self._at_gloo):
+            _gloo.keep(present)
 
     def _meeting(self, identity: int, members: list[_Member], limit: timedelta) -> dist.Store:
         """The first rank's store. Ranks that were given other handles do not meet there."""
@@ -185,7 +189,11 @@ def _forwarding(name: str) -> Callable[..., Any]:
     def method(self: Reconfigurable, *arguments: Any, **named: Any) -> Any:
         if self._present is None:
             raise backend_error(Error("the process group has no ranks; call _reconfigure first"))
-        return getattr(self._present, name)(*arguments, **named)
+        made = getattr(self._present, name)(*arguments, **named)
+        if isinstance(made, Work) and not isinstance(self._present, Group):
+            in_flight = [work for work in self._at_gloo if not work.is_completed()]
+            self._at_gloo = [*in_flight, made]
+        return made
 
     method.__name__ = name
     return method

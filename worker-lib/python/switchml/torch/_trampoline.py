@@ -33,9 +33,6 @@ WITHOUT_COMPILER = "2.14"
 # Whether a process group in Python is itself a `Backend`.
 IS_BACKEND = torch.__version__ >= WITHOUT_COMPILER
 
-# Whether torch's groups may change their ranks. 2.14 begins to have that, and is not tested.
-CAN_RECONFIGURE = torch.__version__ >= "2.15"
-
 # Methods that trampoline.cpp offers instead.
 _NOT_OFFERED = (
     "allreduce_sparse",
