@@ -85,6 +85,7 @@ with_torches! {
         a_wait_with_a_timeout_names_the_late_rank,
         a_rank_that_never_uses_a_group_is_named,
         another_call_is_told_and_the_processes_go_on_in_another_job,
+        a_failed_call_leaves_its_inputs_as_they_were,
         without_an_aggregator_ranks_serve_each_other,
         an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place,
         collectives_by_way_of_copies,
@@ -700,6 +701,26 @@ fn a_killed_rank_is_named(case: Case, calls: &[&str]) {
         let text = seen["text"].as_str().unwrap();
         assert!(text.contains("rank 1 ") && text.contains(" (in all_reduce of "), "{seen}");
         assert!(!calls.is_empty() || text.contains(" of 4000 bytes, "), "1000 of f32: {seen}");
+    }
+}
+
+/// Out of place, what was given stays as it was, so that a step can be repeated. In place, each
+/// element is what was given or the result.
+fn a_failed_call_leaves_its_inputs_as_they_were(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    for call in [
+        "all_reduce",
+        "broadcast",
+        "reduce_scatter_tensor",
+        "all_gather_into_tensor",
+        "functional all_reduce",
+    ] {
+        let mut ranks = site.ranks(&["inputs.py", call], &[]);
+        for rank in [0, 2] {
+            ranks[rank].wait_success(PATIENCE).unwrap();
+            let said = ranks[rank].stdout();
+            assert!(said.contains("all elements are as they should be"), "{call}: {said}");
+        }
     }
 }
 
