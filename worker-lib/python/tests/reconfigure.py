@@ -112,10 +112,11 @@ def calls_in_flight_name_who_is_left_out():
 
 def who_does_not_come_is_named():
     handles = handles_of(FIRST, "late")
+    said = "switchml: rank {} of 4 did not come within 2 s; start what is missing, or give it more"
     for late in (0, 2):
         if name != str(late):
             begin = time.monotonic()
-            error = raises(lambda: reconfigure(40 + late, handles, 2))
+            error = raises(lambda: reconfigure(40 + late, handles, 2), said.format(late))
             is_([late], error.ranks)
             assert time.monotonic() - begin < 20, error
             raises(lambda: dist.all_reduce(torch.ones(1)), "call _reconfigure first")

@@ -503,7 +503,8 @@ class Group(Base):
         delegated = Delegated(name, behind(arguments), self.rank(), self.size())
         work = delegated.start(method_of(self._gloo, name), **named)
         self._at_gloo.add(work)
-        return GlooWork(work, list(tensors_in(behind(arguments))), delegated, made)
+        tensors = list(tensors_in(behind(arguments)))
+        return GlooWork(name, work, tensors, delegated, made)
 
     def _announce(self) -> CallWork | None:
         """Tells other ranks that this one makes a call that goes to Gloo.

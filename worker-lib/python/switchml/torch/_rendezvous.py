@@ -5,6 +5,7 @@ from typing import Any, Callable, Iterator
 
 from .._error import Error
 from ._alive import ended, gone
+from ._work import rank_list
 
 # Seconds between looks into the store, at first and later.
 _SHORT_PAUSE, _LONG_PAUSE = 0.001, 0.05
@@ -41,9 +42,8 @@ def wait_for_ranks(
         if seconds > most:
             missing = [rank for rank, key in keys.items() if not store.check([key])]
             if missing:
-                named = ", ".join(map(str, missing))
                 raise Error(
-                    f"ranks {named} of {size} did not come within {most:g} s; start them, or set "
-                    "SWITCHML_JOIN_TIMEOUT to more seconds",
+                    f"{rank_list(missing)} of {size} did not come within {most:g} s; start what "
+                    "is missing, or give it more time (SWITCHML_JOIN_TIMEOUT, or `timeout`)",
                     missing,
                 )

@@ -177,7 +177,8 @@ class CallWork(HeldWork):
         if not self._over_within(limit):
             ranks = self._late_ranks()
             waits = "; it waits for " + rank_list(ranks) if ranks else ""
-            raise backend_error(Error(f"not done after {limit} s{waits}", ranks))
+            error = Error(f"not done after {limit} s{waits}", ranks)
+            raise backend_error(error, in_call(self._name, self._tensors, self._begin))
         if self._error:
             raise self._error
         if self._future is not None:
@@ -217,12 +218,14 @@ class GlooWork(HeldWork):
 
     def __init__(
         self,
+        name: str,
         work: Work,
         tensors: list[torch.Tensor],
         delegated: Delegated,
         made: CallWork | None,
     ) -> None:
         super().__init__()
+        self._name, self._begin = name, time.monotonic()
         self._work, self._tensors, self._delegated, self._made = work, tensors, delegated, made
         # Whether a caller has the future.
         self._shared = False
@@ -234,7 +237,8 @@ class GlooWork(HeldWork):
             done = self._work.wait(min(timeout, _LONGEST))
         except RuntimeError as error:
             # Whoever goes on without lost ranks catches one kind of errors. Gloo names no rank.
-            raise backend_error(error) from None
+            where = in_call(self._name, self._tensors, self._begin)
+            raise backend_error(error, where) from None
         self._take()
         if self._shared:
             self._future.wait()
