@@ -704,6 +704,32 @@ fn a_killed_rank_is_named(case: Case, calls: &[&str]) {
     }
 }
 
+/// Older versions of torch record only calls of their own backends.
+#[test]
+fn torchs_analyser_names_the_rank_at_fault_from_what_torch_recorded() {
+    let name = "torchs_analyser_names_the_rank_at_fault_from_what_torch_recorded";
+    let Some(site) = Site::new(Torch::Newest, name, 3) else { return };
+    for (how, told) in [
+        ("other", "Culprit rank 1; Error type: SIZE_OR_SYNTAX_MISMATCH"),
+        ("none", "missing ranks: {1}"),
+        ("killed", "we missed FR dumps from ranks ({1})"),
+    ] {
+        let folder = fresh_folder(&format!("recorded-{how}"));
+        let arguments = |how| ["flight_recorder.py", how, folder.to_str().unwrap()];
+        for (number, mut rank) in site.ranks(&arguments(how), &[]).into_iter().enumerate() {
+            let status = rank.wait(PATIENCE).unwrap();
+            let is_killed = how == "killed" && number == 1;
+            assert_ne!(status.success(), is_killed, "{how}, rank {number}: {}", rank.stderr());
+        }
+        let mut analyser = site.rank(0, &arguments("read"), &[]);
+        analyser.wait_success(PATIENCE).unwrap();
+        let read = analyser.stderr();
+        assert!(read.contains(told), "{how}: {read}");
+        let is_placed = read.contains("flight_recorder.py:") && read.contains("number: 6");
+        assert!(is_placed || how == "killed", "the sixth call, and its line: {read}");
+    }
+}
+
 /// Out of place, what was given stays as it was, so that a step can be repeated. In place, each
 /// element is what was given or the result.
 fn a_failed_call_leaves_its_inputs_as_they_were(case: Case) {

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import Backend, Work
 
 from .._communicator import Communicator, Handle
 from .._error import Error
-from . import _gloo, _wide
+from . import _flight, _gloo, _wide
 from ._delegated import INTEGERS, Delegated, tensors_in
 from ._elements import is_plain, overwrite, plain
 from ._lazy import behind
@@ -117,6 +117,7 @@ class Group(Base):
         # The last call of a tensor of a GPU, by its memory.
         self._staging: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._warned = False
+        self._has_failed = False
         # Callbacks make calls, too, on threads of their own.
         self._lock = threading.Lock()
         self._closed = False
@@ -191,6 +192,7 @@ class Group(Base):
         finally:
             self._runs_at_once = False
         if failures:
+            self._tell_recorder()
             raise backend_error(failures[0], in_call("all_reduce", [tensor], begin))
 
     def average_in_bits(
@@ -417,7 +419,7 @@ class Group(Base):
         def call(then: Callable[[Callable[[], None], Failed], None]) -> None:
             staging.arrive()
             started = start(staging.there)
-            then(lambda: finish(started), work.fail)
+            then(lambda: finish(started), failed)
 
         def finish(started: list[Started]) -> None:
             for handle, _ in started:
@@ -428,20 +430,30 @@ class Group(Base):
             take()
             work.finish()
 
+        def failed(error: Exception) -> None:
+            self._tell_recorder()
+            work.fail(error)
+
         waits = bool(staging) or not membership.is_joined()
         with self._lock:
             if waits and self._calls is None:
                 self._calls = CallThread("calls")
         if self._calls is not None and (waits or not self._calls.is_idle()):
-            self._calls.add(lambda: call(self._completions.add), work.fail)
+            self._calls.add(lambda: call(self._completions.add), failed)
             return work
         try:
             with torch.inference_mode():
                 call(self._completions.run_now if is_awaited else self._completions.add)
         except Error as error:
-            work.fail(error)
+            failed(error)
             raise work.exception() or error from None
         return work
+
+    def _tell_recorder(self) -> None:
+        """Has torch write down the last calls, once: others fail because of the first."""
+        if not self._has_failed:
+            self._has_failed = True
+            _flight.write()
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
@@ -504,7 +516,7 @@ class Group(Base):
         work = delegated.start(method_of(self._gloo, name), **named)
         self._at_gloo.add(work)
         tensors = list(tensors_in(behind(arguments)))
-        return GlooWork(name, work, tensors, delegated, made)
+        return GlooWork(name, work, tensors, delegated, made, self._tell_recorder)
 
     def _announce(self) -> CallWork | None:
         """Tells other ranks that this one makes a call that goes to Gloo.

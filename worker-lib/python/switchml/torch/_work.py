@@ -223,9 +223,10 @@ class GlooWork(HeldWork):
         tensors: list[torch.Tensor],
         delegated: Delegated,
         made: CallWork | None,
+        failed: Callable[[], None],
     ) -> None:
         super().__init__()
-        self._name, self._begin = name, time.monotonic()
+        self._name, self._begin, self._failed = name, time.monotonic(), failed
         self._work, self._tensors, self._delegated, self._made = work, tensors, delegated, made
         # Whether a caller has the future.
         self._shared = False
@@ -236,6 +237,7 @@ class GlooWork(HeldWork):
         try:
             done = self._work.wait(min(timeout, _LONGEST))
         except RuntimeError as error:
+            self._failed()
             # Whoever goes on without lost ranks catches one kind of errors. Gloo names no rank.
             where = in_call(self._name, self._tensors, self._begin)
             raise backend_error(error, where) from None
