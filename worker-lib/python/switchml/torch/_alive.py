@@ -13,6 +13,7 @@ from typing import Any, Iterator
 import torch.distributed as dist
 
 from .._error import Error
+from ._work import rank_list
 
 # Seconds for an answer from a port. None is no sign of anything.
 _ANSWER = 0.2
@@ -107,7 +108,7 @@ def gone() -> list[int]:
 
 def ended(ranks: list[int], size: int) -> Error:
     """That these ranks of so many are gone before the group is formed."""
-    return Error(f"ranks {', '.join(map(str, ranks))} of {size} ended while a group formed", ranks)
+    return Error(f"{rank_list(ranks)} of {size} ended while the group formed", ranks)
 
 
 @functools.cache
