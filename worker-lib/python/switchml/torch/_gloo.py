@@ -42,7 +42,7 @@ def _connected(
     """The group, unless a rank that is watched ends before it is connected.
 
     Nothing ends Gloo's own wait before its timeout, so a thread is left waiting then, with a store
-    of its own, as one serves a single caller at a time. Before torch 2.14 there is none.
+    of its own, as one serves a single caller at a time. Torch 2.4 cannot clone a store.
     """
     if not is_watching() or not hasattr(store, "clone"):
         return connect(store)
