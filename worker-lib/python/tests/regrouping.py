@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 import switchml.torch
-from switchml.torch import _create, _regroup
+from switchml.torch import _alive, _create, _regroup
+from switchml.torch._group import group_of
 
 
 def ends(*_):
@@ -23,6 +24,11 @@ def ends(*_):
 dist.init_process_group("switchml")
 rank = dist.get_rank()
 _regroup._JOIN = timedelta(hours=1)
+# Ranks may look at each other more often than a port's queue has room.
+store = group_of(dist.group.WORLD).store
+with _alive.watching(_alive.Watch(store, {rank: rank})):
+    assert [_alive.gone() for _ in range(300)] == [[]] * 300
+    assert _alive._answers(_alive._place(store, rank))
 if rank == 2:
     _create._meet = ends
 alone = hasattr(dist.Store, "clone")

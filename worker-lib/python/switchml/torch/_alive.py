@@ -103,7 +103,13 @@ def is_watching() -> bool:
 
 def gone() -> list[int]:
     """The ranks of the group that is being formed whose processes have ended, if any is watched."""
-    return [] if _watch is None else _watch.gone()
+    if _watch is None:
+        return []
+    # Others look at this process, too. A full queue would give them no answer.
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            _port().accept()[0].close()
+    return _watch.gone()
 
 
 def ended(ranks: list[int], size: int) -> Error:
@@ -113,10 +119,13 @@ def ended(ranks: list[int], size: int) -> Error:
 
 @functools.cache
 def _port() -> socket.socket:
-    """A port of this process. Nobody has to accept what connects."""
+    """A port of this process. Nobody has to accept what connects, while its queue has room."""
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", 0))
+        port = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    else:
+        port = socket.create_server(("", 0))
+    port.setblocking(False)
+    return port
 
 
 @functools.cache

@@ -47,12 +47,12 @@ def _connected(
     if not is_watching() or not hasattr(store, "clone"):
         return connect(store)
     own = store.clone()
-    made: list[Backend | RuntimeError] = []
+    made: list[Backend | Exception] = []
 
     def run() -> None:
         try:
             made.append(connect(own))
-        except RuntimeError as error:
+        except Exception as error:
             made.append(error)
 
     thread = threading.Thread(target=run, name=f"{__name__} connect")
@@ -62,7 +62,7 @@ def _connected(
         if lost := gone():
             raise ended(lost, size)
         thread.join(_PAUSE)
-    if isinstance(made[0], RuntimeError):
+    if isinstance(made[0], Exception):
         raise made[0]
     return made[0]
 

@@ -9,6 +9,8 @@ from ._work import rank_list
 
 # Seconds between looks into the store, at first and later.
 _SHORT_PAUSE, _LONG_PAUSE = 0.001, 0.05
+# Seconds that ranks take at most to come if all live.
+_SOON = 0.1
 
 
 def looks() -> Iterator[float]:
@@ -37,7 +39,7 @@ def wait_for_ranks(
             return
         if not is_wanted():
             raise Error("the process group is destroyed", [])
-        if lost := gone():
+        if seconds > _SOON and (lost := gone()):
             raise ended(lost, size)
         if seconds > most:
             missing = [rank for rank, key in keys.items() if not store.check([key])]
