@@ -133,6 +133,8 @@ def late_gradients_arrive_once():
     seen = everywhere([(said, found) for _, said, found in steps])
     assert all(other == seen[0] for other in seen)
     missed = everywhere([missed for missed, _, _ in steps])
+    # DDP begins with one bucket for all, which is found twice.
+    in_time, late = [-1] * ranks, [0] * ranks
     for bucket in range(2):
         arrived = {}
         for step, (_, said, found) in enumerate(steps):
@@ -141,11 +143,15 @@ def late_gradients_arrive_once():
                 assert gradient not in arrived, f"{gradient} came twice"
                 assert gradient[0] <= step
                 arrived[gradient] = step
+                counts = late if step > gradient[0] else in_time
+                counts[gradient[1]] += 1
         for of in range(ranks):
             check_ranks_gradients(
                 [arrived.pop((step, of), None) for step in range(STEPS)], missed[of], bucket, of
             )
         assert not arrived, arrived
+    counted = everywhere(tuple(deadline.counts))
+    assert [counts[:2] for counts in counted] == list(zip(in_time, late)), (counted, in_time, late)
     for step, (_, _, found) in enumerate(steps):
         assert any(of == step for of, _ in found[0]), f"no rank was in step {step}"
     assert everywhere(digest(model)) == [digest(model)] * ranks

@@ -7,7 +7,7 @@ import random
 
 import torch
 
-from switchml.torch._ledger import IN_TIME, LATE, NOTHING, Average, Ledger
+from switchml.torch._ledger import IN_TIME, LATE, NOTHING, Average, Counts, Ledger
 
 
 class Run:
@@ -21,6 +21,9 @@ class Run:
         # Places that the rank has brought or missed, that it waits for, and that calls are over of.
         self.brought, self.waits, self.over = 0, [], 0
         self.late, self.missed = 0, 0
+        # Places of what was brought and not given yet, by bucket, and what was given when.
+        self.left = [[] for _ in range(self.buckets)]
+        self.given_in_time = self.given_late = 0
 
     def rank(self):
         """The rank's next action: it waits for a step's averages before the next step."""
@@ -43,6 +46,7 @@ class Run:
         brought = self.random.randint(1, 1000)
         assert self.ledger.bring(torch.tensor([float(brought)])) == self.brought
         self.owed[self.brought % self.buckets] += brought
+        self.left[self.brought % self.buckets].append(self.brought)
         self.late += self.over > self.brought
         self.waits.append(self.brought)
         self.brought += 1
@@ -67,6 +71,12 @@ class Run:
             given = self.ledger.give(place)
             assert given is not None and given.item() == self.owed[bucket], (given, self.owed)
             self.owed[bucket] = 0
+            in_time = place in self.left[bucket]
+            self.given_in_time += in_time
+            self.given_late += len(self.left[bucket]) - in_time
+            self.left[bucket] = []
+        left = sum(map(len, self.left))
+        assert self.ledger.counts() == Counts(self.given_in_time, self.given_late, left)
         self.ledger.average(place, Average(torch.tensor([float(place)]), []))
         self.over += 1
 

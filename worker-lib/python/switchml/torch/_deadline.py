@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ._buckets import Layouts
 from ._group import group_of
-from ._ledger import IN_TIME, Average, Ledger
+from ._ledger import IN_TIME, Average, Counts, Ledger
 from ._threads import NAME
 from ._work import after_backward
 
@@ -56,6 +56,8 @@ class Deadline:
         self._layouts = Layouts()
         # The averages of the last step, by bucket.
         self._last: list[Average] = []
+        # Buckets of the steps before those with a deadline.
+        self._of_all = 0
         # For the thread's calls alone; None where another backend averages, without deadlines.
         self._group = self._own_group()
         self._thread: threading.Thread | None = None
@@ -82,6 +84,13 @@ class Deadline:
     def ranks(self) -> list[list[int]]:
         """Whose gradients are in the last step's averages, by bucket in DDP's order."""
         return [average.ranks for average in self._last]
+
+    @property
+    def counts(self) -> Counts:
+        """How many buckets this rank has given in time and late so far, and how many are left."""
+        with self._changed:
+            counts = Counts(0, 0, 0) if self._ledger is None else self._ledger.counts()
+        return counts._replace(in_time=self._of_all + counts.in_time)
 
     def take_missed(self) -> bool:
         """Whether the next step is over without this rank. Its averages are in `.grad` then."""
@@ -114,6 +123,7 @@ class Deadline:
         """As DDP without a hook."""
         gradients = bucket.buffer().mul_(1.0 / self._size)
         self._last.append(Average(gradients, list(range(self._size))))
+        self._of_all += 1
         work = dist.all_reduce(gradients, group=self._process_group, async_op=True)
         assert work is not None
         after_backward(work.wait)

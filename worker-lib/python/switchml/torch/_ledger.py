@@ -5,6 +5,7 @@ There are no threads, clock or calls here. Buckets are counted over all steps: w
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -21,6 +22,14 @@ class Average:
     ranks: list[int]
 
 
+class Counts(NamedTuple):
+    """What became of the buckets that a rank brought: how many were given when, or are left."""
+
+    in_time: int
+    late: int
+    left: int
+
+
 class Ledger:
     """A rank's gradients that are not given yet, and averages that it has not come to yet."""
 
@@ -28,8 +37,10 @@ class Ledger:
         self._buckets, self._ahead = buckets, ahead
         # Places before this one were brought, or missed.
         self._brought = 0
-        # What was brought and not given yet, by bucket.
+        # What was brought and not given yet, by bucket: a sum, and of how many it is.
         self._kept: list[torch.Tensor | None] = [None] * buckets
+        self._left = [0] * buckets
+        self._in_time = self._late = 0
         # Averages that the rank has not come to yet, by place.
         self._averages: dict[int, Average] = {}
 
@@ -40,6 +51,7 @@ class Ledger:
         bucket = place % self._buckets
         kept = self._kept[bucket]
         self._kept[bucket] = gradients if kept is None else kept.add_(gradients)
+        self._left[bucket] += 1
         return place
 
     def miss(self) -> list[Average] | None:
@@ -70,7 +82,15 @@ class Ledger:
         """What the rank gives in this place's call: all that it has, which is now given."""
         bucket = place % self._buckets
         given, self._kept[bucket] = self._kept[bucket], None
+        # Of what is given, the last one at most is of this place.
+        in_time = int(self._brought > place)
+        self._in_time += in_time
+        self._late += self._left[bucket] - in_time
+        self._left[bucket] = 0
         return given
+
+    def counts(self) -> Counts:
+        return Counts(self._in_time, self._late, sum(self._left))
 
     def average(self, place: int, average: Average) -> None:
         """This place's call is over."""
