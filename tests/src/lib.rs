@@ -188,7 +188,7 @@ pub use rustix::process::Signal;
 pub use shaping::Shaping;
 pub use simple_switch::SimpleSwitch;
 pub use taps::TapRack;
-pub use torchrun::{Torchrun, Training};
+pub use torchrun::{Contributions, Torchrun, Training};
 pub use tree::Tree;
 pub use xdp::{filter_udp_at_ingress, load_udp_filter};
 

@@ -1,6 +1,7 @@
 //! Training jobs of PyTorch: torchrun in each worker's namespace, and what the ranks print for each
 //! step.
 
+use std::ops::AddAssign;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -107,6 +108,9 @@ pub struct Training {
     pub losses: Vec<f64>,
     /// Time by step in seconds, if it was printed: that of the slowest rank.
     pub seconds: Vec<f64>,
+    /// When each step began on the first rank that came to it, in seconds since 1970, if it was
+    /// printed.
+    pub begins: Vec<f64>,
     /// Digests of the parameters, which are the same on all ranks: by step, or as often as they
     /// were printed.
     pub parameters: Vec<String>,
@@ -114,6 +118,34 @@ pub struct Training {
     pub accuracies: Vec<f64>,
     /// Mean loss of the test set in the end, if it was printed; by seed.
     pub test_losses: Vec<f64>,
+    /// Of all ranks and seeds; zeros without a deadline.
+    pub contributions: Contributions,
+}
+
+/// What ranks brought to steps with a deadline.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contributions {
+    /// Steps that were over without the rank, to which it brought nothing.
+    pub missed: u64,
+    /// Buckets that it brought.
+    pub brought: u64,
+    /// Of these, given to their own step.
+    pub in_time: u64,
+    /// ... given to a later one.
+    pub late: u64,
+    /// ... not given until the end.
+    pub left: u64,
+}
+
+impl AddAssign for Contributions {
+    fn add_assign(&mut self, other: Self) {
+        self.missed += other.missed;
+        self.brought += other.brought;
+        self.in_time += other.in_time;
+        self.late += other.late;
+        self.left += other.left;
+    }
 }
 
 /// A line of a rank's output.
@@ -122,9 +154,11 @@ pub struct Training {
 struct Line {
     loss: Option<f64>,
     seconds: Option<f64>,
+    begin: Option<f64>,
     parameters: Option<String>,
     accuracy: Option<f64>,
     test_loss: Option<f64>,
+    contributions: Option<Contributions>,
 }
 
 impl Training {
@@ -136,9 +170,9 @@ impl Training {
             .map(|(rank, text)| of_rank(rank, text))
             .collect::<Result<_, _>>()?;
         let first = ranks.first().cloned().unwrap_or_default();
+        let counts = |rank: &Self| [&rank.losses, &rank.seconds, &rank.begins].map(Vec::len);
         for (number, rank) in ranks.iter().enumerate() {
-            if (rank.losses.len(), rank.seconds.len()) != (first.losses.len(), first.seconds.len())
-            {
+            if counts(rank) != counts(&first) {
                 return Err(Error::Training(format!(
                     "rank {number} told of {} steps, rank 0 of {}",
                     rank.losses.len(),
@@ -156,13 +190,16 @@ impl Training {
             }
         }
         let by_step = |values: fn(&Self) -> &Vec<f64>, together: fn(f64, f64) -> f64| {
-            let step = |i: usize| ranks.iter().map(|rank| values(rank)[i]).fold(0.0, together);
-            (0..values(&first).len()).map(step).collect::<Vec<f64>>()
+            let step = |i: usize| ranks.iter().map(|rank| values(rank)[i]).reduce(together);
+            (0..values(&first).len()).filter_map(step).collect::<Vec<f64>>()
         };
         let mut losses = by_step(|rank| &rank.losses, |sum, loss| sum + loss);
         losses.iter_mut().for_each(|loss| *loss /= ranks.len() as f64);
         let seconds = by_step(|rank| &rank.seconds, f64::max);
-        Ok(Self { losses, seconds, ..first })
+        let begins = by_step(|rank| &rank.begins, f64::min);
+        let mut contributions = Contributions::default();
+        ranks.iter().for_each(|rank| contributions += rank.contributions);
+        Ok(Self { losses, seconds, begins, contributions, ..first })
     }
 
     /// The largest difference between this job's and another's loss at any step.
@@ -179,9 +216,11 @@ fn of_rank(rank: usize, printed: &str) -> Result<Training, Error> {
             .map_err(|_| Error::Training(format!("rank {rank} said: {text}")))?;
         training.losses.extend(line.loss);
         training.seconds.extend(line.seconds);
+        training.begins.extend(line.begin);
         training.parameters.extend(line.parameters);
         training.accuracies.extend(line.accuracy);
         training.test_losses.extend(line.test_loss);
+        training.contributions += line.contributions.unwrap_or_default();
     }
     Ok(training)
 }
@@ -245,6 +284,9 @@ mod tests {
                         {\"loss\": 1.0, \"seconds\": 0.25, \"parameters\": \"b\"}\n\
                         {\"test_loss\": 1.5}\n{\"accuracy\": 0.75}\n";
 
+    const COUNTS: &str = "{\"contributions\": {\"missed\": 1, \"brought\": 9, \"in_time\": 6, \
+                          \"late\": 2, \"left\": 1}}\n";
+
     #[test]
     fn losses_are_means_and_times_the_slowest() {
         let other = GOOD.replace("2.0", "3.0").replace("0.25", "0.75");
@@ -256,10 +298,22 @@ mod tests {
             parameters,
             accuracies: vec![0.75],
             test_losses: vec![1.5],
+            ..Training::default()
         };
         assert_eq!(training, expected);
         let further = Training { losses: vec![2.25, 1.5], ..expected.clone() };
         assert_eq!(expected.apart(&further), 0.5);
+    }
+
+    #[test]
+    fn steps_begin_on_the_first_rank_and_contributions_are_of_all() {
+        let said = |begins: [f64; 2]| {
+            begins.map(|begin| format!("{{\"begin\": {begin}}}\n")).concat() + COUNTS + COUNTS
+        };
+        let training = Training::of(&[said([1.0, 2.5]), said([1.5, 2.0])]).unwrap();
+        assert_eq!(training.begins, [1.0, 2.0]);
+        let expected = Contributions { missed: 4, brought: 36, in_time: 24, late: 8, left: 4 };
+        assert_eq!(training.contributions, expected, "two ranks with two seeds each");
     }
 
     #[test]

@@ -16,11 +16,7 @@ impl Spread {
     /// The spread of at least one number; quartiles between two numbers are interpolated.
     pub fn of(mut numbers: Vec<f64>) -> Self {
         numbers.sort_by(f64::total_cmp);
-        let quantile = |share: f64| {
-            let place = share * (numbers.len() - 1) as f64;
-            let (below, above) = (numbers[place.floor() as usize], numbers[place.ceil() as usize]);
-            below + (above - below) * place.fract()
-        };
+        let quantile = |share| quantile(&numbers, share);
         Self { low: quantile(0.25), median: quantile(0.5), high: quantile(0.75) }
     }
 
@@ -28,6 +24,14 @@ impl Spread {
     pub fn of_ratios(numerators: &[f64], denominators: &[f64]) -> Self {
         Self::of(numerators.iter().zip(denominators).map(|(a, b)| a / b).collect())
     }
+}
+
+/// The number that this share of at least one does not exceed, interpolated between two. They are
+/// sorted.
+pub fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = share * (sorted.len() - 1) as f64;
+    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    below + (above - below) * place.fract()
 }
 
 /// A mean, and its uncertainty.

@@ -11,6 +11,7 @@ mod kills;
 mod plot;
 mod sharded;
 mod speed;
+mod stalls;
 mod ways;
 
 use std::fs;
@@ -41,6 +42,11 @@ pub struct Train {
     #[arg(long, value_enum)]
     only: Option<Example>,
 
+    /// Instead: what a rank that stalls now and then costs the others, by time and accuracy, with
+    /// and without a deadline
+    #[arg(long, conflicts_with = "accuracy")]
+    stalls: bool,
+
     /// Instead: the time until a convolutional network and a transformer are right, on links of
     /// 1 Gb/s
     #[arg(long, conflicts_with = "only")]
@@ -51,12 +57,12 @@ pub struct Train {
         long,
         value_name = "N",
         value_parser = Number::<usize>::new().range(1..=1000),
-        conflicts_with_all = ["only", "accuracy", "runs", "output"]
+        conflicts_with_all = ["only", "accuracy", "stalls", "runs", "output"]
     )]
     kills: Option<usize>,
 
-    /// How often the wide and the sharded network are trained in each way, in turn; or the number
-    /// of seeds for the time until they are right
+    /// How often the wide and the sharded network, or what has stalls, are trained in each way, in
+    /// turn; or the number of seeds for the time until they are right
     #[arg(long, default_value_t = 3, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
@@ -113,6 +119,10 @@ struct Outcome {
 impl Train {
     /// Trains, writes the results, and judges them.
     pub fn run(&self) -> Result<()> {
+        ensure!(
+            !self.stalls || self.only != Some(Example::Sharded),
+            "sharded.py is not among what --stalls trains: digits, text, ngram, wide"
+        );
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
         let site = Site::new(&binaries, python::with_package()?)?;
@@ -126,12 +136,16 @@ impl Train {
             .output
             .clone()
             .map_or_else(|| cargo::target_folder().map(|target| target.join("train")), Ok)?;
-        let missed = if self.accuracy {
+        let is_asked = |example| self.only.is_none_or(|only| only == example);
+        let missed = if self.stalls {
+            let asked = stalls::JOBS.iter().filter(|job| is_asked(job.example));
+            let outcomes = |job| Ok(vec![stalls::compare(&site, job, self.runs)?]);
+            tell(&folder, "stalls.md", asked.map(outcomes))?
+        } else if self.accuracy {
             let outcomes = |goal| Ok(vec![accuracy::compare(&site, goal, self.runs)?]);
             tell(&folder, "accuracy.md", accuracy::GOALS.iter().map(outcomes))?
         } else {
-            let asked = Example::ALL.into_iter();
-            let asked = asked.filter(|example| self.only.is_none_or(|only| only == *example));
+            let asked = Example::ALL.into_iter().filter(|example| is_asked(*example));
             tell(&folder, "train.md", asked.map(|example| self.outcomes(&site, example)))?
         };
         site.aggregator.stop()?;

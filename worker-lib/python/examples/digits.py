@@ -41,16 +41,18 @@ def train_once(seed):
     batches = DataLoader(train, batch_size=16, sampler=sampler)
     tested = report.Test(model, images[test], labels[test], options)
 
-    for epoch in range(options.epochs):
-        sampler.set_epoch(epoch)
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            report.say_step(loss, model, options)
-            if tested.is_passed():
-                return
+    with report.Steps(model, options) as steps:
+        for epoch in range(options.epochs):
+            sampler.set_epoch(epoch)
+            for inputs, targets in batches:
+                optimizer.zero_grad()
+                if steps.begin():
+                    loss = nn.functional.cross_entropy(model(inputs), targets)
+                    loss.backward()
+                optimizer.step()
+                report.say_step(loss, model, options)
+                if tested.is_passed():
+                    return
     tested.say()
 
 

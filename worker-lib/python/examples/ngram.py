@@ -15,12 +15,12 @@ CONTEXT = 32
 STEPS = 60
 BATCH = 64
 
-options = report.options(__doc__, epochs=4)
+options = report.options(__doc__, epochs=4, width=3072)
 dist.init_process_group(options.backend)
 
 train, test = text(1, 64 * 1024), text(2, 16 * 1024)
 # Sizes of a character, of the first layer, and of the second layer.
-sizes = [64, 3072, 1536]
+sizes = [64, options.width, options.width // 2]
 
 
 def at(characters, ends):
@@ -46,17 +46,19 @@ def train_once(seed):
     ends = torch.arange(CONTEXT, len(test), 4)
     tested = report.Test(model, at(test, ends), test[ends], options)
 
-    for epoch in range(options.epochs):
-        for step in range(STEPS):
-            ends = torch.randint(CONTEXT, len(train), (BATCH,), generator=places)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(at(train, ends)), train[ends])
-            loss.backward()
-            optimizer.step()
-            report.say(loss=loss.item())
-            if tested.is_passed():
-                return
-        report.say(parameters=report.digest(model))
+    with report.Steps(model, options) as steps:
+        for epoch in range(options.epochs):
+            for step in range(STEPS):
+                ends = torch.randint(CONTEXT, len(train), (BATCH,), generator=places)
+                optimizer.zero_grad()
+                if steps.begin():
+                    loss = nn.functional.cross_entropy(model(at(train, ends)), train[ends])
+                    loss.backward()
+                optimizer.step()
+                report.say(loss=loss.item())
+                if tested.is_passed():
+                    return
+            report.say(parameters=report.digest(model))
     tested.say()
 
 

@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import random
 import time
 
 import torch
@@ -20,6 +21,8 @@ import switchml.torch
 SAVED_STEP = 40
 # Steps between two tests of whether training is over.
 TESTED_EVERY = 5
+# With --stalls: the share of steps in which a rank stalls, and for how many seconds.
+STALLS, STALL = 0.05, 0.2
 
 
 def options(description, epochs, width=None):
@@ -60,12 +63,27 @@ def options(description, epochs, width=None):
         type=pathlib.Path,
         help=f"folder for this rank's gradients of step {SAVED_STEP}, without compression",
     )
+    parser.add_argument(
+        "--stalls",
+        action="store_true",
+        help=f"in {STALLS:.0%}% of the steps a rank, drawn at random, sleeps for {STALL} s; "
+        "not sharded.py",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        metavar="SECONDS",
+        help="how long steps wait for late ranks [default: for ever]; without --compression, and "
+        "not sharded.py",
+    )
     return parser.parse_args()
 
 
 def wrapped(model, options):
     """The model in DDP, with the hook that was asked for."""
-    ddp = DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb)
+    ddp = DistributedDataParallel(
+        model, bucket_cap_mb=options.bucket_cap_mb, broadcast_buffers=options.deadline is None
+    )
     if options.gradients is not None:
         ddp.register_comm_hook(Saving(options.gradients), Saving.hook)
     elif options.compression == "fixed16":
@@ -79,6 +97,58 @@ def wrapped(model, options):
         state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return ddp
+
+
+class Steps:
+    """A model's steps, with the stalls and the deadline that were asked for.
+
+        with report.Steps(model, options) as steps:
+            for inputs, targets in batches:
+                optimizer.zero_grad()
+                if steps.begin():
+                    loss(model(inputs), targets).backward()
+                optimizer.step()
+
+    With stalls it prints when each step begins, and with a deadline what became of this rank's
+    contributions.
+    """
+
+    def __init__(self, ddp, options):
+        # All ranks draw the same, because each goes through all steps.
+        self._drawn = random.Random(torch.initial_seed()) if options.stalls else None
+        self._deadline = None
+        # Steps that were over without this rank, and buckets that it brought.
+        self._missed, self._brought = 0, 0
+        if options.deadline is not None:
+            self._deadline = switchml.torch.Deadline(ddp, options.deadline)
+            ddp.register_comm_hook(self, Steps._average)
+
+    def _average(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        self._brought += 1
+        return switchml.torch.deadline_hook(self._deadline, bucket)
+
+    def begin(self):
+        """Whether there is something to compute: the next step is not over without this rank."""
+        if self._drawn is not None:
+            say(begin=time.time())
+        missed = self._deadline is not None and self._deadline.take_missed()
+        self._missed += missed
+        if self._drawn is not None:
+            rank = self._drawn.randrange(dist.get_world_size())
+            if self._drawn.random() < STALLS and rank == dist.get_rank():
+                time.sleep(STALL)
+        return not missed
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self._deadline is None:
+            return
+        self._deadline.__exit__(kind, error, trace)
+        if kind is None:
+            counts = self._deadline.counts._asdict()
+            say(contributions={"missed": self._missed, "brought": self._brought, **counts})
 
 
 class Saving:

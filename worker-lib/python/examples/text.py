@@ -55,16 +55,19 @@ def train_once(seed):
     batches = DataLoader(train, batch_size=8, sampler=sampler)
     tested = report.Test(model, *test.tensors, options)
 
-    for epoch in range(options.epochs):
-        sampler.set_epoch(epoch)
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-            loss.backward()
-            optimizer.step()
-            report.say_step(loss, model, options)
-            if tested.is_passed():
-                return
+    with report.Steps(model, options) as steps:
+        for epoch in range(options.epochs):
+            sampler.set_epoch(epoch)
+            for inputs, targets in batches:
+                optimizer.zero_grad()
+                if steps.begin():
+                    guesses = model(inputs).flatten(0, 1)
+                    loss = nn.functional.cross_entropy(guesses, targets.flatten())
+                    loss.backward()
+                optimizer.step()
+                report.say_step(loss, model, options)
+                if tested.is_passed():
+                    return
     tested.say()
 
 

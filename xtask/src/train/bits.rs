@@ -48,13 +48,13 @@ fn seeds(example: Example) -> usize {
 }
 
 /// The share of the test set that is wrong in 8 bits, minus the share that is wrong with f32.
-fn more_wrong([gloo, bits]: &Pair) -> Mean {
+pub fn more_wrong([gloo, bits]: &Pair) -> Mean {
     let pairs = gloo.accuracies.iter().zip(&bits.accuracies);
     Mean::of(&pairs.map(|(gloo, bits)| gloo - bits).collect::<Vec<f64>>())
 }
 
 /// The relative increase of the loss in 8 bits.
-fn larger_loss([gloo, bits]: &Pair) -> Mean {
+pub fn larger_loss([gloo, bits]: &Pair) -> Mean {
     let pairs = gloo.test_losses.iter().zip(&bits.test_losses);
     Mean::of(&pairs.map(|(gloo, bits)| bits / gloo - 1.0).collect::<Vec<f64>>())
 }
@@ -80,7 +80,7 @@ fn judge(pair: &Pair) -> Vec<String> {
 }
 
 /// A mean in percent, with its standard error.
-fn percent(Mean { mean, error }: Mean) -> String {
+pub fn percent(Mean { mean, error }: Mean) -> String {
     format!("{:.2} ± {:.2}", 100.0 * mean, 100.0 * error)
 }
 
