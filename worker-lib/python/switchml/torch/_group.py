@@ -358,15 +358,17 @@ class Group(Base):
         self._gathering.abort()
         self.shutdown()
 
-    def leave(self, lost: list[int]) -> None:
-        """As `shutdown`, when the other ranks go on without the lost ones.
+    def end_calls(self, lost: list[int]) -> None:
+        """Ends calls in flight, when the other ranks go on without the lost ones.
 
-        Calls in flight end with an error that names these. Without any, other ranks may still
-        wait for the results of their last call, and this one's is over or soon will be.
+        They end with an error that names these. Without any, they are over or soon will be.
         """
         patience = _NOTICE if lost else _FAREWELL
         if not all(thread.is_idle_within(patience) for thread in self._threads()):
             self._give_up(lost)
+
+    def leave(self) -> None:
+        """As `shutdown`, once calls in flight have ended, but for those that went to Gloo."""
         if not all(work.is_completed() for work in self._at_gloo):
             _gloo.keep(self._gloo)
         self.shutdown()

@@ -13,9 +13,10 @@ import os
 import socket
 import threading
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Iterator
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, Work
@@ -105,14 +106,14 @@ class Reconfigurable(Base):
                 instances = [member.instance for member in members]
                 self._check(opts.uuid, instances)
                 self._used.add(opts.uuid)
-                self._leave(instances)
                 rank, size = instances.index(self._instance), len(instances)
-                store = self._meeting(opts.uuid, members, limit)
-                # Only once all have come may one wait for another, or those that wait would be
-                # named, too.
-                here = {other: f"here/{other}" for other in range(size)}
-                store.set(here[rank], "")
-                wait_for_ranks(store, here, size, limit.total_seconds())
+                with self._leaving(instances):
+                    store = self._meeting(opts.uuid, members, limit)
+                    # Only once all have come may one wait for another, or those that wait would be
+                    # named, too.
+                    here = {other: f"here/{other}" for other in range(size)}
+                    store.set(here[rank], "")
+                    wait_for_ranks(store, here, size, limit.total_seconds())
                 present = self._make(store, rank, size, limit)
             except Error as error:
                 raise backend_error(error) from None
@@ -133,16 +134,24 @@ class Reconfigurable(Base):
         if identity in self._used:
             raise Error(f"uuid {identity} was already used; give another one each time")
 
-    def _leave(self, instances: list[str]) -> None:
-        """Ends the present group, and the calls in flight."""
+    @contextmanager
+    def _leaving(self, instances: list[str]) -> Iterator[None]:
+        """Ends the calls in flight at first, and the present group once all have come.
+
+        A rank that left before would be named by calls of others that wait for it.
+        """
         present, self._present = self._present, None
-        if present is None:
+        if not isinstance(present, Group):
+            if not all(work.is_completed() for work in self._at_gloo):
+                _gloo.keep(present)
+            yield
             return
         lost = [rank for rank, one in enumerate(self._instances) if one not in instances]
-        if isinstance(present, Group):
-            present.leave(lost)
-        elif not all(work.is_completed() for work in self._at_gloo):
-            _gloo.keep(present)
+        present.end_calls(lost)
+        try:
+            yield
+        finally:
+            present.leave()
 
     def _meeting(self, identity: int, members: list[_Member], limit: timedelta) -> dist.Store:
         """The first rank's store. Ranks that were given other handles do not meet there."""
