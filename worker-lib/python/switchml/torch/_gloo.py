@@ -8,10 +8,13 @@ from datetime import timedelta
 from typing import Callable
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, Work
 
 from ._alive import ended, gone, is_watching
 
+# Calls that a group's end does not wait for, and that torch takes for over only once a caller has
+# waited for them.
+OF_TWO_RANKS = ("send", "recv", "recv_anysource")
 # Seconds between looks at whether other ranks live.
 _PAUSE = 0.05
 
@@ -73,12 +76,30 @@ def set_timeout(group: Backend, timeout: timedelta) -> None:
     (getattr(group, "set_timeout", None) or group._set_default_timeout)(timeout)
 
 
-def keep(group: Backend) -> None:
-    """Keeps a Gloo group until the process ends, with all that it has.
+class InFlight:
+    """A Gloo group's calls that may not be over, also those that no caller has any more."""
 
-    Its end would wait for its calls in flight, for which other ranks may never come.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    def __init__(self) -> None:
+        self._works: set[Work] = set()
+
+    def add(self, name: str, work: Work) -> None:
+        if name not in OF_TWO_RANKS:
+            # In a copy, because other threads' calls end meanwhile.
+            self._works.difference_update([w for w in list(self._works) if w.is_completed()])
+            self._works.add(work)
+
+    def forget(self, work: Work) -> None:
+        """It is over. Without this, its tensors would stay until the next call."""
+        self._works.discard(work)
+
+    def keep(self, group: Backend) -> None:
+        """Keeps the group until the process ends, with all that it has, if there are any.
+
+        Its end would wait for them, and other ranks may never come.
+        """
+        if not all(work.is_completed() for work in list(self._works)):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        self._works = set()
 
 
 def address_towards(*places: str) -> str | None:

@@ -104,8 +104,7 @@ class Group(Base):
         # Whether calls have been made in the network. It is the same on all ranks.
         self._is_used = self._membership.is_joined()
         self._delegated: set[str] = set()
-        # Calls that went to Gloo, as long as somebody has them.
-        self._at_gloo: weakref.WeakSet[Work] = weakref.WeakSet()
+        self._at_gloo = _gloo.InFlight()
         self._scratch = Scratch()
         # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch
         # compares them between ranks.
@@ -369,8 +368,7 @@ class Group(Base):
 
     def leave(self) -> None:
         """As `shutdown`, once calls in flight have ended, but for those that went to Gloo."""
-        if not all(work.is_completed() for work in self._at_gloo):
-            _gloo.keep(self._gloo)
+        self._at_gloo.keep(self._gloo)
         self.shutdown()
 
     def _end_with_program(self) -> None:
@@ -513,12 +511,13 @@ class Group(Base):
         self._check_process()
         self._note(name)
         # This comes first: if it fails, Gloo must not be left with a call that never ends.
-        made = None if name in ("send", "recv", "recv_anysource") else self._announce()
+        made = None if name in _gloo.OF_TWO_RANKS else self._announce()
         delegated = Delegated(name, behind(arguments), self.rank(), self.size())
         work = delegated.start(method_of(self._gloo, name), **named)
-        self._at_gloo.add(work)
+        self._at_gloo.add(name, work)
         tensors = list(tensors_in(behind(arguments)))
-        return GlooWork(name, work, tensors, delegated, made, self._tell_recorder)
+        forget = self._at_gloo.forget
+        return GlooWork(name, work, tensors, delegated, made, self._tell_recorder, forget)
 
     def _announce(self) -> CallWork | None:
         """Tells other ranks that this one makes a call that goes to Gloo.

@@ -65,8 +65,8 @@ class Reconfigurable(Base):
         self._instances: list[str] = []
         self._used: set[int] = set()
         self._present: Any = None
-        # Calls of a group of Gloo's that may not be over, also those that no caller has any more.
-        self._at_gloo: list[Work] = []
+        # If the present group is Gloo's.
+        self._at_gloo = _gloo.InFlight()
         self._lock = threading.Lock()
 
     def name(self) -> str:
@@ -142,8 +142,7 @@ class Reconfigurable(Base):
         """
         present, self._present = self._present, None
         if not isinstance(present, Group):
-            if not all(work.is_completed() for work in self._at_gloo):
-                _gloo.keep(present)
+            self._at_gloo.keep(present)
             yield
             return
         lost = [rank for rank, one in enumerate(self._instances) if one not in instances]
@@ -200,8 +199,7 @@ def _forwarding(name: str) -> Callable[..., Any]:
             raise backend_error(Error("the process group has no ranks; call _reconfigure first"))
         made = getattr(self._present, name)(*arguments, **named)
         if isinstance(made, Work) and not isinstance(self._present, Group):
-            in_flight = [work for work in self._at_gloo if not work.is_completed()]
-            self._at_gloo = [*in_flight, made]
+            self._at_gloo.add(name, made)
         return made
 
     method.__name__ = name

@@ -224,9 +224,11 @@ class GlooWork(HeldWork):
         delegated: Delegated,
         made: CallWork | None,
         failed: Callable[[], None],
+        forget: Callable[[Work], None],
     ) -> None:
         super().__init__()
-        self._name, self._begin, self._failed = name, time.monotonic(), failed
+        self._name, self._begin = name, time.monotonic()
+        self._failed, self._forget = failed, forget
         self._work, self._tensors, self._delegated, self._made = work, tensors, delegated, made
         # Whether a caller has the future.
         self._shared = False
@@ -282,6 +284,7 @@ class GlooWork(HeldWork):
         return self._delegated.original(value)
 
     def _take(self) -> None:
+        self._forget(self._work)
         try:
             self._delegated.take()
         except Error as error:
