@@ -3,7 +3,7 @@
 
 use crate::program;
 use crate::rng::Rng;
-use crate::scenario::{Change, JobPlan, MS, Scenario, US};
+use crate::scenario::{Change, JobPlan, Loss, MS, Scenario, US};
 
 /// Most reconfigurations of a job.
 const MOST: u64 = 3;
@@ -57,12 +57,13 @@ fn draw_next(rng: &mut Rng, pool: &[usize], from: usize, before: &JobPlan) -> Jo
     if rng.one_in(2) {
         workers.sort_unstable();
     }
-    let mut die = |worker: &usize| rng.one_in(2).then(|| (*worker, rng.one_in(3)));
-    let deaths = lost.iter().filter_map(&mut die).collect();
+    let kinds = [None, Some(Loss::Death), Some(Loss::HostDeath), Some(Loss::Disconnect)];
+    let mut lose = |worker: &usize| rng.pick(&kinds).map(|loss| (*worker, loss));
+    let losses = lost.iter().filter_map(&mut lose).collect();
     // None: while ranks still join.
     let calls = if rng.one_in(4) { 0 } else { rng.range(1, before.program.len() as u64) as usize };
     let delay = if rng.one_in(2) { 0 } else { rng.magnitude(US, 10 * MS) };
-    let change = Change { from, calls, delay, notice: rng.magnitude(US, 50 * MS), deaths };
+    let change = Change { from, calls, delay, notice: rng.magnitude(US, 50 * MS), losses };
     let (mistake, quitter) = (None, None);
     let mut next = JobPlan { workers, change: Some(change), mistake, quitter, ..before.clone() };
     fill(rng, &mut next);

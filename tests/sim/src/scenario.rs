@@ -123,8 +123,19 @@ pub struct Change {
     pub delay: Time,
     /// Longest time until a rank that goes on knows.
     pub notice: Time,
-    /// Workers that die when it begins, and whether their hosts do, without a word.
-    pub deaths: Vec<(usize, bool)>,
+    /// Workers that are lost when it begins. Others that do not go on are only left out.
+    pub losses: Vec<(usize, Loss)>,
+}
+
+/// How a worker is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Its process dies.
+    Death,
+    /// Its host dies, without a word.
+    HostDeath,
+    /// A control connection breaks: it comes back, and finds its job over.
+    Disconnect,
 }
 
 /// A link in one direction.

@@ -52,7 +52,7 @@ counted! {
         Change = "job that ranks leave together, to go on in another one",
         ChangeInChange = "... before it has started",
         LeftOut = "rank left out of the next job",
-        DeathInChange = "... that dies when the others are told",
+        LossInChange = "... that is lost when the others are told",
         Newcomer = "rank that comes to the next job alone",
         Outage = "link down",
         NoMulticast = "packet by multicast that the network does not bring",

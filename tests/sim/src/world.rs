@@ -15,7 +15,7 @@ use crate::net::{
     Above, Clock, Connection, Event, Message, Net, News, Place, STRANGER, Violation, binding_of,
 };
 use crate::oracle::{End, Oracle, Times};
-use crate::scenario::{Change, Incident, JobPlan, MS, Manner, SECOND, Scenario, Time};
+use crate::scenario::{Change, Incident, JobPlan, Loss, MS, Manner, SECOND, Scenario, Time};
 use crate::surroundings::Surroundings;
 use crate::tally::{Fault, Tally};
 use crate::worker::Worker;
@@ -314,7 +314,7 @@ impl World {
 
     /// Ranks go on in a job, with others. Some are lost.
     fn change(&mut self, job: usize) -> Result<(), Violation> {
-        let Some(Change { from, notice, deaths, .. }) = self.scenario.jobs[job].change.clone()
+        let Some(Change { from, notice, losses, .. }) = self.scenario.jobs[job].change.clone()
         else {
             return Ok(());
         };
@@ -332,9 +332,15 @@ impl World {
         if states.contains(&true) || made.is_empty() {
             self.net.tally.fault(Fault::ChangeInChange);
         }
-        for (worker, silent) in deaths {
-            self.net.tally.fault(Fault::DeathInChange);
-            self.with(worker, |worker, world| worker.kill(world, silent))?;
+        for (worker, loss) in losses {
+            self.net.tally.fault(Fault::LossInChange);
+            self.with(worker, |worker, world| match loss {
+                Loss::Death | Loss::HostDeath => worker.kill(world, loss == Loss::HostDeath),
+                Loss::Disconnect => {
+                    worker.disconnect(world);
+                    Ok(())
+                }
+            })?;
         }
         if left_out.is_empty() {
             // Where nobody is lost, ranks go on after the same call.

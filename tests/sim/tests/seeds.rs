@@ -255,7 +255,7 @@ fn an_aggregator_that_dies_costs_no_job() {
 }
 
 /// Ranks go on with others, in another job, where nothing else goes wrong: all finish, and hear of
-/// nothing but who is left out or dead.
+/// nothing but who is left out or lost.
 #[test]
 fn ranks_that_go_on_with_others_finish() {
     let mut sum = Tally::default();
@@ -267,7 +267,7 @@ fn ranks_that_go_on_with_others_finish() {
         sum += &run.tally;
     }
     let is_expected = |fate: &&Fate| {
-        let of_changes = [Fate::WentOn, Fate::CutShort, Fate::Aborted, Fate::Killed];
+        let of_changes = [Fate::WentOn, Fate::CutShort, Fate::Aborted, Fate::Killed, Fate::Lost];
         GOOD.contains(fate) || of_changes.contains(fate) || **fate == Fate::NotJoined
     };
     let others = Fate::ALL.iter().filter(|fate| !is_expected(fate) && sum.fates(**fate) > 0);
