@@ -12,7 +12,7 @@ use switchml_worker_core::engine::Limits;
 use crate::hosts;
 use crate::program;
 use crate::rng::{Ppm, Rng};
-use crate::scenario::{Incident, JobPlan, LinkPlan, MS, SECOND, Scenario, Time, Tree, US};
+use crate::scenario::{Incident, JobPlan, LinkPlan, MS, SECOND, SLOTS, Scenario, Time, Tree, US};
 use crate::threads;
 
 impl Scenario {
@@ -45,7 +45,7 @@ impl Scenario {
             tags,
             durable,
             heals_at: liveness.then_some(2 * span),
-            slots: 16 << rng.pick(&[0, 1, 3, 5]),
+            slots: rng.pick(&SLOTS),
             max_lanes: 32 * rng.range(1, 24) as u16,
             limits: Limits {
                 deadline: Duration::from_nanos(rng.magnitude(100 * MS, 5 * SECOND)),

@@ -1,7 +1,7 @@
 //! A link in one direction, and what it does to packets.
 
 use crate::rng::Rng;
-use crate::scenario::{LinkPlan, MS, Time};
+use crate::scenario::{LinkPlan, MS, SLOTS, Time};
 use crate::tally::{Fault, Tally};
 
 /// A packet that comes out of a link.
@@ -60,7 +60,7 @@ impl Link {
             lateness: 0,
             // A rate of at least 1 Gb/s, and room for a window of the largest packets.
             byte_time: self.plan.byte_time.min(8_000),
-            queue: self.plan.queue.max(1 << 18),
+            queue: self.plan.queue.max(u64::from(SLOTS[3]) * self.plan.largest_packet as u64),
             ..self.plan
         };
         (self.down_until, self.slow) = (0, (0, 0));

@@ -17,6 +17,8 @@ pub const US: Time = 1_000;
 pub const MS: Time = 1_000_000;
 /// A second.
 pub const SECOND: Time = 1_000_000_000;
+/// How many slots an aggregator may have.
+pub const SLOTS: [u32; 4] = [16, 32, 128, 512];
 
 /// Everything that is planned for a run. What happens to each packet is drawn during the run.
 #[derive(Clone, Debug)]

@@ -6,7 +6,9 @@ use switchml_protocol::capabilities::Capabilities;
 use crate::changes;
 use crate::draw::{Faults, draw_faults, draw_links};
 use crate::rng::Rng;
-use crate::scenario::{AggregatorPlan, Incident, LinkPlan, MS, Manner, SECOND, Scenario, Time, US};
+use crate::scenario::{
+    AggregatorPlan, Incident, LinkPlan, MS, Manner, SECOND, SLOTS, Scenario, Time, US,
+};
 use crate::threads;
 
 /// Most aggregators of a job.
@@ -72,7 +74,7 @@ fn draw_aggregator(rng: &mut Rng, scenario: &Scenario, faults: &Faults) -> Aggre
     });
     AggregatorPlan {
         links: links.collect(),
-        slots: 16 << rng.pick(&[0, 1, 3, 5]),
+        slots: rng.pick(&SLOTS),
         max_lanes: if rng.one_in(4) { 32 * rng.range(1, 24) as u16 } else { scenario.max_lanes },
         capabilities,
         durable: rng.one_in(2),
