@@ -167,6 +167,8 @@ mod racks;
 mod shaping;
 mod simple_switch;
 mod taps;
+pub mod tofino_model;
+pub mod tools;
 mod torchrun;
 mod tree;
 pub mod vectors;

@@ -1,6 +1,6 @@
 //! bmv2's `simple_switch` as a process, with a program of `p4/`.
 
-use crate::{Error, Namespace, Process};
+use crate::{Error, Namespace, Process, tools};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,8 +28,7 @@ impl SimpleSwitch {
 
     /// What is missing on the PATH, if anything.
     pub fn obstacle() -> Option<String> {
-        let missing: Vec<_> =
-            [COMPILER, SWITCH].into_iter().filter(|tool| !is_on_path(tool)).collect();
+        let missing = tools::missing(&[COMPILER, SWITCH]);
         (!missing.is_empty()).then(|| format!("no {} on the PATH", missing.join(" and no ")))
     }
 
@@ -90,9 +89,4 @@ impl Drop for Program {
         // There is no file if the compiler failed.
         let _ = fs::remove_file(&self.0);
     }
-}
-
-fn is_on_path(tool: &str) -> bool {
-    env::var_os("PATH")
-        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask p4`: the data planes that are P4 programs.
 
 mod compilers;
+mod doctor;
 mod report;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +15,9 @@ use compilers::{Compiled, Program};
 /// What to do with `p4/`.
 #[derive(clap::Subcommand)]
 pub enum P4 {
+    /// Say which tools for P4 are there, what is known of them and what they enable, and what to do
+    /// next
+    Doctor,
     /// Check that the programs compile, where their compilers are on the PATH
     Check,
     /// Compile the programs into `<target folder>/p4`, and say what the one for Tofino takes of the
@@ -34,6 +38,7 @@ impl P4 {
     /// Does it.
     pub fn run(&self) -> Result<()> {
         match self {
+            Self::Doctor => doctor::run(&folder()?),
             Self::Check => check(),
             Self::Build => build(),
             Self::Test => test(),

@@ -21,8 +21,8 @@ use switchml_p4::tofino::{CAPABILITIES, exclusion, pipeline_of};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_rack::tofino_model::{self, HARNESS};
 
-const HARNESS: &str = "tofino_test_harness";
 /// The program's own default action of `stations`.
 const STATIONS_DEFAULT: &str = "nowhere";
 /// Job, epoch, rank, port, MAC, address and UDP port of a HELLO.
@@ -30,40 +30,12 @@ const DIGEST_FIELDS: usize = 7;
 
 /// The reason why there is no model with the program, if there is none.
 pub fn obstacle() -> Option<String> {
-    let on_path = std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|folder| folder.join(HARNESS).is_file())
-    });
-    if !on_path {
-        return Some(format!("no {HARNESS} on the PATH"));
-    }
-    let binary = program().join("pipe/tofino.bin");
-    let Ok(built) = binary.metadata().and_then(|file| file.modified()) else {
-        return Some(format!("no {}: run `cargo xtask p4 build`", binary.display()));
-    };
-    let is_newer = |source: &PathBuf| {
-        source.metadata().and_then(|file| file.modified()).is_ok_and(|at| at > built)
-    };
-    let newer = sources().into_iter().find(is_newer)?;
-    Some(format!(
-        "{} is newer than {}: run `cargo xtask p4 build`",
-        newer.display(),
-        binary.display()
-    ))
+    tofino_model::obstacle(&program())
 }
 
 /// The folder into which `cargo xtask p4 build` writes the program.
 fn program() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("p4")
-}
-
-fn sources() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4");
-    let files = |folder: PathBuf| {
-        let files = folder.read_dir().expect("the program's source");
-        files.map(|file| file.expect("a file").path()).filter(|path| path.is_file())
-    };
-    let included = files(folder.join("include")).chain(files(folder.join("include/tofino")));
-    included.chain([folder.join("tofino.p4")]).collect()
 }
 
 /// A model served by a data plane, with the vectors' ports and without jobs.

@@ -1,9 +1,10 @@
 //! The compilers of P4. None is in a package registry, so they are used only if they are installed.
 
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use switchml_rack::tools;
 
 use crate::cargo;
 
@@ -42,7 +43,8 @@ impl Program {
         }
     }
 
-    const fn tools(self) -> &'static [&'static str] {
+    /// The tools that compile it.
+    pub const fn tools(self) -> &'static [&'static str] {
         match self {
             Self::Bmv2 | Self::Bmv2Combiner => &["p4c-bm2-ss"],
             Self::Tofino | Self::TofinoCombiner => &["p4c-barefoot", "bfas"],
@@ -51,8 +53,7 @@ impl Program {
 
     /// Compiles the program into `folder`, if its tools are on the PATH.
     pub fn compile(self, folder: &Path) -> Result<Compiled> {
-        let missing: Vec<_> =
-            self.tools().iter().copied().filter(|tool| find(tool).is_none()).collect();
+        let missing = tools::missing(self.tools());
         if !missing.is_empty() {
             return Ok(Compiled::Missing(missing));
         }
@@ -105,8 +106,8 @@ impl Program {
     }
 }
 
-/// Checks that the parser's selects are in the assembly: a compiler of 2025 or 2026 without
-/// p4lang/p4c#5753 silently loses all of them.
+/// Checks that the parser's selects are in the assembly: a compiler with p4lang/p4c#5063 (February
+/// 2026) and without p4lang/p4c#5753 silently loses all of them.
 fn parses(assembly: &Path) -> Result<()> {
     let text = fs::read_to_string(assembly)
         .with_context(|| format!("cannot read {}", assembly.display()))?;
@@ -132,10 +133,4 @@ fn succeed(command: &mut Command, source: &str) -> Result<()> {
         "{tool} does not compile {source} ({status}); its messages are above"
     );
     Ok(())
-}
-
-fn find(tool: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?)
-        .map(|folder| folder.join(tool))
-        .find(|path| path.is_file())
 }

@@ -4,10 +4,11 @@
 use super::{announce, compiler::Compiler, or_by_hand};
 use crate::command::output;
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use switchml_rack::tools;
 
 pub const VERSION: &str = "0.13.0";
 
@@ -61,7 +62,7 @@ fn llvm_library(folder: &Path) -> Result<String> {
 /// Whether the bpf-linker in `PATH` starts, has the wanted version, and is linked with the library
 /// `llvm`, whose name contains the compiler's release.
 fn matches(llvm: &str) -> bool {
-    let Some(linker) = find_in_path("bpf-linker") else { return false };
+    let Some(linker) = tools::on_path("bpf-linker") else { return false };
     // Cargo sets LD_LIBRARY_PATH to the compiler's libraries; the linker must find them without it.
     let version = output(Command::new(&linker).arg("--version").env_remove("LD_LIBRARY_PATH"));
     version.is_ok_and(|version| version.trim() == format!("bpf-linker {VERSION}"))
@@ -86,12 +87,6 @@ fn install(compiler: &Compiler, libraries: &Path, llvm: &str) -> Result<()> {
             .current_dir("/"),
     )
     .map(drop)
-}
-
-fn find_in_path(program: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?)
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file())
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
