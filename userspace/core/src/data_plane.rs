@@ -11,7 +11,7 @@ use switchml_protocol::times::Times;
 pub use crate::job_spec::JobSpec;
 use crate::jobs;
 pub use crate::limits::{Fanout, Limits};
-use crate::oldest_round::{Progress, Unfinished};
+use crate::oldest_round::{Alike, Progress};
 
 /// Receives a data plane's notable packets. It must return at once, even if it drops the event:
 /// events are for people, the counters count every packet.
@@ -107,9 +107,9 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Ok(None)
     }
 
-    /// All unfinished chunks of an open job's shard, the oldest first, if this data plane shows
-    /// them. Reads all slots of the shard.
-    fn unfinished(&self, _shard: u16) -> Result<Option<Vec<Unfinished>>, Error> {
+    /// The slots of an open job's shard with unfinished rounds, the oldest round first, if this
+    /// data plane shows them. Reads all slots of the shard.
+    fn unfinished(&self, _shard: u16) -> Result<Option<Vec<Alike>>, Error> {
         Ok(None)
     }
 

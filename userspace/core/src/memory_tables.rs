@@ -21,7 +21,7 @@ use switchml_protocol::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::job_spec::JobSpec;
-use crate::oldest_round::{Newest, Progress, Unfinished, all_unfinished, newest, progress};
+use crate::oldest_round::{Alike, Newest, Progress, all_unfinished, newest, progress};
 
 /// The tables that the XDP program has in its maps, in this process's memory.
 pub struct MemoryTables {
@@ -135,8 +135,8 @@ impl MemoryTables {
         Some(found)
     }
 
-    /// All unfinished chunks of a shard, the oldest first; none if it is not open.
-    pub fn unfinished(&self, number: u16) -> Vec<Unfinished> {
+    /// The slots of a shard with unfinished rounds, the oldest round first; none if it is not open.
+    pub fn unfinished(&self, number: u16) -> Vec<Alike> {
         let Some(job) = self.job(number).filter(|job| job.state == OPEN) else { return Vec::new() };
         let Ok(found) = all_unfinished(job.slots, |slot| self.look(&job, slot));
         found

@@ -1,6 +1,9 @@
 //! The progress of a shard, and the ranks that its oldest unfinished round lacks. Both are found by
 //! reading few of its slots. All its unfinished rounds are found by reading all of them.
 
+use std::ops::Range;
+
+use switchml_protocol::header::Op;
 use switchml_protocol::job::JobEntry;
 use switchml_protocol::ranks::{Ranks, Words};
 use switchml_protocol::slot::{SetHead, Slot};
@@ -35,9 +38,21 @@ pub struct Unfinished {
 /// The newest round of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Newest {
-    round: u32,
+    /// The round.
+    pub round: u32,
     /// The missing ranks; none if the round is complete, or will never be.
-    lacks: Ranks,
+    pub lacks: Ranks,
+    /// How lanes are combined, and how many, if that is known.
+    pub operation: Option<(Op, u16)>,
+}
+
+/// Slots one after the other, whose newest rounds are alike, and lack ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alike {
+    /// The slots, counted in their shard.
+    pub slots: Range<u32>,
+    /// What is the same in all of them.
+    pub newest: Newest,
 }
 
 /// The newest round of a slot in the job's epoch, if it has had one.
@@ -54,7 +69,8 @@ pub fn newest(job: &JobEntry, slot: &Slot) -> Option<Newest> {
         }
     };
     let lacks = if set.head.is_filling() { lacking(job, &set.seen) } else { Ranks::NONE };
-    Some(Newest { round: set.head.round, lacks })
+    let operation = Op::of(set.head.op).map(|op| (op, set.head.lanes));
+    Some(Newest { round: set.head.round, lacks, operation })
 }
 
 fn lacking(job: &JobEntry, seen: &Words) -> Ranks {
@@ -101,21 +117,21 @@ pub fn progress<E>(
     Ok(Progress { begun: next, unfinished })
 }
 
-/// All unfinished chunks of a shard with `slots` slots, the oldest first. `look` reads a slot.
+/// The slots of a shard with `slots` slots whose rounds are unfinished, the oldest round first.
+/// `look` reads a slot.
 pub fn all_unfinished<E>(
     slots: u32,
     mut look: impl FnMut(u32) -> Result<Option<Newest>, E>,
-) -> Result<Vec<Unfinished>, E> {
-    let mut found = Vec::new();
+) -> Result<Vec<Alike>, E> {
+    let mut found: Vec<Alike> = Vec::new();
     for slot in 0..slots {
-        if let Some(Newest { round, lacks }) = look(slot)?
-            && !lacks.is_empty()
-        {
-            let chunk = u64::from(round) * u64::from(slots) + u64::from(slot);
-            found.push(Unfinished { chunk, lacks });
+        let Some(newest) = look(slot)?.filter(|newest| !newest.lacks.is_empty()) else { continue };
+        match found.last_mut() {
+            Some(last) if last.slots.end == slot && last.newest == newest => last.slots.end += 1,
+            _ => found.push(Alike { slots: slot..slot + 1, newest }),
         }
     }
-    found.sort_by_key(|unfinished| unfinished.chunk);
+    found.sort_by_key(|alike| (alike.newest.round, alike.slots.start));
     Ok(found)
 }
 
@@ -135,19 +151,30 @@ mod tests {
             _ if chunk + 1 == next => Ranks::from([1, 3]),
             _ => Ranks::from([3]),
         };
-        Some(Newest { round: (chunk / u64::from(slots)) as u32, lacks })
+        let operation = Some((Op::Sum, 352));
+        Some(Newest { round: (chunk / u64::from(slots)) as u32, lacks, operation })
     }
 
     /// Of 8 slots, chunks 5 to 9 are begun and lack ranks: 8 and 9 are the next round of slots 0
-    /// and 1.
+    /// and 1, and the last one lacks one more.
     #[test]
-    fn all_unfinished_chunks_are_found_the_oldest_first() {
-        let found = all_unfinished(8, |slot| Ok::<_, Infallible>(shown(slot, 8, 5, 10)));
-        let chunk = |chunk| Unfinished { chunk, lacks: Ranks::from([3]) };
-        let last = Unfinished { chunk: 9, lacks: Ranks::from([1, 3]) };
-        assert_eq!(found, Ok(vec![chunk(5), chunk(6), chunk(7), chunk(8), last]));
-        let none = all_unfinished(8, |slot| Ok::<_, Infallible>(shown(slot, 8, 10, 10)));
-        assert_eq!(none, Ok(Vec::new()));
+    fn unfinished_slots_that_are_alike_are_found_together_the_oldest_first() {
+        let find = |complete, look: &dyn Fn(u32) -> Option<Newest>| {
+            let shown = |slot| look(slot).or_else(|| shown(slot, 8, complete, 10));
+            all_unfinished(8, |slot| Ok::<_, Infallible>(shown(slot))).unwrap()
+        };
+        let alike = |slots, round, lacks: &[u16]| {
+            let lacks = lacks.iter().copied().collect();
+            Alike { slots, newest: Newest { round, lacks, operation: Some((Op::Sum, 352)) } }
+        };
+        let all = [alike(5..8, 0, &[3]), alike(0..1, 1, &[3]), alike(1..2, 1, &[1, 3])];
+        assert_eq!(find(5, &|_| None), all);
+        assert_eq!(find(10, &|_| None), []);
+        // Another operation in slot 6.
+        let other = Newest { operation: Some((Op::Max, 352)), ..all[0].newest };
+        let found = find(5, &|slot| (slot == 6).then_some(other));
+        let slots: Vec<_> = found.iter().map(|alike| alike.slots.clone()).collect();
+        assert_eq!(slots, [5..6, 6..7, 7..8, 0..1, 1..2]);
     }
 
     proptest! {

@@ -22,12 +22,14 @@ use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
+use switchml_userspace_core::oldest_round::Alike;
 use switchml_userspace_core::slots::share;
 use tracing::error;
 
 use crate::combiner::{JOB_NUMBERS, MAX_SLOTS};
 use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS};
 use crate::switch::{Entry, Learned, Switch, SwitchError};
+use crate::unfinished::unfinished;
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
@@ -203,6 +205,14 @@ impl DataPlane for P4DataPlane {
             why: error.0,
         };
         self.shared.switch.counters().map_err(why)
+    }
+
+    fn unfinished(&self, shard: u16) -> Result<Option<Vec<Alike>>, Error> {
+        // The switch is read without the lock, which new ranks need.
+        let job = self.shared.state().jobs.get(&shard).cloned();
+        let Some(job) = job else { return Ok(Some(Vec::new())) };
+        let found = unfinished(&*self.shared.switch, &job);
+        found.map_err(refused(shard, "look at the slots of"))
     }
 
     fn stop(&self) {

@@ -119,6 +119,8 @@ pub const TABLES: &[Table] = &[
 ];
 /// The register with the round of each set.
 pub const ROUNDS: &str = "rounds";
+/// The register with the ranks that are in each set, rank 0 in the lowest bit.
+pub const RANKS: &str = "ranks";
 /// The counter of packets by outcome.
 pub const OUTCOMES: &str = "outcomes";
 

@@ -6,6 +6,7 @@
 //! | [`entries`] | what the tables hold, as a function of the jobs |
 //! | [`combiner`] | what the tables of a combiner hold in addition |
 //! | [`switch`] | the interface of a switch, independent of its protocol |
+//! | `unfinished` | the rounds that ranks are missing in, from the registers |
 //! | [`tofino`] | a Tofino switch, over BFRT |
 //! | [`bmv2`] | bmv2's `simple_switch`, over Thrift |
 
@@ -19,3 +20,4 @@ pub mod switch;
 #[cfg(test)]
 mod tests;
 pub mod tofino;
+mod unfinished;

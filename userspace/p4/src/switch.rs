@@ -43,6 +43,15 @@ pub trait Switch: Send + Sync {
         value: u32,
     ) -> Result<(), SwitchError>;
 
+    /// Reads entries of a register, if this switch shows them.
+    fn read_register(
+        &self,
+        _name: &str,
+        _indices: Range<u32>,
+    ) -> Result<Option<Vec<u32>>, SwitchError> {
+        Ok(None)
+    }
+
     /// Sets the ports of a multicast group. Without ports the group is removed.
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError>;
 

@@ -1,10 +1,11 @@
-//! The entries, against the P4 source and against the reference of admission; and the writes to a
-//! switch for each change.
+//! The entries, against the P4 source and against the reference of admission; the writes to a
+//! switch for each change; and what its registers say of unfinished rounds.
 
 mod admission;
 mod changes;
 mod combiner;
 mod source;
+mod unfinished;
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@ use anyhow::bail;
 use switchml_cli::say;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::{SlotsRequest, rank_list};
-use switchml_userspace::view::slots::{RoundView, SlotsView};
+use switchml_userspace::view::slots::{RangeView, SlotsView};
 
 use super::{Aggregator, ask};
 
@@ -41,22 +41,40 @@ pub async fn slots(of: &Aggregator, job: String, json: bool) -> anyhow::Result<(
     Ok(())
 }
 
+/// A line for each range of slots; the columns are as wide as their contents.
 fn table(view: &SlotsView) {
     if view.oldest.is_empty() {
         return;
     }
-    let ranks = |ranks: &[u32]| {
-        // A rank of a job fits.
-        rank_list(&ranks.iter().map(|rank| *rank as u16).collect::<Vec<_>>())
-    };
-    let rows = view.oldest.iter().map(|round| (round, ranks(&round.contributed)));
-    let rows: Vec<_> = rows.collect();
-    let width = rows.iter().map(|(_, contributed)| contributed.len()).max().unwrap_or_default();
-    say!("\n{:>5} {:>4} {:>10}  {:<width$}  missing", "shard", "slot", "round", "contributed");
-    for (RoundView { shard, slot, round, missing, .. }, contributed) in &rows {
-        say!("{shard:>5} {slot:>4} {round:>10}  {contributed:<width$}  {}", ranks(missing));
+    let heads = ["shard", "slots", "round", "operation", "contributed", "missing"];
+    let rows: Vec<_> = view.oldest.iter().map(cells).collect();
+    let widths: [usize; 6] = std::array::from_fn(|column| {
+        rows.iter().map(|row| row[column].len()).chain([heads[column].len()]).max().unwrap_or(0)
+    });
+    say!("");
+    for row in [heads.map(str::to_owned)].iter().chain(&rows) {
+        let [shard, slots, round, op, contributed, missing] = row;
+        let [a, b, c, d, e, _] = widths;
+        say!("{shard:>a$}  {slots:>b$}  {round:>c$}  {op:<d$}  {contributed:<e$}  {missing}");
     }
     if view.left_out() > 0 {
         say!("and {} newer ones", view.left_out());
     }
+}
+
+fn cells(range: &RangeView) -> [String; 6] {
+    let ranks = |ranks: &[u32]| {
+        // A rank of a job fits.
+        rank_list(&ranks.iter().map(|rank| *rank as u16).collect::<Vec<_>>())
+    };
+    let slots = match (range.first_slot, range.last_slot) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    };
+    let operation = match (&range.op, range.lanes) {
+        (Some(op), Some(lanes)) => format!("{op} of {lanes} lanes"),
+        _ => "not shown".to_owned(),
+    };
+    let (contributed, missing) = (ranks(&range.contributed), ranks(&range.missing));
+    [range.shard.to_string(), slots, range.round.to_string(), operation, contributed, missing]
 }

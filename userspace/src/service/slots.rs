@@ -1,14 +1,15 @@
 //! The unfinished rounds of a job, for who asks why it hangs.
 
-use switchml_control::{JobState, JobStatus, SlotsReply, UnfinishedRound};
-use switchml_userspace_core::oldest_round::Unfinished;
+use switchml_control::{JobState, JobStatus, SlotsReply, UnfinishedSlots};
+use switchml_protocol::header::Op;
+use switchml_userspace_core::oldest_round::Alike;
 use tonic::Status;
 
 use super::Service;
 use super::status::internal;
 
-/// Most rounds that are listed. If a rank is missing, it is missing in the oldest one.
-const MOST_ROUNDS: usize = 32;
+/// Most ranges of slots that are listed. If a rank is missing, it is missing in the oldest one.
+const MOST_RANGES: usize = 32;
 
 impl Service {
     /// The unfinished rounds of the job with this name or number. Slots are read one after the
@@ -24,7 +25,7 @@ impl Service {
                 let Some(unfinished) = data_plane.unfinished(shard as u16)? else {
                     return Ok(None);
                 };
-                found.extend(unfinished.into_iter().map(|unfinished| (shard, unfinished)));
+                found.extend(unfinished.into_iter().map(|alike| (shard, alike)));
             }
             Ok(Some(found))
         };
@@ -46,16 +47,29 @@ fn find(jobs: Vec<JobStatus>, wanted: &str) -> Result<JobStatus, Status> {
     })
 }
 
-fn reply(job: JobStatus, found: Option<Vec<(u32, Unfinished)>>) -> SlotsReply {
+fn reply(job: JobStatus, found: Option<Vec<(u32, Alike)>>) -> SlotsReply {
     let shown = found.is_some();
     let mut found = found.unwrap_or_default();
-    let slots = (u64::from(job.slots) / job.shards.len().max(1) as u64).max(1);
-    found.sort_by_key(|(shard, unfinished)| (unfinished.chunk, *shard));
-    let oldest = found.iter().take(MOST_ROUNDS).map(|(shard, unfinished)| UnfinishedRound {
-        shard: *shard,
-        slot: (unfinished.chunk % slots) as u32,
-        round: (unfinished.chunk / slots) as u32,
-        missing_ranks: unfinished.lacks.iter().map(u32::from).collect(),
+    found.sort_by_key(|(shard, alike)| (alike.newest.round, alike.slots.start, *shard));
+    let unfinished = found.iter().map(|(_, alike)| alike.slots.len() as u32).sum();
+    let oldest = found.iter().take(MOST_RANGES).map(|(shard, Alike { slots, newest })| {
+        let (op, lanes) = newest.operation.map_or(("", 0), |(op, lanes)| (in_words(op), lanes));
+        UnfinishedSlots {
+            shard: *shard,
+            first_slot: slots.start,
+            last_slot: slots.end - 1,
+            round: newest.round,
+            missing_ranks: newest.lacks.iter().map(u32::from).collect(),
+            op: op.to_owned(),
+            lanes: lanes.into(),
+        }
     });
-    SlotsReply { shown, unfinished: found.len() as u32, oldest: oldest.collect(), job: Some(job) }
+    SlotsReply { shown, unfinished, oldest: oldest.collect(), job: Some(job) }
+}
+
+fn in_words(op: Op) -> &'static str {
+    match op {
+        Op::Sum => "sum",
+        Op::Max => "maximum",
+    }
 }

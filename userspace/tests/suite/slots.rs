@@ -1,6 +1,8 @@
 //! `slots`: which ranks the unfinished rounds of a job lack.
 
-use switchml_control::{JobState, SlotsReply, SlotsRequest, UnfinishedRound};
+use std::ops::RangeInclusive;
+
+use switchml_control::{JobState, SlotsReply, SlotsRequest, UnfinishedSlots};
 use switchml_protocol::header::Kind;
 use switchml_userspace::data_plane::software::Software;
 use tonic::{Code, Status};
@@ -22,12 +24,20 @@ fn contribute(path: &Path, slot: u16, round: u32) {
     assert_eq!(path.receive().kind, Kind::Pending);
 }
 
-fn lacks(slot: u32, round: u32, missing: &[u32]) -> UnfinishedRound {
-    UnfinishedRound { shard: 0, slot, round, missing_ranks: missing.to_vec() }
+fn lack(slots: RangeInclusive<u32>, round: u32, missing: &[u32]) -> UnfinishedSlots {
+    UnfinishedSlots {
+        shard: 0,
+        first_slot: *slots.start(),
+        last_slot: *slots.end(),
+        round,
+        missing_ranks: missing.to_vec(),
+        op: "sum".to_owned(),
+        lanes: 32,
+    }
 }
 
 /// A job of three ranks. Slot 7 has finished round 0, and has begun round 1; slot 3 lacks rank 1 in
-/// round 0, and slots 100 to 139 lack ranks 1 and 2.
+/// round 0, and slots 100 to 139 lack ranks 1 and 2, except 120, which lacks rank 2 alone.
 async fn hanging() -> (Daemon, impl Sized) {
     let daemon = Daemon::start(512).await;
     let (ranks, paths): (Vec<_>, Vec<_>) = daemon.start_job("train", 3).await.into_iter().unzip();
@@ -39,6 +49,7 @@ async fn hanging() -> (Daemon, impl Sized) {
     contribute(&paths[2], 3, 0);
     contribute(&paths[0], 3, 0);
     (100..140).for_each(|slot| contribute(&paths[0], slot, 0));
+    contribute(&paths[1], 120, 0);
     (daemon, (ranks, paths))
 }
 
@@ -51,13 +62,32 @@ async fn the_oldest_rounds_come_first_with_the_ranks_that_they_lack() {
         found.job.as_ref().map(|job| (job.state(), job.world_size)),
         Some((JobState::Started, 3))
     );
-    // Slots 3, 7 and 40 others; the youngest are not listed.
-    assert_eq!((found.unfinished, found.oldest.len()), (42, 32));
-    assert_eq!(found.oldest[0], lacks(3, 0, &[1]));
-    let next = (100..131).map(|slot| lacks(slot, 0, &[1, 2]));
-    assert_eq!(found.oldest[1..], next.collect::<Vec<_>>());
+    let expected = [
+        lack(3..=3, 0, &[1]),
+        lack(100..=119, 0, &[1, 2]),
+        lack(120..=120, 0, &[2]),
+        lack(121..=139, 0, &[1, 2]),
+        lack(7..=7, 1, &[1, 2]),
+    ];
+    assert_eq!((found.unfinished, &*found.oldest), (42, &expected[..]));
     let by_number = ask(&daemon, "0").await.expect("shown, too");
     assert_eq!(by_number.oldest, found.oldest);
+}
+
+/// Every other slot has a contribution, so no two are neighbours.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_is_counted() {
+    let daemon = Daemon::start(512).await;
+    let (_ranks, paths): (Vec<_>, Vec<_>) = daemon.start_job("train", 2).await.into_iter().unzip();
+    (0..40).for_each(|slot| contribute(&paths[0], 2 * slot, 0));
+    let found = ask(&daemon, "train").await.expect("shown");
+    let expected: Vec<_> = (0..32).map(|slot| lack(2 * slot..=2 * slot, 0, &[1])).collect();
+    assert_eq!((found.unfinished, &found.oldest), (40, &expected));
+    let control = daemon.control.to_string();
+    let mut command = aggregator(&["slots", "--connect", &control, "--job", "train"]);
+    let output = tokio::task::block_in_place(|| command.output().expect("it starts"));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(text.lines().last(), Some("and 8 newer ones"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,17 +153,20 @@ async fn the_command_prints_a_table_or_json() {
         "missing      rank 1 (127.0.0.1)",
         "missing      rank 2 (127.0.0.1)",
         "",
-        "shard slot      round  contributed    missing",
-        "    0    3          0  ranks 0 and 2  rank 1",
-        "    0  100          0  rank 0         ranks 1 and 2",
+        "shard    slots  round  operation        contributed    missing",
+        "    0        3      0  sum of 32 lanes  ranks 0 and 2  rank 1",
+        "    0  100-119      0  sum of 32 lanes  rank 0         ranks 1 and 2",
+        "    0      120      0  sum of 32 lanes  ranks 0 and 1  rank 2",
+        "    0  121-139      0  sum of 32 lanes  rank 0         ranks 1 and 2",
+        "    0        7      1  sum of 32 lanes  rank 0         ranks 1 and 2",
     ];
-    assert_eq!(lines[1..8], table, "{text}");
-    assert_eq!((lines.len(), lines[lines.len() - 1]), (39, "and 10 newer ones"), "{text}");
+    assert_eq!(lines[1..], table, "{text}");
     let json: serde_json::Value =
         serde_json::from_slice(&run(&["train", "--json"]).stdout).expect("JSON");
-    let first = serde_json::json!(
-        {"shard": 0, "slot": 3, "round": 0, "contributed": [0, 2], "missing": [1]}
-    );
+    let first = serde_json::json!({
+        "shard": 0, "first_slot": 3, "last_slot": 3, "round": 0, "op": "sum", "lanes": 32,
+        "contributed": [0, 2], "missing": [1]
+    });
     assert_eq!((&json["unfinished"], &json["oldest"][0]), (&42.into(), &first), "{json}");
     assert_eq!(json["job"]["name"], "train");
     let output = run(&["other"]);

@@ -233,6 +233,18 @@ impl Switch for Bmv2 {
             .map_err(failed("write registers"))
     }
 
+    fn read_register(
+        &self,
+        name: &str,
+        indices: Range<u32>,
+    ) -> Result<Option<Vec<u32>>, SwitchError> {
+        let register = self.schema.register(name).map_err(failed("read registers"))?;
+        // One at a time, so that HELLOs of new ranks are answered in between.
+        let read = |index| lock(&self.control).client.read_register(&register.name, index);
+        let entries = indices.map(read).collect::<Result<_, _>>();
+        entries.map(Some).map_err(failed("read registers"))
+    }
+
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
         let mut control = lock(&self.control);
         let Control { client, groups, .. } = &mut *control;

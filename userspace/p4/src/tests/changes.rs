@@ -24,6 +24,7 @@ struct Memory {
     entries: Mutex<Vec<Entry>>,
     groups: Mutex<BTreeMap<u16, Vec<u16>>>,
     rounds: Mutex<BTreeMap<u32, u32>>,
+    ranks: Mutex<BTreeMap<u32, u32>>,
     writes: AtomicUsize,
     /// The write that is refused.
     refused: AtomicUsize,
@@ -105,6 +106,16 @@ impl Switch for Arc<Memory> {
         Ok(())
     }
 
+    fn read_register(
+        &self,
+        name: &str,
+        indices: Range<u32>,
+    ) -> Result<Option<Vec<u32>>, SwitchError> {
+        let register = if name == "ranks" { &self.ranks } else { &self.rounds };
+        let register = register.lock().unwrap();
+        Ok(Some(indices.map(|index| register.get(&index).copied().unwrap_or_default()).collect()))
+    }
+
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
         self.write()?;
         match ports {
@@ -129,7 +140,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::of(Role::Root(Capabilities::CHECKED_MAXIMA))
     }
 
@@ -140,6 +151,12 @@ impl Bench {
             P4DataPlane::start(Box::new(Arc::clone(&memory)), role, learned, Box::new(drop))
                 .unwrap();
         Self { memory, data_plane, hellos }
+    }
+
+    /// Puts a round and the ranks that are in into a set, as contributions do.
+    pub fn contribute(&self, set: u32, round: u32, ranks: u32) {
+        self.memory.rounds.lock().unwrap().insert(set, round);
+        self.memory.ranks.lock().unwrap().insert(set, ranks);
     }
 
     /// Says HELLO until it is known, as ranks do.

@@ -9,8 +9,8 @@ use switchml_protocol::outcome::Outcome;
 use super::{below, job, jobs};
 use crate::combiner;
 use crate::entries::{
-    Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, PORTS_OF_PIPELINE, RECIRCULATION_PORT, ROUNDS, TABLES,
-    Table, most_ternary,
+    Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, PORTS_OF_PIPELINE, RANKS, RECIRCULATION_PORT, ROUNDS,
+    TABLES, Table, most_ternary,
 };
 use crate::switch::{Entry, Match};
 use crate::tofino::names::EXCLUSIONS;
@@ -91,6 +91,7 @@ fn every_front_has_the_register_and_the_counter() {
     for (front, register) in [
         ("bmv2.p4", ROUNDS),
         ("tofino.p4", ROUNDS),
+        ("bmv2.p4", RANKS),
         ("bmv2_combiner.p4", combiner::CELLS),
         ("tofino_combiner.p4", combiner::CELLS),
     ] {

@@ -31,7 +31,7 @@ use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
-use switchml_userspace_core::oldest_round::{Progress, Unfinished};
+use switchml_userspace_core::oldest_round::{Alike, Progress};
 
 use self::times::RoundTimes;
 use super::worker_thread::{Stop, WorkerThread};
@@ -225,7 +225,7 @@ impl DataPlane for Software {
         Ok(self.shared.tables.progress(shard))
     }
 
-    fn unfinished(&self, shard: u16) -> Result<Option<Vec<Unfinished>>, Error> {
+    fn unfinished(&self, shard: u16) -> Result<Option<Vec<Alike>>, Error> {
         Ok(Some(self.shared.tables.unfinished(shard)))
     }
 }

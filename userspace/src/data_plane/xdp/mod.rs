@@ -52,7 +52,7 @@ use switchml_userspace_core::data_plane::{
     Way,
 };
 use switchml_userspace_core::jobs;
-use switchml_userspace_core::oldest_round::{Progress, Unfinished};
+use switchml_userspace_core::oldest_round::{Alike, Progress};
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
@@ -437,7 +437,7 @@ impl DataPlane for XdpDataPlane {
         found.map_err(refused(shard, "look at the slots of"))
     }
 
-    fn unfinished(&self, shard: u16) -> Result<Option<Vec<Unfinished>>, Error> {
+    fn unfinished(&self, shard: u16) -> Result<Option<Vec<Alike>>, Error> {
         let job = self.maps().job(shard);
         let found = job.and_then(|job| self.shards.unfinished(shard, &job));
         found.map_err(refused(shard, "look at the slots of"))

@@ -20,7 +20,7 @@ use switchml_protocol::fanout::{MAX_PLACES, Receivers};
 use switchml_protocol::job::{JobEntry, OPEN};
 use switchml_protocol::maps::{LockedSlot, SLOTS_PER_SHARD};
 use switchml_userspace_core::oldest_round::{
-    Newest, Progress, Unfinished, all_unfinished, newest, progress,
+    Alike, Newest, Progress, all_unfinished, newest, progress,
 };
 use zerocopy::transmute;
 
@@ -144,13 +144,9 @@ impl Shards {
         self.with_slots(number, |slots| progress(job.slots, |slot| look(slots, job, slot)))
     }
 
-    /// All unfinished chunks of a shard whose job entry is `job`, the oldest first; none if it is
-    /// not open. As with [`Self::progress`], a slot that the program writes to may be shown wrong.
-    pub fn unfinished(
-        &self,
-        number: u16,
-        job: &JobEntry,
-    ) -> Result<Option<Vec<Unfinished>>, MapError> {
+    /// The slots with unfinished rounds of a shard whose job entry is `job`; none if it is not
+    /// open. As with [`Self::progress`], a slot that the program writes to may be shown wrong.
+    pub fn unfinished(&self, number: u16, job: &JobEntry) -> Result<Option<Vec<Alike>>, MapError> {
         if job.state != OPEN {
             return Ok(Some(Vec::new()));
         }
