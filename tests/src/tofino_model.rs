@@ -15,6 +15,11 @@ pub fn obstacle(program: &Path) -> Option<String> {
     if tools::on_path(HARNESS).is_none() {
         return Some(format!("no {HARNESS} on the PATH"));
     }
+    not_built(program)
+}
+
+/// What is wrong with the compiled program in this folder, if anything.
+pub fn not_built(program: &Path) -> Option<String> {
     let binary = program.join("pipe/tofino.bin");
     let Ok(built) = binary.metadata().and_then(|file| file.modified()) else {
         return Some(format!("no {}: run `cargo xtask p4 build`", binary.display()));

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-/// The tool that a shell would start by this name, if it is on the PATH.
+/// The first file of this name on the PATH.
 pub fn on_path(tool: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
         .map(|folder| folder.join(tool))

@@ -368,6 +368,20 @@ impl Communicator {
     /// As [`Self::abort`], because this rank and others go on without these ranks, in another job
     /// (rule 22.18). The calls fail with [`Error::AbortedWithout`], and those of the other ranks
     /// name the same ranks.
+    ///
+    /// ```no_run
+    /// use switchml_worker::Communicator;
+    ///
+    /// # fn main() -> Result<(), switchml_worker::Error> {
+    /// # let communicator = Communicator::from_env()?;
+    /// // Rank 1 of 3 is lost. The other two go on, with another rank that comes as rank 2.
+    /// communicator.abort_without(&[1]);
+    /// let rank = if communicator.rank() == 0 { 0 } else { 1 };
+    /// let next = Communicator::builder().env()?.job("train, second time").rank(rank);
+    /// let communicator = next.world_size(3).connect()?;
+    /// # communicator.close()
+    /// # }
+    /// ```
     pub fn abort_without(&self, ranks: &[u16]) {
         self.shared.fail(Error::AbortedWithout { ranks: ranks.to_vec() });
     }

@@ -30,6 +30,9 @@ use crate::{cargo, cargo::Selection, python};
 /// Far longer than a job takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// The rate of shaped links in bits per second.
+const RATE: u64 = 1_000_000_000;
+
 /// Options of `cargo xtask train`.
 #[derive(clap::Args)]
 #[command(

@@ -60,7 +60,10 @@ impl Link {
             lateness: 0,
             // A rate of at least 1 Gb/s, and room for a window of the largest packets.
             byte_time: self.plan.byte_time.min(8_000),
-            queue: self.plan.queue.max(u64::from(SLOTS[3]) * self.plan.largest_packet as u64),
+            queue: self
+                .plan
+                .queue
+                .max(u64::from(SLOTS[SLOTS.len() - 1]) * self.plan.largest_packet as u64),
             ..self.plan
         };
         (self.down_until, self.slow) = (0, (0, 0));

@@ -3,22 +3,28 @@
 use switchml_protocol::ranks::Ranks;
 use switchml_userspace_core::oldest_round::{Alike, Newest, all_unfinished};
 
-use crate::entries::{OpenJob, RANKS, ROUNDS, first_rounds};
+use crate::entries::{OpenJob, RANKS, ROUNDS};
 use crate::switch::{Switch, SwitchError};
 
 /// A job's slots with unfinished rounds, the oldest round first, if the switch shows its registers.
 /// Packets change them meanwhile.
 pub fn unfinished(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Vec<Alike>>, SwitchError> {
-    if job.uplink.is_some() {
+    let parts = job.first_rounds();
+    if parts.is_empty() {
         // A combiner has cells instead of slots.
         return Ok(None);
     }
     let mut sets = Vec::new();
-    for (indices, unused) in first_rounds(&job.spec) {
-        let rounds = switch.read_register(ROUNDS, indices.clone())?;
-        let ranks = switch.read_register(RANKS, indices)?;
-        let (Some(rounds), Some(ranks)) = (rounds, ranks) else { return Ok(None) };
-        sets.push((unused, rounds, ranks));
+    for (indices, unused) in parts {
+        let before = switch.read_register(ROUNDS, indices.clone())?;
+        let ranks = switch.read_register(RANKS, indices.clone())?;
+        let after = switch.read_register(ROUNDS, indices)?;
+        let (Some(before), Some(ranks), Some(after)) = (before, ranks, after) else {
+            return Ok(None);
+        };
+        // Who is in a round that began between these reads is not known.
+        let same = |(before, after)| if before == after { before } else { unused };
+        sets.push((unused, before.into_iter().zip(after).map(same).collect::<Vec<_>>(), ranks));
     }
     let look = |slot: u32| {
         let sets = sets.iter().filter_map(|(unused, rounds, ranks)| {

@@ -58,7 +58,7 @@ fn table(view: &SlotsView) {
         say!("{shard:>a$}  {slots:>b$}  {round:>c$}  {op:<d$}  {contributed:<e$}  {missing}");
     }
     if view.left_out() > 0 {
-        say!("and {} newer ones", view.left_out());
+        say!("and {} more slots", view.left_out());
     }
 }
 

@@ -87,7 +87,7 @@ async fn what_does_not_fit_is_counted() {
     let mut command = aggregator(&["slots", "--connect", &control, "--job", "train"]);
     let output = tokio::task::block_in_place(|| command.output().expect("it starts"));
     let text = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(text.lines().last(), Some("and 8 newer ones"), "{text}");
+    assert_eq!(text.lines().last(), Some("and 8 more slots"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,17 +66,18 @@ def options(description, epochs, width=None):
     parser.add_argument(
         "--stalls",
         action="store_true",
-        help=f"in {STALLS:.0%}% of the steps a rank, drawn at random, sleeps for {STALL} s; "
-        "not sharded.py",
+        help=f"in {STALLS:.0%}% of the steps a rank, drawn at random, sleeps for {STALL} s",
     )
     parser.add_argument(
         "--deadline",
         type=float,
         metavar="SECONDS",
-        help="how long steps wait for late ranks [default: for ever]; without --compression, and "
-        "not sharded.py",
+        help="how long steps wait for late ranks [default: for ever]",
     )
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.deadline is not None and (given.compression != "none" or given.gradients is not None):
+        parser.error("--deadline goes without --compression and --gradients")
+    return given
 
 
 def wrapped(model, options):

@@ -117,6 +117,19 @@ def calls_in_flight_name_who_is_left_out():
     sums_are_right(FIRST)
 
 
+def a_blocked_call_ends_because_others_go_on():
+    """Rank 2, which ranks 0 and 1 wait for, goes on without rank 3, which is only slow."""
+    handles = handles_of(FIRST, "blocked")
+    if name in "01":
+        is_([3], raises(lambda: dist.all_reduce(torch.ones(5)), "rank 3").ranks)
+    if name != "3":
+        reconfigure(34, handles[:3])
+        sums_are_right(FIRST[:3])
+    handles_of(FIRST, "after the blocked call")
+    reconfigure(35, handles)
+    sums_are_right(FIRST)
+
+
 def who_does_not_come_is_named():
     handles = handles_of(FIRST, "late")
     said = "switchml: rank {} of 4 did not come within 2 s; start what is missing, or give it more"
@@ -167,6 +180,7 @@ if name.isdigit():
     ranks_change_their_order()
     what_is_wrong_changes_nothing()
     calls_in_flight_name_who_is_left_out()
+    a_blocked_call_ends_because_others_go_on()
     who_does_not_come_is_named()
     an_aborted_group_goes_on()
     a_killed_rank_is_left_out()

@@ -21,7 +21,7 @@ struct Tool {
     /// The argument with which it only tells something about itself; `None` if no such argument is
     /// known.
     tells_with: Option<&'static str>,
-    /// What is shown of what it tells; `None` if this is not what the tool tells.
+    /// What is shown of what it tells; `None` if that is not known.
     read: fn(&str) -> Option<String>,
 }
 
@@ -70,9 +70,9 @@ impl Tool {
         let Some(path) = tools::on_path(self.name) else { return State::Missing };
         let Some(argument) = self.tells_with else { return State::There(path, None) };
         match tell(&path, argument) {
-            Ok(text) => match (self.read)(&text) {
-                Some(about) => State::There(path, Some(about)),
-                None => State::Broken(path, last_line(&text)),
+            Ok((succeeded, text)) => match (self.read)(&text) {
+                None if !succeeded => State::Broken(path, last_line(&text)),
+                about => State::There(path, about),
             },
             Err(error) => State::Broken(path, error.to_string()),
         }
@@ -96,11 +96,11 @@ impl std::fmt::Display for State {
     }
 }
 
-/// What a tool writes to its output and its errors when it is asked.
-fn tell(tool: &Path, argument: &str) -> std::io::Result<String> {
+/// Whether a tool succeeds when it is asked, and what it writes to its output and its errors.
+fn tell(tool: &Path, argument: &str) -> std::io::Result<(bool, String)> {
     let output = Command::new(tool).arg(argument).stdin(Stdio::null()).output()?;
     let text = [output.stdout, output.stderr].concat();
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
 }
 
 fn last_line(text: &str) -> String {
@@ -123,7 +123,7 @@ fn notes(found: &[(&str, State)]) -> Vec<String> {
         notes.push(known::of_tofinos_compiler(beside.map(|(_, version)| version).as_deref()));
     }
     if let Some((switch, _)) = there("simple_switch") {
-        let options = tell(switch, "--help").unwrap_or_default();
+        let (_, options) = tell(switch, "--help").unwrap_or_default();
         notes.extend(known::of_switch(&options));
     }
     notes
@@ -164,7 +164,7 @@ fn next(sde: &Sde, built: &Path) -> String {
         };
         return format!("install {tools}: docs/tofino.md, From nothing to a switch, step {step}");
     }
-    if !built.join("pipe/tofino.bin").is_file() {
+    if tofino_model::not_built(built).is_some() {
         return "cargo xtask p4 build".to_owned();
     }
     "cargo xtask p4 deploy ADDRESS:PORT, to a switch that runs bf_switchd".to_owned()

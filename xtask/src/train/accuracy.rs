@@ -6,11 +6,8 @@ use anyhow::{Context, Result};
 use switchml_rack::Shaping;
 
 use super::ways::{WAYS, Way};
-use super::{Example, Outcome, Site, plot};
+use super::{Example, Outcome, RATE, Site, plot};
 use crate::stats::Spread;
-
-/// The links' rate in bits per second.
-const RATE: u64 = 1_000_000_000;
 
 /// What is trained, until so much of the test set is right.
 pub struct Goal {

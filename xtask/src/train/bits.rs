@@ -47,13 +47,14 @@ fn seeds(example: Example) -> usize {
     if example == Example::Digits { 128 } else { 4 }
 }
 
-/// The share of the test set that is wrong in 8 bits, minus the share that is wrong with f32.
+/// The share of the test set that is wrong in the second way, minus the share that is wrong in the
+/// first one.
 pub fn more_wrong([gloo, bits]: &Pair) -> Mean {
     let pairs = gloo.accuracies.iter().zip(&bits.accuracies);
     Mean::of(&pairs.map(|(gloo, bits)| gloo - bits).collect::<Vec<f64>>())
 }
 
-/// The relative increase of the loss in 8 bits.
+/// The relative increase of the loss in the second way.
 pub fn larger_loss([gloo, bits]: &Pair) -> Mean {
     let pairs = gloo.test_losses.iter().zip(&bits.test_losses);
     Mean::of(&pairs.map(|(gloo, bits)| bits / gloo - 1.0).collect::<Vec<f64>>())

@@ -5,11 +5,8 @@ use std::fmt::Write;
 use anyhow::Result;
 use switchml_rack::{Shaping, Training};
 
-use super::{Backend, Example, Outcome, Site, plot};
+use super::{Backend, Example, Outcome, RATE, Site, plot};
 use crate::stats::Spread;
-
-/// The links' rate in bits per second.
-const RATE: u64 = 1_000_000_000;
 
 /// Steps before the timed ones: allocation, and the profiling of the order of calls.
 const WARMUP: usize = 2;

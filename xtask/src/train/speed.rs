@@ -6,11 +6,8 @@ use anyhow::Result;
 use switchml_rack::Shaping;
 
 use super::ways::{WAYS, Way};
-use super::{Example, Outcome, Site, plot};
+use super::{Example, Outcome, RATE, Site, plot};
 use crate::stats::Spread;
-
-/// The links' rate in bits per second.
-const RATE: u64 = 1_000_000_000;
 
 /// Steps before the timed ones: allocation, DDP's rebuilding of its buckets, and the steps that
 /// PowerSGD does not compress.

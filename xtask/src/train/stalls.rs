@@ -7,11 +7,8 @@ use anyhow::{Result, ensure};
 use switchml_rack::{Contributions, Shaping, Training};
 
 use super::bits::{larger_loss, more_wrong, percent};
-use super::{Backend, Example, Outcome, Site, plot};
+use super::{Backend, Example, Outcome, RATE, Site, plot};
 use crate::stats::{Mean, Spread, quantile};
-
-/// The links' rate in bits per second.
-const RATE: u64 = 1_000_000_000;
 
 /// The deadline, as a multiple of the median step's time with waiting, which few stalls change.
 const DEADLINE: f64 = 1.5;

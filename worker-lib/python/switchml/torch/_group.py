@@ -341,7 +341,7 @@ class Group(Base):
         if sys.exc_info()[0] is not None:
             # The group is destroyed because something failed: nobody waits for these calls any
             # more, and other ranks may never make them.
-            self._give_up()
+            self._abandon()
         for thread in self._threads():
             thread.close()
         log.info("%s: %s", NAME, _in_words(self.statistics()))
@@ -364,7 +364,7 @@ class Group(Base):
         """
         patience = _NOTICE if lost else _FAREWELL
         if not all(thread.is_idle_within(patience) for thread in self._threads()):
-            self._give_up(lost)
+            self.give_up(lost)
 
     def leave(self) -> None:
         """As `shutdown`, once calls in flight have ended, but for those that went to Gloo."""
@@ -376,15 +376,19 @@ class Group(Base):
         if self._process == os.getpid():
             failed = getattr(sys, "last_type", None) is not None
             if failed or not all(t.is_idle_within(_FAREWELL) for t in self._threads()):
-                self._give_up()
+                self._abandon()
         self.shutdown()
 
-    def _give_up(self, lost: Sequence[int] = ()) -> None:
-        """Ends calls in flight, if there are any, because of these ranks."""
+    def _abandon(self) -> None:
+        """Ends calls in flight, if there are any."""
         if not all(thread.is_idle() for thread in self._threads()):
             log.warning("%s: abandoning calls in flight", NAME)
-            self._membership.abort(lost)
-            self._gathering.abort(lost)
+            self.give_up([])
+
+    def give_up(self, lost: Sequence[int]) -> None:
+        """Ends all ranks' calls in flight, because of these ranks."""
+        self._membership.abort(lost)
+        self._gathering.abort(lost)
 
     def _threads(self) -> list[CallThread]:
         """Those with calls in flight, in their calls' order."""

@@ -29,6 +29,8 @@ from ._threads import NAME
 from ._trampoline import Base, Options
 from ._work import CallWork, backend_error
 
+# Seconds after which ranks that have not come may be blocked in a call that waits for this one.
+_PATIENCE = 5.0
 # Makes a group of ranks that meet in a store: rank, number of ranks, and how long they have.
 MakeAtOnce = Callable[[dist.Store, int, int, timedelta], Backend]
 
@@ -65,7 +67,7 @@ class Reconfigurable(Base):
         self._instances: list[str] = []
         self._used: set[int] = set()
         self._present: Any = None
-        # If the present group is Gloo's.
+        # The present group's calls, if it is Gloo's.
         self._at_gloo = _gloo.InFlight()
         self._lock = threading.Lock()
 
@@ -138,7 +140,9 @@ class Reconfigurable(Base):
     def _leaving(self, instances: list[str]) -> Iterator[None]:
         """Ends the calls in flight at first, and the present group once all have come.
 
-        A rank that left before would be named by calls of others that wait for it.
+        A rank that left before would be named by calls of others that wait for it. If they wait
+        for this one, they come only once these calls have ended: after a while they do, and name
+        the lost ranks.
         """
         present, self._present = self._present, None
         if not isinstance(present, Group):
@@ -146,10 +150,15 @@ class Reconfigurable(Base):
             yield
             return
         lost = [rank for rank, one in enumerate(self._instances) if one not in instances]
-        present.end_calls(lost)
+        others_calls = threading.Timer(_PATIENCE, present.give_up, [lost])
+        others_calls.daemon = True
+        if lost:
+            others_calls.start()
         try:
+            present.end_calls(lost)
             yield
         finally:
+            others_calls.cancel()
             present.leave()
 
     def _meeting(self, identity: int, members: list[_Member], limit: timedelta) -> dist.Store:
