@@ -5,7 +5,8 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use switchml_protocol::fanout::{Receivers, direct};
 use switchml_protocol::job::{JobEntry, MemberEntry};
 use switchml_rack::{
@@ -28,6 +29,10 @@ const SLOTS: u16 = 20;
 const ROUNDS: u32 = 4;
 const LANES: usize = 32;
 const ALL: u64 = (1 << RANKS) - 1;
+/// How long a socket without packets is waited for.
+const QUIET: Duration = Duration::from_millis(50);
+/// Many times longer than anything takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The aggregator's IPv6 address.
 const AGGREGATOR_V6: Ipv6Addr = Ipv6Addr::new(0xFD88, 0, 0, 0, 0, 0, 0, 0xFE);
 
@@ -162,8 +167,7 @@ impl Site {
         let frames = frames.collect();
         for (rank, socket) in (0..).zip(&own) {
             let hello = Packet::hello(rank, LANES).bytes();
-            socket.send(&hello).expect("send");
-            assert_eq!(receive(socket), Some(hello), "HELLO of rank {rank}");
+            assert_eq!(ask(socket, &hello), hello, "HELLO of rank {rank}");
         }
         // A DEVMAP looks its interfaces up in the namespace of the thread that fills it in.
         let kernel = rack.switch().run(move || {
@@ -203,8 +207,7 @@ impl Site {
     fn play_rounds(&self) {
         (0..ROUNDS).for_each(|round| self.play_round(round));
         for socket in self.own.iter().chain(&self.groups) {
-            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            assert_eq!(receive(socket), None, "nothing else reaches anybody");
+            assert_eq!(receive(socket), None, "no other RESULT reaches anybody");
         }
     }
 
@@ -281,18 +284,25 @@ impl Site {
         }
     }
 
-    /// Waits until the others' contributions are in: a PENDING says so.
+    /// Waits until the others' contributions are in: PENDINGs say so. Sends those again that are
+    /// not, as ranks do: the program gives up a packet whose slot another CPU keeps for long.
     fn settle(&self, round: u32) {
         let (last, socket) = (RANKS - 1, &self.own[usize::from(RANKS) - 1]);
-        let all_but_0 = ALL - 1;
-        let asked = contribution(last, SLOTS - 1, round);
-        let pending = asked.pending(all_but_0).bytes();
-        let is_in = || {
-            socket.send(&asked.bytes()).expect("send");
+        let is_in = |slot: u16| {
+            let asked = contribution(last, slot, round);
             // Rule 2.4: it may be longer.
-            receive(socket).expect("an answer").starts_with(&pending)
+            ask(socket, &asked.bytes()).starts_with(&asked.pending(ALL - 1).bytes())
         };
-        assert!((0..100).any(|_| is_in()), "round {round}: the contributions arrive");
+        let deadline = Instant::now() + PATIENCE;
+        for slot in 0..SLOTS {
+            while !is_in(slot) {
+                assert!(Instant::now() < deadline, "round {round}, slot {slot}: all arrive");
+                thread::sleep(QUIET);
+                for (rank, socket) in (1..last).zip(&self.own[1..]) {
+                    socket.send(&bytes(rank, slot, round)).expect("send");
+                }
+            }
+        }
     }
 }
 
@@ -321,7 +331,7 @@ fn entry(over: Over) -> JobEntry {
 }
 
 fn own_socket(namespace: &Namespace, over: Over) -> UdpSocket {
-    with_patience(namespace.run(move || {
+    with_timeout(namespace.run(move || {
         let any: IpAddr = match over {
             Over::Ipv4 => Ipv4Addr::UNSPECIFIED.into(),
             Over::Ipv6 => Ipv6Addr::UNSPECIFIED.into(),
@@ -334,7 +344,7 @@ fn own_socket(namespace: &Namespace, over: Over) -> UdpSocket {
 
 fn group_socket(namespace: &Namespace, index: usize) -> UdpSocket {
     let address = Rack::worker_address(index);
-    with_patience(namespace.run(move || {
+    with_timeout(namespace.run(move || {
         let group =
             UdpSocket::bind((Ipv4Addr::from(GROUP_IP), GROUP_PORT)).expect("bind to the group");
         group.join_multicast_v4(&Ipv4Addr::from(GROUP_IP), &address).expect("join the group");
@@ -342,8 +352,8 @@ fn group_socket(namespace: &Namespace, index: usize) -> UdpSocket {
     }))
 }
 
-fn with_patience(socket: UdpSocket) -> UdpSocket {
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+fn with_timeout(socket: UdpSocket) -> UdpSocket {
+    socket.set_read_timeout(Some(QUIET)).unwrap();
     socket
 }
 
@@ -457,19 +467,42 @@ fn envelopes(socket: &RawSocket, over: Over) -> BTreeSet<Vec<u8>> {
     frames.iter().map(|frame| envelope(frame, over)).collect()
 }
 
-/// The next packet that is not a FILLER, if one comes in time.
+/// Sends a packet until an answer comes that is no RESULT.
+fn ask(socket: &UdpSocket, packet: &[u8]) -> Vec<u8> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        socket.send(packet).expect("send");
+        if let Some(answer) = receive_if(socket, |kind| kind != RESULT) {
+            return answer;
+        }
+    }
+    panic!("an answer arrives");
+}
+
+/// The next RESULT, if one comes soon.
 fn receive(socket: &UdpSocket) -> Option<Vec<u8>> {
+    receive_if(socket, |kind| kind == RESULT)
+}
+
+/// The next packet of such a kind other than FILLER, if one comes soon.
+fn receive_if(socket: &UdpSocket, is_wanted: impl Fn(u8) -> bool) -> Option<Vec<u8>> {
     loop {
         let mut buffer = [0; 4096];
         let length = socket.recv(&mut buffer).ok()?;
-        if buffer[1] != FILLER {
+        if buffer[1] != FILLER && is_wanted(buffer[1]) {
             return Some(buffer[..length].to_vec());
         }
     }
 }
 
+/// So many RESULTs, or those that come in time.
 fn receive_all(socket: &UdpSocket, count: usize) -> Vec<Vec<u8>> {
-    (0..count).map_while(|_| receive(socket)).collect()
+    let deadline = Instant::now() + PATIENCE;
+    let mut received = Vec::new();
+    while received.len() < count && Instant::now() < deadline {
+        received.extend(receive(socket));
+    }
+    received
 }
 
 fn contribution(rank: u16, slot: u16, round: u32) -> Packet {
