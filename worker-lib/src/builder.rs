@@ -33,6 +33,7 @@ pub struct Builder {
     pub(crate) join_timeout: Duration,
     pub(crate) data_threads: Option<u32>,
     pub(crate) local_sums: bool,
+    pub(crate) rdma: bool,
     own_hosts: bool,
 }
 
@@ -53,6 +54,7 @@ impl Default for Builder {
             join_timeout: Duration::from_secs(60),
             data_threads: None,
             local_sums: true,
+            rdma: false,
             own_hosts: true,
         }
     }
@@ -172,6 +174,15 @@ impl Builder {
         self
     }
 
+    /// Whether packets to and from aggregators go by RDMA (RoCEv2) instead of sockets. The host
+    /// needs an RDMA device at the link and libibverbs, and the aggregator has to take it;
+    /// otherwise [`connect`](Self::connect) fails and says what is missing. The default is false.
+    /// Results are the same either way, and a job may have ranks of both kinds.
+    pub fn rdma(mut self, wanted: bool) -> Self {
+        self.rdma = wanted;
+        self
+    }
+
     /// Whether ranks' hosts help aggregators whose links are so slow that a ring of the ranks would
     /// be faster: each process then adds up a part of every call. The default is true, except with
     /// [weights](Self::weights), TLS, a token or tags; and where ranks cannot reach each other, the
@@ -194,6 +205,7 @@ impl Builder {
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
     /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
     /// | `SWITCHML_LOCAL_SUMS` | 0 or 1: [`Self::local_sums`] |
+    /// | `SWITCHML_RDMA` | 0 or 1: [`Self::rdma`] |
     /// | `SWITCHML_OWN_HOSTS` | 0 or 1: [`Self::own_hosts`] |
     ///
     /// Without `RANK` and `WORLD_SIZE`, the tasks of a step that `srun` has started are the ranks:
@@ -238,6 +250,7 @@ impl Builder {
             self.job = job;
         }
         self.local_sums = switch("SWITCHML_LOCAL_SUMS", text)?.unwrap_or(self.local_sums);
+        self.rdma = switch("SWITCHML_RDMA", text)?.unwrap_or(self.rdma);
         self.own_hosts = switch("SWITCHML_OWN_HOSTS", text)?.unwrap_or(self.own_hosts);
         Ok(self)
     }
@@ -537,6 +550,16 @@ mod tests {
         assert_eq!(
             set("no").unwrap_err().to_string(),
             "SWITCHML_LOCAL_SUMS is no; 0 and 1 are allowed"
+        );
+    }
+
+    #[test]
+    fn rdma_is_used_if_asked_for() {
+        let set = |value| with(&[("SWITCHML_RDMA", value)]).map(|builder| builder.rdma);
+        assert_eq!(["0", "1", ""].map(|value| set(value).unwrap()), [false, true, false]);
+        assert_eq!(
+            set("mlx5_0").unwrap_err().to_string(),
+            "SWITCHML_RDMA is mlx5_0; 0 and 1 are allowed"
         );
     }
 

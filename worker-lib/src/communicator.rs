@@ -118,6 +118,8 @@ pub struct Stripe {
     pub tag_len: usize,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
     pub multicast: Option<SocketAddrV4>,
+    /// The RDMA device that packets to and from it go by; `None` for sockets.
+    pub device: Option<String>,
     /// The capabilities of the aggregator's data plane. Without `CHECKED_MAXIMA` the ranks prove
     /// maxima to each other with one more packet, which costs small calls of floats a round trip.
     pub capabilities: Capabilities,
@@ -128,6 +130,9 @@ pub struct Stripe {
 impl Stripe {
     /// How results for all reach this rank from the start, and why; for people.
     pub fn results(&self) -> String {
+        if let Some(device) = &self.device {
+            return format!("by copies for this rank alone, by RDMA: {device}");
+        }
         match self.multicast {
             Some(group) => format!("by multicast to {group}"),
             None if self.aggregator.is_ipv6() => {

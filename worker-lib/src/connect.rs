@@ -21,6 +21,7 @@ use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
 use crate::local_sums::{Meeting, Team};
 use crate::paths::{Opened, Path};
 use crate::peers::{OwnAggregator, Peers};
+use crate::transport::Medium;
 use crate::waker::{Waker, Wakers};
 use crate::warning::warn;
 
@@ -65,7 +66,8 @@ impl Builder {
         };
         let opened = joined.into_iter().map(|(access, assigned)| {
             let own = own.as_deref().filter(|_| access.peer == Some(me.0));
-            Opened::at(access, assigned, me, own, wakers)
+            let medium = own.map_or_else(|| Medium::to(&access, self.rdma), Medium::Own);
+            Opened::at(access, assigned, me, medium, wakers)
         });
         let mut opened = match opened.collect::<Result<Vec<_>, _>>() {
             Ok(opened) => opened,
@@ -193,6 +195,7 @@ impl Builder {
             join_timeout: self.join_timeout,
             limits: self.limits,
             lanes: info.chunk_lanes,
+            rdma: self.rdma,
             shares: info.shares(),
         };
         let known = |(access, opened): (Access, &Opened)| Known {
@@ -322,7 +325,8 @@ fn stripes(
             data_threads: paths.len(),
             slots: assigned.slots,
             tag_len: opened.tag_len(),
-            multicast: assigned.group.filter(|_| !copies),
+            multicast: assigned.group.filter(|_| !copies && opened.device().is_none()),
+            device: opened.device().map(str::to_owned),
             capabilities: assigned.capabilities,
             local_ranks: team.as_ref().map(Team::ranks).unwrap_or_default(),
         }

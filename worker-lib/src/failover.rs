@@ -20,6 +20,7 @@ use crate::control::{self, Access, Membership, Wish};
 use crate::driver::{Arrival, Handover, Shared, lock};
 use crate::error::Error;
 use crate::paths::{Opened, Path};
+use crate::transport::Medium;
 use crate::warning::warn;
 
 /// A rank's moves.
@@ -44,6 +45,8 @@ pub(crate) struct Rank {
     pub limits: Limits,
     /// Lanes of a full chunk.
     pub lanes: u16,
+    /// Whether packets to and from aggregators go by RDMA.
+    pub rdma: bool,
     /// The share of large calls that each aggregator's shards have, wherever they are.
     pub shares: Vec<f64>,
 }
@@ -218,7 +221,8 @@ impl Mover {
         }
         assigned.max_lanes = assigned.max_lanes.min(rank.lanes);
         let wakers = |shard: usize| Ok(handovers[shard].wakers().clone());
-        let mut opened = Opened::at(access, assigned, (rank.rank, rank.ranks), None, wakers)?;
+        let medium = Medium::to(&access, rank.rdma);
+        let mut opened = Opened::at(access, assigned, (rank.rank, rank.ranks), medium, wakers)?;
         if opened.lanes() < rank.lanes {
             return Err(opened.too_narrow(rank.lanes));
         }

@@ -1,5 +1,6 @@
 //! The paths of a job's shards at one of its aggregators.
 
+use std::io;
 use std::net::SocketAddrV4;
 
 use switchml_protocol::capabilities::Capabilities;
@@ -12,8 +13,7 @@ use crate::error::Error;
 use crate::interface::Interface;
 use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
-use crate::peers::OwnAggregator;
-use crate::transport::{self, Transport};
+use crate::transport::{self, Medium, Transport};
 use crate::waker::Wakers;
 
 /// The part of a job at one of its aggregators, with open paths.
@@ -25,16 +25,15 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens a path for each shard, whose driver has these wakers. `own` is the aggregator if it is
-    /// in this process.
+    /// Opens a path for each shard, whose driver has these wakers.
     pub fn at(
         access: Access,
         assigned: Assigned,
         (rank, ranks): (u16, u16),
-        own: Option<&OwnAggregator>,
+        medium: Medium<'_>,
         wakers: impl Fn(usize) -> Result<Wakers, Error>,
     ) -> Result<Self, Error> {
-        let paths = open_paths(&assigned, rank, ranks, own, wakers)?;
+        let paths = open_paths(&assigned, rank, ranks, medium, wakers)?;
         Ok(Self { access, assigned, paths })
     }
 
@@ -50,6 +49,11 @@ impl Opened {
     /// The most lanes that pass on all paths.
     pub fn lanes(&self) -> u16 {
         self.paths.iter().map(|path| path.open.lanes).min().unwrap_or_default()
+    }
+
+    /// The RDMA device that packets go by.
+    pub fn device(&self) -> Option<&str> {
+        self.paths.first()?.transport.device()
     }
 
     pub fn tag_len(&self) -> usize {
@@ -112,7 +116,7 @@ fn open_paths(
     assigned: &Assigned,
     rank: u16,
     ranks: u16,
-    own: Option<&OwnAggregator>,
+    medium: Medium<'_>,
     wakers: impl Fn(usize) -> Result<Wakers, Error>,
 ) -> Result<Vec<Path>, Error> {
     let mut paths = Vec::new();
@@ -120,12 +124,24 @@ fn open_paths(
     let mut lanes = assigned.max_lanes;
     // Groups need not be tried again either if their packets do not reach this host.
     let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
+    let by_rdma = matches!(medium, Medium::Rdma);
+    if by_rdma && !assigned.capabilities.contains(Capabilities::ROCE) {
+        return Err(no_rdma()(io::Error::other(format!(
+            "the aggregator at {} does not take it (--rocev2 of a software data plane)",
+            assigned.data_address
+        ))));
+    }
     for (shard, (job, group)) in assigned.shards().enumerate() {
+        // Rule 37.3.
+        let group = group.filter(|_| !by_rdma);
         let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
         let wakers = wakers(shard)?;
         let waker = wakers.driving.clone();
-        let mut transport = transport::open(assigned.data_address, group, waker, own)
-            .map_err(Error::system("cannot open the data sockets"))?;
+        let opened = transport::open(assigned.data_address, group, waker, medium);
+        let mut transport = match by_rdma {
+            true => opened.map_err(no_rdma())?,
+            false => opened.map_err(Error::system("cannot open the data sockets"))?,
+        };
         let secret = assigned.hello_secret;
         let open =
             open_path(transport.as_mut(), &identity, secret, lanes, asks_group && group.is_some())
@@ -140,4 +156,9 @@ fn open_paths(
         paths.push(Path { identity, secret, group, transport, wakers, open });
     }
     Ok(paths)
+}
+
+/// The error of a rank that wants RDMA.
+fn no_rdma() -> impl FnOnce(io::Error) -> Error {
+    Error::system("RDMA was asked for and cannot be used")
 }

@@ -74,7 +74,7 @@ typedef struct switchml_request switchml_request;
  * SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
  * SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
  * SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
- * SWITCHML_OWN_HOSTS is 0.
+ * SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1.
  */
 typedef struct switchml_settings {
   /**

@@ -25,7 +25,7 @@ pub struct Request(Handle<Array>);
 /// SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
 /// SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
 /// SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
-/// SWITCHML_OWN_HOSTS is 0.
+/// SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1.
 #[repr(C)]
 pub struct Settings {
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.

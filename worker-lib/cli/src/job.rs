@@ -49,6 +49,9 @@ pub struct Job {
     /// contribution
     #[arg(long)]
     no_local_sums: bool,
+    /// Send and receive by RDMA (RoCEv2), which the aggregator has to take
+    #[arg(long)]
+    rdma: bool,
     /// Leave all the work to the aggregators given, even if they are slower than a ring; otherwise
     /// ranks' hosts help these
     #[arg(long)]
@@ -118,6 +121,9 @@ impl Job {
         }
         if self.no_local_sums {
             settings = settings.local_sums(false);
+        }
+        if self.rdma {
+            settings = settings.rdma(true);
         }
         if self.no_own_hosts {
             settings = settings.own_hosts(false);

@@ -37,6 +37,10 @@ impl Path {
 }
 
 impl Transport for Path {
+    fn device(&self) -> Option<&str> {
+        None
+    }
+
     fn aggregator(&self) -> SocketAddr {
         AGGREGATOR
     }

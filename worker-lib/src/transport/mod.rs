@@ -1,23 +1,45 @@
 //! How packets get to the aggregator and back.
 
+mod rdma;
 mod udp;
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
+use crate::control::Access;
 use crate::peers::OwnAggregator;
 use crate::waker::Waker;
 
+/// What packets travel by.
+#[derive(Clone, Copy)]
+pub(crate) enum Medium<'a> {
+    Sockets,
+    Rdma,
+    /// Memory: the aggregator is in this process.
+    Own(&'a OwnAggregator),
+}
+
+impl Medium<'_> {
+    /// To an aggregator in another process. Those of other ranks have sockets alone.
+    pub fn to(access: &Access, rdma: bool) -> Self {
+        if rdma && access.peer.is_none() { Self::Rdma } else { Self::Sockets }
+    }
+}
+
 /// Opens a way to the data plane `aggregator`, whose results for all go to `group`, over IPv4
-/// alone. `own` is the aggregator if it is in this process.
+/// alone, and not by RDMA.
 pub(crate) fn open(
     aggregator: SocketAddr,
     group: Option<SocketAddrV4>,
     waker: Waker,
-    own: Option<&OwnAggregator>,
+    medium: Medium<'_>,
 ) -> io::Result<Box<dyn Transport>> {
-    Ok(Box::new(udp::Udp::open(aggregator, group, waker, own)?))
+    Ok(match medium {
+        Medium::Sockets => Box::new(udp::Udp::open(aggregator, group, waker, None)?),
+        Medium::Own(own) => Box::new(udp::Udp::open(aggregator, group, waker, Some(own))?),
+        Medium::Rdma => Box::new(rdma::Rdma::open(aggregator, waker)?),
+    })
 }
 
 /// A way to the aggregator.
@@ -27,6 +49,9 @@ pub(crate) fn open(
 pub(crate) trait Transport: Send {
     /// The aggregator's address.
     fn aggregator(&self) -> SocketAddr;
+
+    /// The RDMA device that packets go by; `None` for sockets.
+    fn device(&self) -> Option<&str>;
 
     /// Room for one packet of `len` bytes, at the end of the batch. Sends the batch first when the
     /// packet does not fit.

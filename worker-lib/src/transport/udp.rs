@@ -165,6 +165,10 @@ impl Transport for Udp {
         self.aggregator
     }
 
+    fn device(&self) -> Option<&str> {
+        None
+    }
+
     fn packet(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if !self.batch.has_room(len, self.data.offloads.max_gso_segments()) {
             self.flush()?;
@@ -381,7 +385,7 @@ fn enlarge_buffers(socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
-fn timespec(duration: Duration) -> Timespec {
+pub(super) fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
 

@@ -9,6 +9,7 @@
 //! | [`control`] | the control plane's client: who joins, who hears what |
 //! | [`data_threads`] | several data threads: the same bits, errors and statistics as with one |
 //! | [`metrics`] | small tensors of different numbers, summed as well as in f64 |
+//! | [`rdma`] | a rank that wants RDMA where there is none |
 //! | [`stripes`] | a job at several aggregators: the same bits, shared work, errors |
 //! | [`tls`] | TLS of the control plane: every attack and mistake, refused and counted |
 //! | [`tokens`] | job tokens: what lets a rank join, and what does not |
@@ -21,6 +22,7 @@ mod collectives;
 mod control;
 mod data_threads;
 mod metrics;
+mod rdma;
 mod stripes;
 mod tls;
 mod tokens;
