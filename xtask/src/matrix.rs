@@ -5,6 +5,7 @@ mod image;
 mod initramfs;
 mod nics;
 mod qemu;
+mod rxe;
 mod suites;
 
 use crate::cargo;
@@ -21,6 +22,7 @@ use switchml_rack::Binaries;
 
 use nics::{BUNDLES, NATIVE, NICS};
 use qemu::{Machine, Qemu};
+use rxe::RXE;
 
 /// The kernels of Debian 12 and Debian 13, and Debian's newest one.
 const KERNELS: [&str; 3] = ["6.1", "6.12", image::NEWEST];
@@ -76,9 +78,9 @@ pub struct Matrix {
     ports: Vec<String>,
 }
 
-/// Kinds of the switch's ports: veths of a rack inside the machine, in which the tests run; or NICs
-/// that QEMU emulates, with the workers outside.
-const PORTS: [&str; 4] = [VETH, NICS[0].name, NICS[1].name, NICS[2].name];
+/// Kinds of the switch's ports: veths of a rack inside the machine, in which the tests run; NICs
+/// that QEMU emulates, with the workers outside; or a veth to ranks by RDMA, inside.
+const PORTS: [&str; 5] = [VETH, NICS[0].name, NICS[1].name, NICS[2].name, RXE];
 const VETH: &str = "veth";
 const TUN: &str = "/dev/net/tun";
 
@@ -88,16 +90,17 @@ struct Row {
     port: &'static str,
     native: String,
     bundles: String,
-    programs: String,
+    others: String,
     seconds: u64,
     problems: Vec<String>,
 }
 
 impl Matrix {
-    /// The part that belongs to all tests: Debian 13's kernel, in a rack and on virtio-net.
-    /// Containers often lack the taps that virtio-net needs.
+    /// The part that belongs to all tests: Debian 13's kernel, in a rack, on virtio-net, and with
+    /// ranks by RDMA. Containers often lack the taps that virtio-net needs.
     pub fn in_tests() -> Self {
-        let ports = if Path::new(TUN).exists() { &[VETH, "virtio-net"][..] } else { &[VETH] };
+        let ports =
+            if Path::new(TUN).exists() { &[VETH, "virtio-net", RXE][..] } else { &[VETH, RXE] };
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         Self { kernels: names(&["6.12"]), ports: names(ports) }
     }
@@ -109,9 +112,9 @@ impl Matrix {
             "Debian's kernels are tried on x86_64 alone, and this machine is {ARCH}"
         );
         ensure!(
-            PORTS.iter().all(|port| *port == VETH || !self.has(port)) || Path::new(TUN).exists(),
+            !NICS.iter().any(|nic| self.has(nic.name)) || Path::new(TUN).exists(),
             "emulated NICs need taps, and this machine has no {TUN} (`modprobe tun` makes it); \
-             --port {VETH} needs none"
+             --port {VETH} and {RXE} need none"
         );
         setup::run()?;
         packages::ensure(&NEEDED, "running other kernels needs")?;
@@ -125,10 +128,11 @@ impl Matrix {
         let qemu = Qemu::fetch(&folder)?;
         let kernels = image::find(&folder, &selected)?;
         let tests = build_tests()?;
+        let verbs = if self.has(RXE) { rxe::packages(&folder)? } else { Vec::new() };
         let binaries = Binaries::in_folder(&cargo::release_folder()?)?;
         let mut rows = Vec::new();
         for kernel in &kernels {
-            let initramfs = initramfs::make(kernel, &tests)?;
+            let initramfs = initramfs::make(kernel, &tests, &verbs)?;
             let machine = Machine { qemu: &qemu, kernel, initramfs: &initramfs };
             rows.extend(self.try_out_all(&machine, &binaries)?);
         }
@@ -136,16 +140,17 @@ impl Matrix {
     }
 
     /// Runs everything for all kinds of ports. A machine has one processor, so the tests inside of
-    /// one run beside those with NICs.
+    /// one run beside all others.
     fn try_out_all(&self, machine: &Machine, binaries: &Binaries) -> Result<Vec<Row>> {
-        let nics = NICS.iter().map(|nic| nic.name).filter(|name| self.has(name));
+        let others = NICS.iter().map(|nic| nic.name).chain([RXE]).filter(|name| self.has(name));
         thread::scope(|scope| {
             let inside = self.has(VETH).then(|| scope.spawn(|| try_out(VETH, machine, binaries)));
-            let outside: Result<Vec<_>> = nics.map(|nic| try_out(nic, machine, binaries)).collect();
+            let others: Result<Vec<_>> =
+                others.map(|port| try_out(port, machine, binaries)).collect();
             let inside = inside.map(|thread| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
-            Ok(inside.transpose()?.into_iter().chain(outside?).collect())
+            Ok(inside.transpose()?.into_iter().chain(others?).collect())
         })
     }
 
@@ -160,13 +165,14 @@ fn try_out(port: &'static str, machine: &Machine, binaries: &Binaries) -> Result
     let kernel = machine.kernel;
     eprintln!("matrix: Linux {}, {port}", kernel.release);
     let mut problems = Vec::new();
-    let (native, bundles, programs) = match NICS.iter().find(|nic| nic.name == port) {
+    let (native, bundles, others) = match NICS.iter().find(|nic| nic.name == port) {
         None => {
-            let outcome = suites::run(machine)?;
+            let options = if port == RXE { rxe::OPTION } else { "" };
+            let console = kernel.console(port);
+            let outcome = suites::run(machine, options, &console)?;
             let of = |part| outcome.of(part);
             let problem = outcome.problem();
-            problems
-                .extend(problem.map(|what| format!("{what}; see {}", kernel.console().display())));
+            problems.extend(problem.map(|what| format!("{what}; see {}", console.display())));
             (of("native::"), of("bundles::"), outcome.of_others(&["native::", "bundles::"]))
         }
         Some(nic) => {
@@ -181,14 +187,14 @@ fn try_out(port: &'static str, machine: &Machine, binaries: &Binaries) -> Result
         }
     };
     let seconds = begin.elapsed().as_secs();
-    Ok(Row { kernel: kernel.release.clone(), port, native, bundles, programs, seconds, problems })
+    Ok(Row { kernel: kernel.release.clone(), port, native, bundles, others, seconds, problems })
 }
 
 fn conclude(rows: &[Row]) -> Result<()> {
-    say!("\n| Linux | ports | native XDP | bundles at tc ingress | packet by packet | seconds |");
+    say!("\n| Linux | ports | native XDP | bundles at tc ingress | other tests | seconds |");
     say!("| --- | --- | --- | --- | --- | --- |");
-    for Row { kernel, port, native, bundles, programs, seconds, .. } in rows {
-        say!("| {kernel} | {port} | {native} | {bundles} | {programs} | {seconds} |");
+    for Row { kernel, port, native, bundles, others, seconds, .. } in rows {
+        say!("| {kernel} | {port} | {native} | {bundles} | {others} | {seconds} |");
     }
     let problems: Vec<String> = rows
         .iter()

@@ -38,9 +38,9 @@ impl Kernel {
         &self.folder
     }
 
-    /// The file with the console output of the kernel's machine.
-    pub fn console(&self) -> PathBuf {
-        self.folder.join("console.log")
+    /// The file with the console output of the machine with such ports.
+    pub fn console(&self, port: &str) -> PathBuf {
+        self.folder.join(format!("{port}.log"))
     }
 
     /// Whether a module is a file rather than built in.

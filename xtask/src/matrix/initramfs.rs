@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Tests, image::Kernel, suites::END};
+use super::{Tests, image::Kernel, rxe, suites::END};
 use crate::cargo;
 use crate::command::output;
 
@@ -29,8 +29,9 @@ const BUILT_IN_SOMEWHERE: &str = "virtio_pci";
 const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "setpriv", "ls", "mkdir"];
 const BINARIES: [&str; 3] = ["switchml-aggregator", "switchml-worker", "switchml-impairment"];
 
-/// Makes the file system, in the kernel's folder, with these test programs.
-pub fn make(kernel: &Kernel, tests: &[(&Tests, PathBuf)]) -> Result<PathBuf> {
+/// Makes the file system, in the kernel's folder, with these test programs, and with the packages
+/// of verbs that ranks by RDMA need, if they are to run.
+pub fn make(kernel: &Kernel, tests: &[(&Tests, PathBuf)], verbs: &[PathBuf]) -> Result<PathBuf> {
     let root = Root(kernel.folder().join("initramfs"));
     if root.0.exists() {
         fs::remove_dir_all(&root.0)?;
@@ -51,7 +52,18 @@ pub fn make(kernel: &Kernel, tests: &[(&Tests, PathBuf)]) -> Result<PathBuf> {
     for (tests, executable) in tests {
         root.strip(executable, &Path::new("/").join(tests.program))?;
     }
-    root.modules(kernel)?;
+    let mut modules = MODULES.to_vec();
+    if !verbs.is_empty() {
+        modules.extend(rxe::modules(kernel));
+        for tool in rxe::TOOLS {
+            let tool = find(tool)?;
+            root.copy(&tool, &tool)?;
+        }
+    }
+    for package in verbs {
+        output(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root.0))?;
+    }
+    root.modules(kernel, &modules)?;
     let init = root.0.join("init");
     fs::write(&init, script(&binaries, tests))?;
     fs::set_permissions(&init, PermissionsExt::from_mode(0o755))?;
@@ -59,8 +71,8 @@ pub fn make(kernel: &Kernel, tests: &[(&Tests, PathBuf)]) -> Result<PathBuf> {
 }
 
 /// The script of the first process. It runs the daemon on the machine's NICs if the kernel's
-/// command line has `HOOK=`, which the kernel puts into the environment; otherwise it runs the
-/// tests.
+/// command line has `HOOK=`, which the kernel puts into the environment, and ranks by RDMA if it
+/// has [`rxe::OPTION`]; otherwise it runs the tests.
 fn script(binaries: &Path, tests: &[(&Tests, PathBuf)]) -> String {
     let binaries = binaries.display();
     let tests: String = tests
@@ -80,13 +92,17 @@ for module in /modules/*; do insmod $module; done
 ip link set lo up
 if [ -n \"$HOOK\" ]; then
 {SERVE}{binaries}/switchml-aggregator $ports --mode $HOOK
+elif [ -n \"$RXE\" ]; then
+binaries={binaries}
+{}
 else
 {tests}# A test that cannot run returns, and says so in that file.
 [ -e /skipped ] && sed 's/^/skipped /' /skipped
 fi
 echo {END}
 poweroff -f
-"
+",
+        rxe::SCRIPT
     )
 }
 
@@ -143,7 +159,7 @@ impl Root {
     }
 
     /// Copies the modules, numbered in the order in which they depend on each other.
-    fn modules(&self, kernel: &Kernel) -> Result<()> {
+    fn modules(&self, kernel: &Kernel, names: &[&str]) -> Result<()> {
         let mut command = Command::new("/sbin/modprobe");
         command.arg("--dirname").arg(kernel.root()).args([
             "--set-version",
@@ -151,7 +167,7 @@ impl Root {
             "--show-depends",
             "--all",
         ]);
-        command.args(MODULES);
+        command.args(names);
         if kernel.has_module(BUILT_IN_SOMEWHERE) {
             command.arg(BUILT_IN_SOMEWHERE);
         }

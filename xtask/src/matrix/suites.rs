@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::qemu::Machine;
@@ -34,7 +35,7 @@ impl Outcome {
         }
     }
 
-    /// The number of passed tests whose names contain `part`, as text.
+    /// The number of passed tests whose names contain `part`, as text; a dash if there are none.
     pub fn of(&self, part: &str) -> String {
         self.count(|name| name.contains(part))
     }
@@ -46,8 +47,10 @@ impl Outcome {
 
     fn count(&self, chosen: impl Fn(&str) -> bool) -> String {
         let count = |tests: &[String]| tests.iter().filter(|name| chosen(name)).count();
-        let (passed, failed) = (count(&self.passed), count(&self.failed));
-        format!("{passed} of {} pass", passed + failed)
+        match (count(&self.passed), count(&self.failed)) {
+            (0, 0) => "–".to_owned(),
+            (passed, failed) => format!("{passed} of {} pass", passed + failed),
+        }
     }
 
     /// The problem, if there is one.
@@ -60,12 +63,13 @@ impl Outcome {
     }
 }
 
-/// Boots the kernel, shows the results of its tests, and waits until its machine ends.
-pub fn run(machine: &Machine) -> Result<Outcome> {
-    let mut console = File::create(machine.kernel.console())?;
+/// Boots the kernel with these options, shows the results of its tests, and waits until its machine
+/// ends. All output goes to `console`.
+pub fn run(machine: &Machine, options: &str, console: &Path) -> Result<Outcome> {
+    let mut console = File::create(console)?;
     let mut machine = Command::new("timeout")
         .arg(LIMIT)
-        .args(machine.command_line("")?)
+        .args(machine.command_line(options)?)
         // One processor: with two emulated ones, one waits long for what the other holds, and a
         // packet is given up.
         .args(["-smp", "1"])

@@ -1,0 +1,101 @@
+//! Soft-RoCE, Linux's own RDMA device in software: ranks by RDMA (verbs) in a machine in QEMU.
+//!
+//! The older kernels' `rdma_rxe` serves the first network namespace alone. So the ranks live there,
+//! beside a device on a veth, and the aggregator behind the veth's other end, in a namespace of its
+//! own.
+
+use anyhow::Result;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::image::Kernel;
+use crate::setup::debian::Apt;
+
+/// The kind of port.
+pub const RXE: &str = "rxe";
+/// The option of the kernel's command line that has the machine run [`SCRIPT`].
+pub const OPTION: &str = "RXE=1";
+/// Programs that the script starts, in addition to the tests'.
+pub const TOOLS: [&str; 1] = ["rdma"];
+
+/// Debian's suite whose libraries run with the C library of any system that this project does.
+const SUITE: &str = "bookworm";
+const PACKAGES: [&str; 4] =
+    ["libibverbs1", "ibverbs-providers", "libnl-3-200", "libnl-route-3-200"];
+
+/// Modules, in the order in which they are loaded. Linux 6.1's `rdma_rxe` needs the first without
+/// saying so; later ones have none of its name.
+pub fn modules(kernel: &Kernel) -> Vec<&'static str> {
+    let all = ["crc32_generic", "rdma_rxe", "sch_netem"];
+    all.into_iter().filter(|module| kernel.has_module(module)).collect()
+}
+
+/// Packages of libibverbs and its devices, downloaded into this folder unless they are there.
+pub fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
+    let verbs = folder.join("verbs");
+    let place = |package: &str| verbs.join(package).with_extension("deb");
+    if PACKAGES.iter().any(|package| !place(package).is_file()) {
+        eprintln!("matrix: downloading Debian's libibverbs into {}", verbs.display());
+        fs::create_dir_all(&verbs)?;
+        let apt = Apt::new(&folder.join("apt-verbs"), &[SUITE])?;
+        for package in PACKAGES {
+            fs::rename(apt.download(package)?, place(package))?;
+        }
+    }
+    Ok(PACKAGES.map(place).to_vec())
+}
+
+/// Sums with ranks by RDMA, beside ranks with sockets, over links that lose, double and damage
+/// packets, and without a rank that is killed. It prints what tests print.
+pub const SCRIPT: &str = r#"
+# Not the shell's own.
+ip=$(which ip) tc=$(which tc)
+$ip netns add switch
+$ip link add rank type veth peer name port netns switch
+$ip address add 10.88.0.1/24 dev rank; $ip link set rank up
+$ip -n switch address add 10.88.0.254/24 dev port; $ip -n switch link set port up
+rdma link add rxe0 type rxe netdev rank
+export SWITCHML_AGGREGATOR=10.88.0.254:48865
+$ip netns exec switch $binaries/switchml-aggregator --data-plane software --rocev2 \
+  --control $SWITCHML_AGGREGATOR --data-address 10.88.0.254 >/daemon 2>&1 &
+until grep -q ready /daemon; do sleep 1; done
+
+# The name of a test, and the options of each rank.
+start() {
+  job=$1; shift; ranks=$#; rank=0; started=
+  for options; do
+    $binaries/switchml-worker bench --job $job --rank $rank --world-size $ranks \
+      --no-local-sums --minbytes 8 --maxbytes 2M --stepfactor 512 \
+      --iters ${steps:-1} --warmup-iters 0 $options >/$job.$rank 2>&1 &
+    started="$started $!"; rank=$((rank + 1))
+  done
+}
+# The test is right if all ranks say so: they check each element.
+finish() {
+  outcome=ok
+  for process in $started; do wait $process || outcome=FAILED; done
+  [ $outcome = ok ] || cat /$job.*
+  echo "test rxe::$job ... $outcome"
+}
+start ranks_by_rdma --rdma --rdma; finish
+start ranks_with_sockets_beside_them --rdma " " --rdma; finish
+
+faults="netem loss 1% duplicate 1% corrupt 0.5% limit 10000"
+$tc qdisc add dev rank root $faults
+$tc -n switch qdisc add dev port root $faults
+start links_that_lose_double_and_damage --rdma --rdma; finish
+$tc -s qdisc show dev rank | grep -q "dropped 0," && echo "test rxe::links_lose ... FAILED"
+$tc qdisc del dev rank root; $tc -n switch qdisc del dev port root
+
+steps=100000 start a_killed_rank_is_named --rdma --rdma
+sleep 5; set -- $started; kill -9 $2
+wait $1; grep -q "rank 1" /$job.0 && outcome=ok || outcome=FAILED
+[ $outcome = ok ] || cat /$job.0
+echo "test rxe::$job ... $outcome"
+
+outcome=ok
+for counter in /sys/class/infiniband/rxe0/ports/1/hw_counters/*err*; do
+  [ $(cat $counter) = 0 ] || { outcome=FAILED; echo $counter $(cat $counter); }
+done
+echo "test rxe::the_device_counts_no_errors ... $outcome"
+"#;
