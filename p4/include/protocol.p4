@@ -89,6 +89,7 @@ const bit<8> OUTCOME_FLUSHED = 43;
 const bit<8> OUTCOME_HELLO_PASSED = 44;
 const bit<8> OUTCOME_TO_RANK = 45;
 const bit<8> OUTCOME_TO_ALL = 46;
+const bit<8> OUTCOME_LOST_FOR_TESTS = 47;
 
 // What a header adds to the check word: the sum of its words, each times its factor.
 const bit<32> SALT_JOB_LANES = 0x8bc6ba71;

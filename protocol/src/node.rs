@@ -22,6 +22,14 @@ pub trait Medium {
         false
     }
 
+    /// Rule 24.15: whether this packet is to be lost. Asked once for each packet, before any other
+    /// rule looks at it, and on its way in alone: what leaves may be many copies, which each medium
+    /// makes in its own way.
+    #[inline(always)]
+    fn loses(&self) -> bool {
+        false
+    }
+
     /// Tells operators of a notable packet.
     #[inline(always)]
     fn report(&self, _event: Event) {}
@@ -157,7 +165,10 @@ pub fn serve<T: Tables, M: Medium, P: Payload + ?Sized>(
     payload_len: usize,
 ) -> Served {
     let traced = take(origin, header);
-    let outcome = aggregator::serve(tables, &origin.binding, header, payload, payload_len);
+    let outcome = match medium.loses() {
+        true => Outcome::LostForTests,
+        false => aggregator::serve(tables, &origin.binding, header, payload, payload_len),
+    };
     answer(medium, origin, &traced, header, outcome)
 }
 
@@ -190,7 +201,11 @@ pub fn admit<T: Cells, M: Medium, P: Payload + ?Sized>(
 ) -> Result<u32, Served> {
     let traced = take(origin, header);
     // No closure: one that is not inlined has a name that kernels refuse in a program's types.
-    match relay::admit(cells, &origin.binding, header, payload, payload_len) {
+    let admitted = match medium.loses() {
+        true => Err(Outcome::LostForTests),
+        false => relay::admit(cells, &origin.binding, header, payload, payload_len),
+    };
+    match admitted {
         Ok(below) => Ok(below),
         Err(outcome) => {
             let served = answer(medium, origin, &traced, header, outcome);
@@ -233,7 +248,10 @@ pub fn down<T: Cells, M: Medium>(
     payload_len: usize,
 ) -> Served {
     let traced = take(origin, header);
-    let outcome = relay::down(cells, &origin.binding, port, header, payload_len);
+    let outcome = match medium.loses() {
+        true => Outcome::LostForTests,
+        false => relay::down(cells, &origin.binding, port, header, payload_len),
+    };
     let served = answer(medium, origin, &traced, header, outcome);
     match outcome.action() {
         Action::Down => Served { target: Target::Rank, ..served },

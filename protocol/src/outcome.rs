@@ -162,6 +162,9 @@ outcomes! {
     ToRank = "to_rank" => Down,
     /// RESULT of the parent to all ranks.
     ToAll = "to_all" => Broadcast,
+
+    /// Lost on purpose, for tests; the resend covers it.
+    LostForTests = "lost_for_tests" => Drop,
 }
 
 macro_rules! reject_reasons {

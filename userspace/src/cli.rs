@@ -19,6 +19,7 @@ use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
+use switchml_userspace::data_plane::drop_rate::DropRate;
 use switchml_userspace::data_plane::xdp::Mode;
 use switchml_userspace_core::data_plane::Fanout;
 use switchml_userspace_core::jobs::{MAX_TENANT_LEN, Quotas};
@@ -207,6 +208,14 @@ pub struct Options {
     /// because each waits for its line. For `--data-plane xdp`.
     #[arg(long)]
     pub trace: bool,
+    /// Lose this share of the packets that come in, 0 to 1, before anything else is done with them:
+    /// for tests of what resends cost. Jobs get right sums, slowly. For `--data-plane xdp` and
+    /// `software`.
+    #[arg(long, value_name = "SHARE")]
+    pub drop_rate: Option<DropRate>,
+    /// Say that this aggregator is for tests, without which --drop-rate is refused.
+    #[arg(long, requires = "drop_rate")]
+    pub for_tests: bool,
     #[command(flatten)]
     pub security: SecurityOptions,
     #[cfg(feature = "p4")]
@@ -392,6 +401,8 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("parent_tls_ca", &[Xdp, Software]),
         ("parent", &[Xdp, Software]),
         ("packet_tags", &[Xdp, Software]),
+        ("drop_rate", &[Xdp, Software]),
+        ("for_tests", &[Xdp, Software]),
         #[cfg(feature = "p4")]
         ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
         #[cfg(feature = "p4")]
@@ -428,6 +439,13 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
         return Err(refused(
             "--packet-tags needs TLS, or the tags' keys would travel in the clear; give --tls-cert \
              and --tls-key, or --tls-self-signed"
+                .to_owned(),
+        ));
+    }
+    if options.drop_rate.is_some() && !options.for_tests {
+        return Err(refused(
+            "--drop-rate loses packets of all jobs on purpose, which is for tests alone; give \
+             --for-tests too, or leave it out"
                 .to_owned(),
         ));
     }
@@ -473,7 +491,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; they are tried with each value of `--data-plane`.
-    const VALUES: [(&str, &str); 28] = [
+    const VALUES: [(&str, &str); 30] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -500,6 +518,8 @@ mod tests {
         ("tls-client-crl", "/tmp/crl"),
         ("tenant-quota", "jobs=8"),
         ("packet-tags", ""),
+        ("drop-rate", "0.05"),
+        ("for-tests", ""),
         ("parent-tls-fingerprint", "sha256:00"),
         ("parent-tls-ca", "/tmp/ca"),
     ];
@@ -535,6 +555,8 @@ mod tests {
             "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
             "tls-client-crl" => Some("tls-client-ca"),
             "tenant-quota" => Some("token-key"),
+            "drop-rate" => Some("for-tests"),
+            "for-tests" => Some("drop-rate"),
             _ => None,
         };
         let tls = (option == "tls-client-crl").then_some("tls-self-signed");
@@ -579,6 +601,8 @@ mod tests {
                     | "parent"
                     | "cells"
                     | "packet-tags"
+                    | "drop-rate"
+                    | "for-tests"
                     | "parent-tls-fingerprint"
                     | "parent-tls-ca" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
@@ -626,6 +650,24 @@ mod tests {
         for tls in [&["--tls-self-signed"][..], &["--tls-cert", "c.pem", "--tls-key", "k.pem"]] {
             let given = [&["aggregator", "--data-plane", "software", "--packet-tags"], tls];
             assert!(parse_from(given.concat()).is_ok());
+        }
+    }
+
+    #[test]
+    fn packets_are_lost_only_by_those_who_say_that_they_test() {
+        let software = |given: &[&str]| {
+            parse_from([&["aggregator", "--data-plane", "software"], given].concat())
+        };
+        let line = |given| switchml_cli::one_line(&software(given).expect_err("refused"));
+        let refused = line(&["--drop-rate", "0.05"]);
+        assert!(refused.starts_with("--drop-rate loses packets of all jobs on "), "{refused}");
+        assert!(line(&["--for-tests"]).contains("--drop-rate"));
+        for wrong in ["5", "5%", "nan"] {
+            let refused = line(&["--for-tests", "--drop-rate", wrong]);
+            assert!(refused.contains("0 to 1 are allowed") && !refused.contains('\n'), "{refused}");
+        }
+        for right in ["0", "0.05", "1"] {
+            assert!(software(&["--for-tests", "--drop-rate", right]).is_ok(), "{right}");
         }
     }
 

@@ -78,6 +78,9 @@ pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
         None => format!("{} slots", data_plane.limits().slots()),
     };
     info!("{}: {}; {room}", data_plane.name(), data_plane.attachment());
+    if let Some(rate) = options.drop_rate {
+        warn!("--drop-rate: this aggregator {rate}, for tests: every job is slow");
+    }
     tokio::spawn(events::log(event_receiver));
     let reloads = Reloads { matches, data_plane: Arc::clone(&data_plane), hangups, service: None };
     let served = match parent {

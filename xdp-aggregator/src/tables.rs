@@ -1,7 +1,8 @@
 //! The maps, and the aggregator's view of them.
 
+use aya_ebpf::Global;
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, PerCpuArray, RingBuf};
-use aya_ebpf::helpers::bpf_ktime_get_ns;
+use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::aggregator::{Members, Tables};
@@ -62,6 +63,10 @@ static UPLINKS: Array<Uplink, MAX_SHARDS> = Array::new();
 /// See [`switchml_protocol::patience`].
 #[btf_map]
 static AVERAGE: Array<u32, 1> = Array::new();
+/// Packets are lost, for tests, of which 32 random bits are below this. The daemon sets it when it
+/// loads the programs: where it is 0, the verifier takes out what follows from it.
+#[unsafe(no_mangle)]
+static LOSE_BELOW: Global<u64> = Global::new(0);
 // Declared without a value type, because libbpf would take its size for an error.
 #[btf_map]
 static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
@@ -153,6 +158,13 @@ impl Medium for Maps {
     #[inline(always)]
     fn has_groups(&self) -> bool {
         true
+    }
+
+    #[inline(always)]
+    fn loses(&self) -> bool {
+        let below = LOSE_BELOW.load();
+        // SAFETY: no pointer is passed.
+        below != 0 && u64::from(unsafe { bpf_get_prandom_u32() }) < below
     }
 
     /// When the buffer is full the report is lost, but the packet is still counted.

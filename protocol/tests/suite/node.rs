@@ -20,6 +20,7 @@ use crate::switch::{JOB, Switch, binding, contribution, hello, secret};
 #[derive(Default)]
 struct Heard {
     has_groups: bool,
+    loses: bool,
     events: RefCell<Vec<Event>>,
     traced: RefCell<Vec<(u64, u32, Outcome)>>,
 }
@@ -27,6 +28,10 @@ struct Heard {
 impl Medium for Heard {
     fn has_groups(&self) -> bool {
         self.has_groups
+    }
+
+    fn loses(&self) -> bool {
+        self.loses
     }
 
     fn report(&self, event: Event) {
@@ -88,6 +93,22 @@ fn notable_packets_are_reported() {
             reserved: 0,
         }]
     );
+}
+
+/// Rule 24.15: it is lost before its version is looked at, and its resend counts as the first.
+#[test]
+fn a_packet_that_the_medium_loses_is_only_counted() {
+    let (switch, medium) = (Switch::ready(2, 1), Heard { loses: true, ..Heard::default() });
+    let packet = contribution(1, 0, 0, vec![1; 32]);
+    for packet in [packet.clone(), hello(1), Packet { version: 0, ..packet.clone() }] {
+        let (served, after) = serve(&switch, &medium, &binding(1), false, &packet);
+        assert_eq!(served, Served::unanswered(Outcome::LostForTests));
+        assert_eq!(after, packet);
+    }
+    assert!(medium.events.take().is_empty(), "lost packets are no news");
+    assert_eq!(medium.traced.take().len(), 3);
+    let (served, _) = serve(&switch, &Heard::default(), &binding(1), false, &packet);
+    assert_eq!(served.outcome, Outcome::Started);
 }
 
 /// Rules 7.8 and 5.12.

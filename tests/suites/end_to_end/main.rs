@@ -6,6 +6,7 @@
 //! | [`bad_links`] | links that lose, double, reorder and corrupt: every sum exact |
 //! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
 //! | [`data_threads`] | several data threads per rank: sums, a rank that dies, a daemon that dies |
+//! | [`drop_rate`] | an aggregator that loses packets itself, on purpose |
 //! | [`failover`] | an aggregator of several dies in mid-call, and another one goes on |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
 //! | [`local_sums`] | several ranks of a host, which add up before they send |
@@ -38,6 +39,7 @@ mod benchmark;
 mod bits;
 mod data_threads;
 mod doctor;
+mod drop_rate;
 mod failover;
 mod ipv6;
 mod jobs;

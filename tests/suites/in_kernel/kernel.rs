@@ -59,7 +59,17 @@ impl Kernel {
 
     /// The program from an object file, with the aggregator's address and no job.
     pub fn load(object: &[u8]) -> Self {
-        Self::of_role(object, ["switchml", "switchml_bundle"], 1)
+        Self::root(object, 0)
+    }
+
+    /// The program that loses packets of which 32 random bits are below `lose_below`.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn that_loses(lose_below: u64) -> Self {
+        Self::root(switchml_userspace::xdp_object(), lose_below)
+    }
+
+    fn root(object: &[u8], lose_below: u64) -> Self {
+        Self::of_role(object, ["switchml", "switchml_bundle"], 1, lose_below)
     }
 
     /// A combiner of `cells` cells, with the aggregator's address.
@@ -70,7 +80,18 @@ impl Kernel {
 
     /// A combiner from an object file.
     pub fn load_combiner(object: &[u8], cells: u32) -> Self {
-        let mut kernel = Self::of_role(object, ["switchml_relay", "switchml_relay_bundle"], cells);
+        Self::relay(object, cells, 0)
+    }
+
+    /// A combiner that loses packets, as [`Self::that_loses`] does.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn combiner_that_loses(cells: u32, lose_below: u64) -> Self {
+        Self::relay(switchml_userspace::xdp_object(), cells, lose_below)
+    }
+
+    fn relay(object: &[u8], cells: u32, lose_below: u64) -> Self {
+        let names = ["switchml_relay", "switchml_relay_bundle"];
+        let mut kernel = Self::of_role(object, names, cells, lose_below);
         kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, 0);
         for map in kernel.maps_mut("AVERAGE") {
             let mut average: Array<_, u32> = map.try_into().unwrap();
@@ -79,10 +100,11 @@ impl Kernel {
         kernel
     }
 
-    fn of_role(object: &[u8], [xdp, tc]: [&'static str; 2], cells: u32) -> Self {
-        let tc = TcProgram::of_role(object, tc, cells);
+    fn of_role(object: &[u8], [xdp, tc]: [&'static str; 2], cells: u32, lose_below: u64) -> Self {
+        let tc = TcProgram::of_role(object, tc, cells, lose_below);
         let mut object = EbpfLoader::new()
             .map_max_entries("CELLS", cells)
+            .override_global("LOSE_BELOW", &lose_below, true)
             .load(object)
             .expect("the maps are created");
         let program: &mut Xdp = object.program_mut(xdp).expect("program").try_into().unwrap();

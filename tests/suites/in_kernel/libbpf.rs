@@ -76,8 +76,9 @@ impl Libbpf {
 
     /// Names of the object's maps, sorted.
     pub fn map_names(&self) -> Vec<String> {
-        let mut names: Vec<_> =
-            self.object.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
+        let names = self.object.maps().map(|map| map.name().to_string_lossy().into_owned());
+        // libbpf puts constants into a map of its own, which is called after their section.
+        let mut names: Vec<_> = names.filter(|name| !name.ends_with(".rodata")).collect();
         names.sort();
         names
     }

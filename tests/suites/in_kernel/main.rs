@@ -18,6 +18,7 @@
 //! | [`contention`] | two CPUs on the same slot, or cell |
 //! | [`cpu`] | the CPU of a thread |
 //! | [`libbpf`] | the program and its maps, loaded by libbpf |
+//! | [`losses`] | packets that are lost on purpose, for tests |
 //! | [`loaders`] | libbpf loads the object, too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
 //! | [`copies`] | each rank that the group does not reach gets its own, correctly addressed copy |
@@ -37,6 +38,7 @@ mod frames;
 mod kernel;
 mod libbpf;
 mod loaders;
+mod losses;
 mod packet;
 mod program;
 #[path = "../end_to_end/strangers/raw.rs"]

@@ -37,9 +37,10 @@ pub struct TcProgram {
 
 impl TcProgram {
     /// Loads a program of an object file by name, with `cells` cells.
-    pub fn of_role(object: &[u8], name: &'static str, cells: u32) -> Self {
+    pub fn of_role(object: &[u8], name: &'static str, cells: u32, lose_below: u64) -> Self {
         let mut object = EbpfLoader::new()
             .map_max_entries("CELLS", cells)
+            .override_global("LOSE_BELOW", &lose_below, true)
             .load(object)
             .expect("the maps are created");
         let program: &mut SchedClassifier =

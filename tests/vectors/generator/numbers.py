@@ -103,4 +103,5 @@ OUTCOMES = {
     "hello_passed",
     "to_rank",
     "to_all",
+    "lost_for_tests",
 }

@@ -64,16 +64,18 @@ pub async fn start_unless(
 }
 
 fn start_software(options: &Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
-    let &Options { data_address, data_port, slots, .. } = options;
+    let &Options { data_address, data_port, slots, drop_rate, .. } = options;
+    let drop_rate = drop_rate.unwrap_or_default();
     let failed = |error: io::Error| {
         let why = unavailable(&error, "--data-port");
         anyhow!("cannot serve the data plane at UDP port {data_port}: {why}")
     };
     if options.parent.is_some() {
         let combiner = SoftwareCombiner::start(data_address, data_port, cells(options), events);
-        return Ok(Arc::new(combiner.map_err(failed)?));
+        return Ok(Arc::new(combiner.map_err(failed)?.with_drop_rate(drop_rate)));
     }
     let software = Software::start(data_address, data_port, slots, events).map_err(failed)?;
+    let software = software.with_drop_rate(drop_rate);
     if !options.rocev2 {
         return Ok(Arc::new(software));
     }
@@ -116,6 +118,7 @@ fn start_data_plane(
                 fanout: options.fanout,
                 cells: options.parent.as_ref().map(|_| cells(options)),
                 trace: options.trace,
+                drop_rate: options.drop_rate.unwrap_or_default(),
                 pin_dir: options.pin_dir.clone(),
             };
             Ok(Arc::new(XdpDataPlane::start(config, events, halt)?))

@@ -28,6 +28,7 @@ use switchml_userspace_core::memory_tables::answer;
 use super::outbox::{Directory, Outbox, Sender};
 use super::port::{Inbox, Port};
 use super::{Counters, Sockets, origin};
+use crate::data_plane::drop_rate::DropRate;
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
 
 /// Most readable ports that one call of epoll returns.
@@ -38,6 +39,7 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// The software data plane of a combiner. It stops when dropped.
 pub struct SoftwareCombiner {
     shared: Arc<Shared>,
+    drop_rate: DropRate,
     /// The ports towards the parent that each job uses. Two jobs may share a port.
     jobs: Mutex<BTreeMap<u16, Vec<Arc<Port>>>>,
     _thread: WorkerThread,
@@ -79,7 +81,7 @@ impl SoftwareCombiner {
             uplinks: RwLock::default(),
             readable,
             counters: Counters::new(),
-            sockets: Sockets { events },
+            sockets: Sockets::new(events),
             begin: Instant::now(),
         });
         shared.watch(&shared.data)?;
@@ -87,7 +89,14 @@ impl SoftwareCombiner {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
         })?;
-        Ok(Self { shared, jobs: Mutex::default(), _thread: thread })
+        let drop_rate = DropRate::default();
+        Ok(Self { shared, drop_rate, jobs: Mutex::default(), _thread: thread })
+    }
+
+    /// The same data plane, which loses this share of the packets, for tests.
+    pub fn with_drop_rate(self, drop_rate: DropRate) -> Self {
+        self.shared.sockets.set_drop_rate(drop_rate);
+        Self { drop_rate, ..self }
     }
 
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<u16, Vec<Arc<Port>>>> {
@@ -159,7 +168,8 @@ impl DataPlane for SoftwareCombiner {
     }
 
     fn attachment(&self) -> String {
-        format!("UDP socket, port {}, and those behind it", self.shared.data.number())
+        let note = self.drop_rate.note();
+        format!("UDP socket, port {}, and those behind it{note}", self.shared.data.number())
     }
 
     fn limits(&self) -> Limits {

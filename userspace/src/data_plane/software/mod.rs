@@ -34,6 +34,7 @@ use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use switchml_userspace_core::oldest_round::{Alike, Progress};
 
 use self::times::RoundTimes;
+use super::drop_rate::DropRate;
 use super::worker_thread::{Stop, WorkerThread};
 use in_process::InProcessRank;
 use outbox::{Destination, Directory, Outbox, Sender};
@@ -45,6 +46,7 @@ use roce::RocePort;
 pub struct Software {
     shared: Arc<Shared>,
     slots: u32,
+    drop_rate: DropRate,
     _thread: WorkerThread,
     roce_thread: Option<WorkerThread>,
 }
@@ -64,9 +66,26 @@ struct Shared {
 /// packet.
 struct Sockets {
     events: EventSink,
+    /// The threshold of the [`DropRate`].
+    lose_below: AtomicU64,
+}
+
+impl Sockets {
+    fn new(events: EventSink) -> Self {
+        Self { events, lose_below: AtomicU64::new(0) }
+    }
+
+    fn set_drop_rate(&self, rate: DropRate) {
+        self.lose_below.store(rate.threshold(), Ordering::Relaxed);
+    }
 }
 
 impl Medium for Sockets {
+    fn loses(&self) -> bool {
+        let below = self.lose_below.load(Ordering::Relaxed);
+        below != 0 && u64::from(rand::random::<u32>()) < below
+    }
+
     fn report(&self, event: Event) {
         (self.events)(event);
     }
@@ -105,14 +124,15 @@ impl Software {
         let port = Arc::new(Port::bind(address, port)?);
         let (tables, counters) = (MemoryTables::new(), Counters::new());
         let times = RoundTimes::new();
-        let (in_process, sockets) = (Queues::default(), Sockets { events });
+        let (in_process, sockets) = (Queues::default(), Sockets::new(events));
         let roce = OnceLock::new();
         let shared = Arc::new(Shared { port, roce, tables, in_process, counters, times, sockets });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
         })?;
-        Ok(Self { shared, slots, _thread: thread, roce_thread: None })
+        let drop_rate = DropRate::default();
+        Ok(Self { shared, slots, drop_rate, _thread: thread, roce_thread: None })
     }
 
     /// The same data plane, which also serves ranks with RDMA NICs (section 37 of
@@ -130,6 +150,12 @@ impl Software {
             move |stop| shared.run_roce(shared.roce.get_or_init(|| port), stop)
         })?;
         Ok(Self { roce_thread: Some(thread), ..self })
+    }
+
+    /// The same data plane, which loses this share of the packets, for tests.
+    pub fn with_drop_rate(self, drop_rate: DropRate) -> Self {
+        self.shared.sockets.set_drop_rate(drop_rate);
+        Self { drop_rate, ..self }
     }
 
     /// A rank in this process, known by this address, where nobody else receives. `wake` is called
@@ -196,7 +222,8 @@ impl DataPlane for Software {
 
     fn attachment(&self) -> String {
         let roce = if self.has_roce() { ", and RoCEv2" } else { "" };
-        format!("UDP socket, port {}{roce}", self.shared.port.number())
+        let note = self.drop_rate.note();
+        format!("UDP socket, port {}{roce}{note}", self.shared.port.number())
     }
 
     fn limits(&self) -> Limits {

@@ -17,6 +17,7 @@ use aya::programs::{
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use tracing::warn;
 
+use super::super::drop_rate::DropRate;
 use super::attachment::Attachment;
 use super::halt::Halt;
 use super::hook::Hook;
@@ -268,18 +269,25 @@ impl Object {
     }
 }
 
+/// Which programs to load.
+#[derive(Clone, Copy)]
+pub struct Choice {
+    /// The number of a combiner's cells, `None` for a root.
+    pub cells: Option<u32>,
+    /// Whether they log each packet.
+    pub trace: bool,
+    /// Packets that they lose.
+    pub drop_rate: DropRate,
+}
+
 /// Opens the programs over the maps that are pinned in `folder`; makes those that are missing.
-/// `cells` is the number of a combiner's cells, `None` for a root. With `trace`, the programs log
-/// each packet.
-pub fn open(
-    folder: &Path,
-    cells: Option<u32>,
-    trace: bool,
-    halt: Arc<Halt>,
-) -> Result<Object, StartError> {
+pub fn open(folder: &Path, choice: Choice, halt: Arc<Halt>) -> Result<Object, StartError> {
+    let Choice { cells, trace, drop_rate } = choice;
+    let lose_below = drop_rate.threshold();
     let mut loader = EbpfLoader::new();
     // An array has at least one.
     loader.map_max_entries("CELLS", cells.unwrap_or(1));
+    loader.override_global("LOSE_BELOW", &lose_below, true);
     for name in maps::NAMES {
         loader.map_pin_path(name, folder.join(name));
     }

@@ -56,10 +56,12 @@ use switchml_userspace_core::oldest_round::{Alike, Progress};
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
+use super::drop_rate::DropRate;
 use super::port::local::Local;
 use super::port::{alike, uplink};
 use super::worker_thread::{Stop, WorkerThread};
 
+use attach::Choice;
 pub use attach::StartError;
 pub use halt::Halt;
 pub use hook::Mode;
@@ -91,6 +93,8 @@ pub struct Config {
     pub cells: Option<u32>,
     /// Whether to log the outcome of each packet.
     pub trace: bool,
+    /// Packets to lose, for tests.
+    pub drop_rate: DropRate,
     /// Folder in the BPF file system where the data plane is kept.
     pub pin_dir: PathBuf,
 }
@@ -393,7 +397,9 @@ impl DataPlane for XdpDataPlane {
         let ports = self.ports().describe();
         let kernel = rustix::system::uname();
         let kernel = kernel.release().to_string_lossy();
-        format!("{ports} (Linux {kernel}), serving {} port {}", self.served(), self.config.port)
+        let Config { port, drop_rate, .. } = self.config;
+        let note = drop_rate.note();
+        format!("{ports} (Linux {kernel}), serving {} port {port}{note}", self.served())
     }
 
     fn limits(&self) -> Limits {
@@ -576,17 +582,18 @@ struct Loaded {
 
 /// Makes the maps, or takes over existing ones.
 fn load(pins: &Pins, config: &Config, halt: Arc<Halt>) -> Result<Loaded, StartError> {
-    let &Config { mode, port, cells, trace, .. } = config;
+    let &Config { mode, port, cells, trace, drop_rate, .. } = config;
+    let choice = Choice { cells, trace, drop_rate };
     let settings = Settings::new(mode, port, cells);
     let journal = |folder: PathBuf| folder.join("JOURNAL");
     if pins.is_occupied() {
         check(pins, config, &settings)?;
     }
     let mut object = if pins.is_occupied() {
-        attach::open(&pins.maps(), cells, trace, halt)?
+        attach::open(&pins.maps(), choice, halt)?
     } else {
         let staging = pins.stage()?;
-        let object = attach::open(&staging, cells, trace, halt)?;
+        let object = attach::open(&staging, choice, halt)?;
         Journal::create(&journal(staging), settings).map_err(map_error)?;
         pins.publish()?;
         object
