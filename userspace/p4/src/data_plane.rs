@@ -22,14 +22,14 @@ use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
-use switchml_userspace_core::oldest_round::Alike;
+use switchml_userspace_core::oldest_round::{Alike, Progress};
 use switchml_userspace_core::slots::share;
 use tracing::error;
 
 use crate::combiner::{JOB_NUMBERS, MAX_SLOTS};
 use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS};
 use crate::switch::{Entry, Learned, Switch, SwitchError};
-use crate::unfinished::unfinished;
+use crate::unfinished::{progress_of, unfinished};
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
@@ -205,6 +205,13 @@ impl DataPlane for P4DataPlane {
             why: error.0,
         };
         self.shared.switch.counters().map_err(why)
+    }
+
+    fn progress(&self, shard: u16) -> Result<Option<Progress>, Error> {
+        let job = self.shared.state().jobs.get(&shard).cloned();
+        let Some(job) = job.filter(|job| !job.is_aborted) else { return Ok(None) };
+        let found = progress_of(&*self.shared.switch, &job);
+        found.map_err(refused(shard, "look at the slots of"))
     }
 
     fn unfinished(&self, shard: u16) -> Result<Option<Vec<Alike>>, Error> {

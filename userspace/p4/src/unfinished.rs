@@ -1,7 +1,9 @@
-//! The rounds that ranks are missing in, from the registers of the program.
+//! How far a job is, and the rounds that ranks are missing in, from the registers of the program.
+
+use std::ops::Range;
 
 use switchml_protocol::ranks::Ranks;
-use switchml_userspace_core::oldest_round::{Alike, Newest, all_unfinished};
+use switchml_userspace_core::oldest_round::{Alike, Newest, Progress, all_unfinished, progress};
 
 use crate::entries::{OpenJob, RANKS, ROUNDS};
 use crate::switch::{Switch, SwitchError};
@@ -9,13 +11,49 @@ use crate::switch::{Switch, SwitchError};
 /// A job's slots with unfinished rounds, the oldest round first, if the switch shows its registers.
 /// Packets change them meanwhile.
 pub fn unfinished(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Vec<Alike>>, SwitchError> {
-    let parts = job.first_rounds();
-    if parts.is_empty() {
-        // A combiner has cells instead of slots.
-        return Ok(None);
+    let slots = slots(job);
+    let Some(sets) = read(switch, job, 0..slots)? else { return Ok(None) };
+    all_unfinished(slots, |slot| Ok(newest(job, &sets, slot))).map(Some)
+}
+
+/// The progress of a job, if the switch shows its registers. Reads some 20 slots, as long as
+/// packets change them: a single result may be wrong.
+pub fn progress_of(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Progress>, SwitchError> {
+    // Not shown is an error without a reason.
+    let look = |slot| match read(switch, job, slot..slot + 1) {
+        Ok(Some(sets)) => Ok(newest(job, &sets, 0)),
+        Ok(None) => Err(None),
+        Err(error) => Err(Some(error)),
+    };
+    match progress(slots(job), look) {
+        Ok(found) => Ok(Some(found)),
+        Err(None) => Ok(None),
+        Err(Some(error)) => Err(error),
     }
+}
+
+fn slots(job: &OpenJob) -> u32 {
+    job.spec.slots.end - job.spec.slots.start
+}
+
+/// The sets of slots for even rounds, or those for odd ones.
+struct Sets {
+    /// What the register of rounds holds before a set is first used.
+    unused: u32,
+    rounds: Vec<u32>,
+    ranks: Vec<u32>,
+}
+
+/// The sets of these slots; `None` if the switch does not show them, or is a combiner: that has
+/// cells instead of slots.
+fn read(
+    switch: &dyn Switch,
+    job: &OpenJob,
+    slots: Range<u32>,
+) -> Result<Option<Vec<Sets>>, SwitchError> {
     let mut sets = Vec::new();
-    for (indices, unused) in parts {
+    for (indices, unused) in job.first_rounds() {
+        let indices = indices.start + slots.start..indices.start + slots.end;
         let before = switch.read_register(ROUNDS, indices.clone())?;
         let ranks = switch.read_register(RANKS, indices.clone())?;
         let after = switch.read_register(ROUNDS, indices)?;
@@ -24,18 +62,21 @@ pub fn unfinished(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Vec<Alike
         };
         // Who is in a round that began between these reads is not known.
         let same = |(before, after)| if before == after { before } else { unused };
-        sets.push((unused, before.into_iter().zip(after).map(same).collect::<Vec<_>>(), ranks));
+        let rounds = before.into_iter().zip(after).map(same).collect();
+        sets.push(Sets { unused, rounds, ranks });
     }
-    let look = |slot: u32| {
-        let sets = sets.iter().filter_map(|(unused, rounds, ranks)| {
-            let (round, seen) = (*rounds.get(slot as usize)?, *ranks.get(slot as usize)?);
-            (round != *unused).then_some((round, seen))
-        });
-        // Where rounds wrap around, the older one of the two is taken for unused.
-        let newest = sets.max_by_key(|(round, _)| *round);
-        Ok(newest.map(|(round, seen)| Newest { round, lacks: lacking(job, seen), operation: None }))
-    };
-    all_unfinished(job.spec.slots.end - job.spec.slots.start, look).map(Some)
+    Ok(Some(sets).filter(|sets| !sets.is_empty()))
+}
+
+/// The newest round of one of the slots that were read.
+fn newest(job: &OpenJob, sets: &[Sets], slot: u32) -> Option<Newest> {
+    let rounds = sets.iter().filter_map(|set| {
+        let (round, seen) = (*set.rounds.get(slot as usize)?, *set.ranks.get(slot as usize)?);
+        (round != set.unused).then_some((round, seen))
+    });
+    // Where rounds wrap around, the older one of the two is taken for unused.
+    let (round, seen) = rounds.max_by_key(|(round, _)| *round)?;
+    Some(Newest { round, lacks: lacking(job, seen), operation: None })
 }
 
 /// The ranks whose bits are not among those of the ranks that are in.

@@ -17,7 +17,7 @@ use crate::mailbox::Sender;
 /// How often the data plane's ports are checked.
 const PORTS_INTERVAL: Duration = Duration::from_millis(500);
 /// How often the slots of running jobs are read: some 20 of a job's slots each time, which takes
-/// the kernel 30 us.
+/// the kernel 30 us, and `simple_switch` some milliseconds.
 const SLOTS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Has the data plane check its ports, in the background; calls `lose` for each lost port.
@@ -60,11 +60,11 @@ impl Service {
                 let jobs = state.control_plane.table().running();
                 jobs.map(|job| (job.number, job.epoch)).collect()
             };
-            let looks = running.into_iter().map(|(number, epoch)| {
-                let progress = self.progress(number);
+            let look = |service: &Self, (number, epoch)| {
+                let progress = service.progress(number);
                 (number, epoch, progress.and_then(|progress| progress.unfinished))
-            });
-            let looks: Vec<_> = looks.collect();
+            };
+            let looks = self.look_at(running, look).await;
             self.lock().stragglers.look(Instant::now(), looks);
         }
     }
@@ -80,15 +80,26 @@ impl Service {
                 let jobs = state.control_plane.table().running();
                 jobs.map(|job| (job.number, job.epoch, job.lanes(), job.shards.clone())).collect()
             };
-            let looks = running.into_iter().map(|(number, epoch, lanes, shards)| {
-                let chunks = shards.iter().map(|shard| Some(self.progress(*shard)?.complete()));
+            let look = |service: &Self, (number, epoch, lanes, shards): (_, _, _, Vec<u16>)| {
+                let chunks = shards.iter().map(|shard| Some(service.progress(*shard)?.complete()));
                 let chunks: Option<u64> = chunks.sum();
                 let chunk_len = u64::from(lanes) * size_of::<u32>() as u64;
                 (number, epoch, chunks.map(|chunks| chunks * chunk_len))
-            });
-            let looks: Vec<_> = looks.collect();
+            };
+            let looks = self.look_at(running, look).await;
             self.lock().throughputs.look(Instant::now(), looks);
         }
+    }
+
+    /// Looks at running jobs, on a thread that may wait: a switch answers over a connection.
+    async fn look_at<J, L>(&self, jobs: Vec<J>, look: fn(&Self, J) -> L) -> Vec<L>
+    where
+        J: Send + 'static,
+        L: Send + 'static,
+    {
+        let service = self.clone();
+        let looks = move || jobs.into_iter().map(|job| look(&service, job)).collect();
+        tokio::task::spawn_blocking(looks).await.unwrap_or_default()
     }
 
     fn progress(&self, shard: u16) -> Option<Progress> {

@@ -3,7 +3,7 @@
 
 use switchml_protocol::ranks::Ranks;
 use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};
-use switchml_userspace_core::oldest_round::{Alike, Newest};
+use switchml_userspace_core::oldest_round::{Alike, Newest, Progress, Unfinished};
 
 use super::changes::Bench;
 use super::spec;
@@ -53,4 +53,39 @@ fn a_new_job_has_begun_nothing() {
     bench.data_plane.open(&spec(1, 3, 16..32)).unwrap();
     assert_eq!(bench.data_plane.unfinished(1).unwrap(), Some(vec![]));
     assert_eq!(bench.data_plane.unfinished(2).unwrap(), Some(vec![]), "no such job");
+}
+
+/// Of 16 slots, chunks 0 to 18 have begun: slots 0 to 2 are in their second round. The oldest that
+/// lacks a rank is chunk 14.
+#[test]
+fn progress_is_the_oldest_round_that_ranks_are_missing_in() {
+    let bench = Bench::new();
+    let progress = || bench.data_plane.progress(1).unwrap();
+    assert_eq!(progress(), None, "no job");
+    bench.data_plane.open(&spec(1, 3, 16..32)).unwrap();
+    assert_eq!(progress(), Some(Progress::default()));
+    let [even, odd] = [32, 48];
+    for slot in 0..14 {
+        bench.contribute(even + slot, 0, ALL);
+    }
+    bench.contribute(even + 14, 0, 0b101);
+    bench.contribute(even + 15, 0, 0b001);
+    for slot in 0..3 {
+        bench.contribute(odd + slot, 1, 0b001);
+    }
+    let lacks = [1].into_iter().collect();
+    let unfinished = Some(Unfinished { chunk: 14, lacks });
+    assert_eq!(progress(), Some(Progress { begun: 19, unfinished }));
+    for slot in [14, 15] {
+        bench.contribute(even + slot, 0, ALL);
+    }
+    let lacks = [1, 2].into_iter().collect();
+    let unfinished = Some(Unfinished { chunk: 16, lacks });
+    assert_eq!(progress(), Some(Progress { begun: 19, unfinished }));
+    for slot in 0..3 {
+        bench.contribute(odd + slot, 1, ALL);
+    }
+    assert_eq!(progress(), Some(Progress { begun: 19, unfinished: None }));
+    bench.data_plane.abort(1).unwrap();
+    assert_eq!(progress(), None, "nobody waits for its ranks");
 }
