@@ -658,7 +658,7 @@ mod tests {
         let software = |given: &[&str]| {
             parse_from([&["aggregator", "--data-plane", "software"], given].concat())
         };
-        let line = |given| switchml_cli::one_line(&software(given).expect_err("refused"));
+        let line = |given: &[&str]| switchml_cli::one_line(&software(given).expect_err("refused"));
         let refused = line(&["--drop-rate", "0.05"]);
         assert!(refused.starts_with("--drop-rate loses packets of all jobs on "), "{refused}");
         assert!(line(&["--for-tests"]).contains("--drop-rate"));
