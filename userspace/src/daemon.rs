@@ -26,6 +26,7 @@ use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::{CONTROL_PORT, MAX_RANKS};
 use switchml_userspace::combiner::CombinerService;
 use switchml_userspace::combiner::parent::Parent;
+use switchml_userspace::data_plane::drop_rate::DropRate;
 use switchml_userspace::data_plane::xdp::{self, PinError};
 use switchml_userspace::exposure::{self, Exposure};
 use switchml_userspace::guard::Guard;
@@ -78,7 +79,7 @@ pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
         None => format!("{} slots", data_plane.limits().slots()),
     };
     info!("{}: {}; {room}", data_plane.name(), data_plane.attachment());
-    if let Some(rate) = options.drop_rate {
+    if let Some(rate) = options.drop_rate.filter(|rate| *rate != DropRate::default()) {
         warn!("--drop-rate: this aggregator {rate}, for tests: every job is slow");
     }
     tokio::spawn(events::log(event_receiver));

@@ -177,7 +177,8 @@ impl Builder {
     /// Whether packets to and from aggregators go by RDMA (RoCEv2) instead of sockets. The host
     /// needs an RDMA device at the link and libibverbs, and the aggregator has to take it;
     /// otherwise [`connect`](Self::connect) fails and says what is missing. The default is false.
-    /// Results are the same either way, and a job may have ranks of both kinds.
+    /// Results are the same either way, and a job may have ranks of both kinds. Hosts of ranks do
+    /// not help then ([`Self::own_hosts`]).
     pub fn rdma(mut self, wanted: bool) -> Self {
         self.rdma = wanted;
         self
@@ -185,8 +186,8 @@ impl Builder {
 
     /// Whether ranks' hosts help aggregators whose links are so slow that a ring of the ranks would
     /// be faster: each process then adds up a part of every call. The default is true, except with
-    /// [weights](Self::weights), TLS, a token or tags; and where ranks cannot reach each other, the
-    /// job goes on without. Every rank must give the same.
+    /// [weights](Self::weights), TLS, a token or tags; and where ranks cannot reach each other, or
+    /// one has [RDMA](Self::rdma), the job goes on without. Every rank must give the same.
     pub fn own_hosts(mut self, may_help: bool) -> Self {
         self.own_hosts = may_help;
         self
@@ -329,6 +330,14 @@ impl Builder {
                 name: "weights",
                 given: format!("{:?} of {} aggregators", self.weights, aggregators.len()),
                 allowed: "give one of 1 or more for each aggregator",
+            });
+        }
+        if self.rdma && aggregators.is_empty() {
+            return Err(Error::Setting {
+                name: "RDMA",
+                given: "asked for without an aggregator".to_owned(),
+                allowed: "ranks that serve each other have sockets alone; give an aggregator, or \
+                          leave SWITCHML_RDMA away",
             });
         }
         let wrong = |WrongSetting { name, given, allowed }| Error::Setting { name, given, allowed };
@@ -561,6 +570,12 @@ mod tests {
             set("mlx5_0").unwrap_err().to_string(),
             "SWITCHML_RDMA is mlx5_0; 0 and 1 are allowed"
         );
+    }
+
+    #[test]
+    fn rdma_needs_an_aggregator() {
+        let error = Builder::default().rank(0).world_size(1).rdma(true).check().unwrap_err();
+        assert!(error.to_string().starts_with("RDMA is asked for without an aggregator; "));
     }
 
     #[test]

@@ -79,8 +79,6 @@ pub struct Info {
     pub job: String,
     /// 32-bit lanes in a full packet: the most that the path of every rank carries.
     pub chunk_lanes: u16,
-    /// How packets travel: "udp".
-    pub transport: &'static str,
     /// The narrow path, where the path to an aggregator carries less than both ends take.
     pub narrow: Option<Narrow>,
     /// The shortest round trip of the HELLOs that opened the data path.

@@ -95,7 +95,6 @@ impl Builder {
             world_size,
             job: self.job.clone(),
             chunk_lanes,
-            transport: "udp",
             hello_rtt: hello_rtts.min().unwrap_or_default(),
             narrow,
             stripes: stripes(&opened, &weights, &copies, &teams),

@@ -28,7 +28,8 @@ const JOINING: Duration = Duration::from_secs(10);
 /// Numbers for an address: 4 of IPv6, or of IPv4 mapped into it, and the port, 0 if there is none.
 const WORDS: usize = 5;
 
-/// Why a rank stays with the aggregators given; `None` if it is because another rank does.
+/// Why a rank stays with the aggregators given; `None` if it is because another rank does, or the
+/// rank has RDMA.
 type Refusal = Option<Error>;
 
 impl Builder {
@@ -44,9 +45,13 @@ impl Builder {
         if has_tags || !self.may_add_hosts() || !stripes::are_slower_than_a_ring(&links) {
             return Ok(alone);
         }
-        let own = OwnAggregator::start(&stripes[0].control);
+        // Ranks' own aggregators have sockets alone.
+        let own = match self.rdma {
+            true => Err(None),
+            false => OwnAggregator::start(&stripes[0].control).map_err(Some),
+        };
         let all = exchange(&alone, own.as_ref().ok().map(OwnAggregator::address))?;
-        let reached = own.map_err(Some).and_then(|own| Ok((own, reach(&all)?)));
+        let reached = own.and_then(|own| Ok((own, reach(&all)?)));
         let (own, all) = match agree(&alone, reached)? {
             Ok(reached) => reached,
             Err(refusal) => return Ok(self.stay(alone, refusal)),

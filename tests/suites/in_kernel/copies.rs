@@ -207,7 +207,7 @@ impl Site {
     fn play_rounds(&self) {
         (0..ROUNDS).for_each(|round| self.play_round(round));
         for socket in self.own.iter().chain(&self.groups) {
-            assert_eq!(receive(socket), None, "no other RESULT reaches anybody");
+            assert_eq!(receive(socket, is_for_all), None, "no other RESULT to all reaches anybody");
         }
     }
 
@@ -268,7 +268,9 @@ impl Site {
             if rank == 0 {
                 expected.extend((0..SLOTS).map(|slot| replayed(slot, round)));
             }
-            let mut received = receive_all(socket, expected.len());
+            // A contribution of another rank that was sent again in vain may get a RESULT, too.
+            let wanted = if rank == 0 { is_result } else { is_for_all };
+            let mut received = receive_all(socket, wanted, expected.len());
             // Answers to rank 0 alone are interleaved with the copies.
             received.sort_by_key(|packet| packet[8..10] != [0xFF; 2]);
             assert!(received == expected, "round {round}, rank {rank}");
@@ -278,7 +280,7 @@ impl Site {
             let has_frames = (0..HOMES.len()).any(|rank| HOMES[rank] == index && by_group(rank));
             let expected = if has_frames { &results[..] } else { &[] };
             assert!(
-                receive_all(socket, expected.len()) == expected,
+                receive_all(socket, is_for_all, expected.len()) == expected,
                 "round {round}, group {index}"
             );
         }
@@ -467,40 +469,45 @@ fn envelopes(socket: &RawSocket, over: Over) -> BTreeSet<Vec<u8>> {
     frames.iter().map(|frame| envelope(frame, over)).collect()
 }
 
-/// Sends a packet until an answer comes that is no RESULT.
+/// Sends a packet until an answer to it comes that is no RESULT.
 fn ask(socket: &UdpSocket, packet: &[u8]) -> Vec<u8> {
+    // From the job's number to the round.
+    let of_this = |answer: &[u8]| !is_result(answer) && answer[2..16] == packet[2..16];
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         socket.send(packet).expect("send");
-        if let Some(answer) = receive_if(socket, |kind| kind != RESULT) {
+        if let Some(answer) = receive(socket, of_this) {
             return answer;
         }
     }
     panic!("an answer arrives");
 }
 
-/// The next RESULT, if one comes soon.
-fn receive(socket: &UdpSocket) -> Option<Vec<u8>> {
-    receive_if(socket, |kind| kind == RESULT)
+fn is_result(packet: &[u8]) -> bool {
+    packet[1] == RESULT
 }
 
-/// The next packet of such a kind other than FILLER, if one comes soon.
-fn receive_if(socket: &UdpSocket, is_wanted: impl Fn(u8) -> bool) -> Option<Vec<u8>> {
+fn is_for_all(packet: &[u8]) -> bool {
+    is_result(packet) && packet[8..10] == [0xFF; 2]
+}
+
+/// The next wanted packet, if one comes soon.
+fn receive(socket: &UdpSocket, is_wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
     loop {
         let mut buffer = [0; 4096];
         let length = socket.recv(&mut buffer).ok()?;
-        if buffer[1] != FILLER && is_wanted(buffer[1]) {
+        if buffer[1] != FILLER && is_wanted(&buffer) {
             return Some(buffer[..length].to_vec());
         }
     }
 }
 
-/// So many RESULTs, or those that come in time.
-fn receive_all(socket: &UdpSocket, count: usize) -> Vec<Vec<u8>> {
+/// So many wanted packets, or those that come in time.
+fn receive_all(socket: &UdpSocket, is_wanted: fn(&[u8]) -> bool, count: usize) -> Vec<Vec<u8>> {
     let deadline = Instant::now() + PATIENCE;
     let mut received = Vec::new();
     while received.len() < count && Instant::now() < deadline {
-        received.extend(receive(socket));
+        received.extend(receive(socket, is_wanted));
     }
     received
 }

@@ -34,7 +34,9 @@ fn find_below(class: &Path, local: IpAddr) -> Result<Entry, String> {
                 {
                     return Ok(Entry { device: device.clone(), port, index });
                 }
-                others.push(format!("entry {index} of {device} ({})", kind.trim()));
+                if kind.trim() != "RoCE v2" {
+                    others.push(format!("entry {index} of {device} ({})", kind.trim()));
+                }
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::waker::Waker;
 const SENDS: usize = 256;
 /// Answers that may wait to be looked at; the device drops what comes on top.
 const RECEIVES: usize = 1040;
-/// Longest wait for room among the sends; a packet that finds none then is lost.
+/// Longest wait for room among the sends; packets that find none then are lost.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// See the [module's documentation](self). The buffers are [`SENDS`] of packets that leave, in
@@ -38,6 +38,8 @@ pub(super) struct Rdma {
     begun: u64,
     over: u64,
     batch: Vec<usize>,
+    /// Whether a packet has waited for room in vain, and none has left since.
+    is_stuck: bool,
     /// Packets that have come, and were not handed out yet.
     completions: [Completion; BATCH],
     waiting: usize,
@@ -62,6 +64,7 @@ impl Rdma {
             begun: 0,
             over: 0,
             batch: Vec::with_capacity(BATCH),
+            is_stuck: false,
             completions: [Completion::default(); BATCH],
             waiting: 0,
             foreign: 0,
@@ -79,10 +82,12 @@ impl Rdma {
             let count = self.pair.sent(&mut completions)?;
             if let Some(last) = completions[..count].last() {
                 self.over = last.id;
+                self.is_stuck = false;
                 continue;
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
-            if Instant::now() >= deadline {
+            if self.is_stuck || Instant::now() >= deadline {
+                self.is_stuck = true;
                 return Ok(false);
             }
             thread::yield_now();

@@ -91,7 +91,7 @@ impl QueuePair {
     /// The bytes of a buffer: [`GRH_LEN`], then a packet.
     pub fn buffer(&mut self, number: usize) -> &mut [u8] {
         let size = GRH_LEN + self.path_mtu;
-        &mut self.memory.bytes()[number * size..][..size]
+        self.memory.part(number * size, size)
     }
 
     /// Sends packets of these lengths from buffers; the first and the last have completions with
@@ -214,10 +214,11 @@ impl QueuePair {
         format!("the RDMA device says: {}", text.to_string_lossy())
     }
 
-    fn piece(&mut self, buffer: usize, offset: usize, length: usize) -> Piece {
+    fn piece(&self, buffer: usize, offset: usize, length: usize) -> Piece {
         // SAFETY: the region lives as long as this.
         let lkey = unsafe { (*self.region).lkey };
-        let address = self.buffer(buffer)[offset..].as_ptr() as u64;
+        let address =
+            self.memory.start as u64 + (buffer * (GRH_LEN + self.path_mtu) + offset) as u64;
         Piece { address, length: length as u32, lkey }
     }
 
@@ -234,20 +235,20 @@ impl QueuePair {
 
     /// Registers the memory, and makes the queues.
     fn make_queues(&mut self, sends: usize, receives: usize) -> io::Result<()> {
-        let (bytes, verbs) = (self.memory.bytes(), self.verbs);
-        let (start, length) = (bytes.as_mut_ptr().cast(), bytes.len());
+        let verbs = self.verbs;
+        let (start, length) = (self.memory.start.cast(), self.memory.layout.size());
         // SAFETY: all that is passed was just made, is checked, and lives as long as this; the
         // memory stays where it is until the region is gone.
         unsafe {
-            self.domain = made("a protection domain", (verbs.ibv_alloc_pd)(self.context))?;
+            self.domain = made("protection domain", (verbs.ibv_alloc_pd)(self.context))?;
             let region = (verbs.ibv_reg_mr)(self.domain, start, length, verbs::LOCAL_WRITE);
             self.region = made("registered memory (see `ulimit -l`)", region)?;
             let channel = (verbs.ibv_create_comp_channel)(self.context);
-            self.channel = made("a completion channel", channel)?;
+            self.channel = made("completion channel", channel)?;
             let queue = |room: usize, channel| {
                 let none = ptr::null_mut();
                 let queue = (verbs.ibv_create_cq)(self.context, room as c_int, none, channel, 0);
-                made("a completion queue", queue)
+                made("completion queue", queue)
             };
             self.sent = queue(sends, ptr::null_mut())?;
             self.received = queue(receives, self.channel)?;
@@ -267,7 +268,7 @@ impl QueuePair {
                 signals_all: 0,
             };
             let pair = (verbs.ibv_create_qp)(self.domain, &raw mut attributes);
-            self.pair = made("a queue pair", pair)?;
+            self.pair = made("queue pair", pair)?;
         }
         let flags = fcntl_getfl(self.events())?;
         Ok(fcntl_setfl(self.events().as_fd(), flags | OFlags::NONBLOCK)?)
@@ -299,7 +300,7 @@ impl QueuePair {
         };
         // SAFETY: the domain lives, and the attributes outlive the call.
         let address = unsafe { (self.verbs.ibv_create_ah)(self.domain, &raw mut attributes) };
-        self.address = made("a way to the aggregator (is there a route?)", address)?;
+        self.address = made("way to the aggregator (is there a route?)", address)?;
         Ok(())
     }
 }
@@ -389,10 +390,12 @@ impl Memory {
         Self { start, layout }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: so many bytes were allocated, and only this owns them. The device writes to
-        // buffers alone that were posted and have not completed, which nobody looks into.
-        unsafe { slice::from_raw_parts_mut(self.start, self.layout.size()) }
+    /// A part of it.
+    fn part(&mut self, start: usize, length: usize) -> &mut [u8] {
+        assert!(start + length <= self.layout.size());
+        // SAFETY: so many bytes were allocated, and only this owns them. The device writes to those
+        // buffers alone that were posted and have not completed, and nobody asks for these.
+        unsafe { slice::from_raw_parts_mut(self.start.add(start), length) }
     }
 }
 
