@@ -51,7 +51,9 @@ pub struct Receivers {
     /// The session's epoch.
     pub epoch: u32,
     /// 1 if the copies differ in their addresses; 0 if all go to the group.
-    pub differ: u32,
+    pub differ: u16,
+    /// 1 if some go to queue pairs of RoCEv2.
+    pub by_roce: u16,
     /// The port by which each copy leaves, and its destination; up to the first without a port.
     pub places: [Binding; MAX_PLACES],
     /// The ranks that each copy is for, of the first 64: bit r is rank r.
@@ -86,11 +88,12 @@ impl Receivers {
     ) -> Option<Self> {
         let none = Binding::default();
         let (places, ranks) = ([none; MAX_PLACES], [0; MAX_PLACES]);
-        let mut this = Self { epoch: job.epoch, differ: 0, places, ranks };
+        let mut this = Self { epoch: job.epoch, differ: 0, by_roce: 0, places, ranks };
         let mut len = 0;
         for member in members {
             let place = place(job, number, member);
-            this.differ |= u32::from(member.2 != Way::Group);
+            this.differ |= u16::from(member.2 != Way::Group);
+            this.by_roce |= u16::from(place.is_queue_pair());
             let known = this.places.iter().zip(&mut this.ranks).take(len);
             if !joins(known, &place, member.0) {
                 *this.places.get_mut(len)? = place;

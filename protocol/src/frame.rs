@@ -183,6 +183,19 @@ impl<N: Network> Envelope<N> {
         self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
+    /// Changes its lengths by this number of bytes, modulo 2^16; a wrong checksum stays wrong.
+    #[inline(always)]
+    pub fn lengthen(&mut self, by: u16) {
+        self.ip.lengthen(by);
+        self.udp_len.set(self.udp_len.get().wrapping_add(by));
+    }
+
+    /// Rule 37.5: has routers drop it where they would mark it for congestion.
+    #[inline(always)]
+    pub fn forbid_marks(&mut self) {
+        self.ip.set_traffic_class(self.ip.traffic_class() & !ECN_MASK);
+    }
+
     /// Removes the destination of a frame that is complete otherwise: no host takes such a frame.
     #[inline(always)]
     pub const fn leave_open(&mut self) {

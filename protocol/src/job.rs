@@ -89,17 +89,30 @@ const _: () = assert!(size_of::<Binding>() == 32);
 impl Binding {
     /// Rule 37.3: the same host's queue pair with this number, in place of its UDP port.
     pub const fn at_queue_pair(self, number: u32) -> Self {
-        let [_, high, a, b] = number.to_be_bytes();
-        Self { port: U16::from_bytes([a, b]), roce: [1, high], ..self }
+        let (roce, port) = of_queue_pair(number);
+        Self { port, roce, ..self }
+    }
+
+    /// Whether it is a queue pair of RoCEv2.
+    #[inline(always)]
+    pub const fn is_queue_pair(&self) -> bool {
+        self.roce[0] != 0
     }
 
     /// The queue pair's number, by RoCEv2.
     pub const fn queue_pair(&self) -> Option<u32> {
         match self.roce {
-            [0, _] => None,
-            [_, high] => Some((high as u32) << 16 | self.port.get() as u32),
+            [_, high] if self.is_queue_pair() => Some((high as u32) << 16 | self.port.get() as u32),
+            _ => None,
         }
     }
+}
+
+/// [`Binding::roce`] and [`Binding::port`] of the queue pair with this number.
+#[inline(always)]
+pub(crate) const fn of_queue_pair(number: u32) -> ([u8; 2], U16) {
+    let [_, high, a, b] = number.to_be_bytes();
+    ([1, high], U16::from_bytes([a, b]))
 }
 
 /// Address, and port or queue pair.

@@ -23,6 +23,7 @@
 //! | [`node`] | what media call for a packet: marks, events, and where it goes |
 //! | [`shell`] | whose frames are served |
 //! | [`roce`] | a packet as a message of RDMA |
+//! | [`icrc`] | the checksum of such a message, for BPF |
 //! | [`capabilities`] | what some data planes can do and others cannot |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
 //! | [`times`] | a histogram of times |
@@ -44,6 +45,7 @@ pub mod done;
 pub mod fanout;
 pub mod frame;
 pub mod header;
+pub mod icrc;
 pub mod ip;
 pub mod job;
 pub mod lanes;

@@ -284,9 +284,12 @@ fn answer<M: Medium>(
     medium.trace(traced, outcome);
     let target = match outcome.action() {
         Action::Broadcast => Target::All,
-        // Rule 5.12: there are no groups over IPv6.
+        // Rules 5.12 and 37.3: there are no groups over IPv6, nor by RoCEv2.
         Action::Reply
-            if header.is_for_group() && medium.has_groups() && origin.binding.ip.is_v4() =>
+            if header.is_for_group()
+                && medium.has_groups()
+                && origin.binding.ip.is_v4()
+                && !origin.binding.is_queue_pair() =>
         {
             header.aux.set(0);
             Target::SendersGroup

@@ -18,6 +18,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::roce;
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
 use switchml_userspace::data_plane::drop_rate::DropRate;
 use switchml_userspace::data_plane::xdp::Mode;
@@ -164,7 +165,8 @@ pub struct Options {
     /// is fixed.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
-    /// Also take ranks with RDMA NICs, by RoCEv2 at UDP port 4791. For `--data-plane software`.
+    /// Also take ranks with RDMA NICs, by RoCEv2 at UDP port 4791. For `--data-plane software`, and
+    /// for `xdp` with `--mode native`.
     #[arg(long, conflicts_with = "parent")]
     pub rocev2: bool,
     /// Address of the data plane, if it is not the one at which workers reach the control plane;
@@ -391,7 +393,7 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("fanout", &[Xdp]),
         ("pin_dir", &[Xdp]),
         ("trace", &[Xdp]),
-        ("rocev2", &[Software]),
+        ("rocev2", &[Xdp, Software]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
         // These options are before `parent`, which they require: the error names the first that is
@@ -455,6 +457,7 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
                 .to_owned(),
         ));
     }
+    check_rocev2(options)?;
     quota::all(&options.security.tenant_quotas).map_err(refused)?;
     let SecurityOptions { tls_cert, tls_self_signed, tls_client_ca, .. } = &options.security;
     if tls_client_ca.is_some() && tls_cert.is_none() && !tls_self_signed {
@@ -477,6 +480,24 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
     Ok(())
 }
 
+/// Refuses RoCEv2 where it cannot be.
+fn check_rocev2(options: &Options) -> Result<(), clap::Error> {
+    if options.rocev2 && options.data_plane == DataPlaneKind::Xdp && options.mode != Mode::Native {
+        return Err(refused(
+            "--rocev2 needs --mode native with --data-plane xdp: tc ingress takes no packets by \
+             RoCEv2"
+                .to_owned(),
+        ));
+    }
+    if options.rocev2 && options.data_port == roce::PORT {
+        return Err(refused(format!(
+            "--data-port {0}: with --rocev2 that is the port of RoCEv2; give another one",
+            roce::PORT
+        )));
+    }
+    Ok(())
+}
+
 fn refused(complaint: String) -> clap::Error {
     Cli::command().error(ErrorKind::ArgumentConflict, complaint)
 }
@@ -493,7 +514,7 @@ mod tests {
     /// A value of each option of the daemon; they are tried with each value of `--data-plane`.
     const VALUES: [(&str, &str); 30] = [
         ("iface", "p0"),
-        ("mode", "auto"),
+        ("mode", "native"),
         ("fanout", "auto"),
         ("control", "127.0.0.1:1"),
         ("data-port", "5000"),
@@ -550,6 +571,7 @@ mod tests {
     fn with(kind: DataPlaneKind, option: &str) -> Result<(Cli, ArgMatches), clap::Error> {
         let besides = match option {
             "cells" | "parent-tls-fingerprint" | "parent-tls-ca" => Some("parent"),
+            "rocev2" if kind == DataPlaneKind::Xdp => Some("mode"),
             "tls-cert" => Some("tls-key"),
             "tls-key" => Some("tls-cert"),
             "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
@@ -595,8 +617,8 @@ mod tests {
                     "iface" | "mode" | "fanout" | "pin-dir" | "trace" => {
                         *kind == DataPlaneKind::Xdp
                     }
-                    "rocev2" => *kind == DataPlaneKind::Software,
-                    "data-port"
+                    "rocev2"
+                    | "data-port"
                     | "slots"
                     | "parent"
                     | "cells"
@@ -668,6 +690,22 @@ mod tests {
         }
         for right in ["0", "0.05", "1"] {
             assert!(software(&["--for-tests", "--drop-rate", right]).is_ok(), "{right}");
+        }
+    }
+
+    #[test]
+    fn rocev2_is_for_native_xdp_and_has_a_port_of_its_own() {
+        let native = ["aggregator", "--rocev2", "--mode", "native"];
+        assert!(parse_from(native).is_ok());
+        for mode in [&[][..], &["--mode", "bundle"]] {
+            let refused = parse_from([&["aggregator", "--rocev2"], mode].concat());
+            let line = switchml_cli::one_line(&refused.expect_err("not native"));
+            assert!(line.starts_with("--rocev2 needs --mode native with "), "{line}");
+        }
+        for options in [&native[..], &["aggregator", "--rocev2", "--data-plane", "software"]] {
+            let refused = parse_from([options, &["--data-port", "4791"]].concat());
+            let line = switchml_cli::one_line(&refused.expect_err("the port is taken"));
+            assert!(line.starts_with("--data-port 4791: ") && !line.contains('\n'), "{line}");
         }
     }
 

@@ -127,7 +127,7 @@ fn open_paths(
     let by_rdma = matches!(medium, Medium::Rdma);
     if by_rdma && !assigned.capabilities.contains(Capabilities::ROCE) {
         return Err(no_rdma()(io::Error::other(format!(
-            "the aggregator at {} does not take it (--rocev2 of a software data plane)",
+            "the aggregator at {} does not take it (it has no --rocev2)",
             assigned.data_address
         ))));
     }

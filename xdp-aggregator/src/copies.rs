@@ -14,10 +14,11 @@ use switchml_protocol::fanout::MAX_PLACES;
 use switchml_protocol::frame::{Ipv4, Ipv6, Network, sum_of_done};
 use switchml_protocol::maps::MAX_PORTS;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::roce::ICRC_LEN;
 use switchml_protocol::{EVERYONE, U64};
 
 use crate::packet::Frame;
-use crate::tables;
+use crate::{roce, tables};
 
 /// The RESULT whose copies leave by a port. It is made once: no later one is the same.
 #[repr(C)]
@@ -68,15 +69,19 @@ fn address<N: Network>(frame: &Frame, port: u32) -> Option<()> {
     if is_open {
         envelope.close(place);
     }
+    let by_roce = roce::is_served() && place.is_queue_pair();
     match Done::of(header) {
-        Some(done) if done.is_for(*receivers.ranks.get(at)?) => shorten::<N>(frame, done),
-        _ => Some(()),
+        Some(done) if done.is_for(*receivers.ranks.get(at)?) => shorten::<N>(frame, done, by_roce)?,
+        // Other places' seal.
+        _ if roce::is_served() && receivers.by_roce != 0 && !by_roce => frame.cut(ICRC_LEN)?,
+        _ => {}
     }
+    if by_roce { roce::wrap(frame, place.roce) } else { Some(()) }
 }
 
-/// Rule 9.4: makes a RESULT to all the DONE of its round.
+/// Rule 9.4: makes a RESULT to all the DONE of its round, sealed if it leaves by RoCEv2.
 #[inline(always)]
-fn shorten<N: Network>(frame: &Frame, mut done: Done) -> Option<()> {
+fn shorten<N: Network>(frame: &Frame, mut done: Done, by_roce: bool) -> Option<()> {
     let (envelope, header) = frame.headers::<N>()?;
     let lane = done.add(header)?;
     *header = done.header();
@@ -91,7 +96,11 @@ fn shorten<N: Network>(frame: &Frame, mut done: Done) -> Option<()> {
     let pair = frame.pair(0)?;
     // SAFETY: the bytes are in the frame, and nothing else refers to them.
     unsafe { pair.write(U64::new(u64::from(lane) << 32)) };
-    frame.resize(done.rounds()).ok()?;
+    if by_roce {
+        roce::seal(frame, done.rounds())?;
+    } else {
+        frame.resize(done.rounds()).ok()?;
+    }
     frame.align_back::<N>().ok()
 }
 

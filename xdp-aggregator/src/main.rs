@@ -28,10 +28,12 @@
 #![feature(core_intrinsics, asm_experimental_arch)]
 #![allow(internal_features)]
 
+mod bounds;
 mod copies;
 mod lock;
 mod packet;
 mod payload;
+mod roce;
 mod scratch;
 mod skb;
 mod superpacket;

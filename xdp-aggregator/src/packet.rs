@@ -5,19 +5,23 @@ use core::mem::offset_of;
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail};
-use switchml_protocol::U64;
 use switchml_protocol::frame::{ETHERNET_LEN, Envelope, Ipv4, Network, TAG_LEN, Tag, Tagged};
-use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_protocol::header::{self, HEADER_LEN, Header};
 use switchml_protocol::lanes::Block;
 use switchml_protocol::maps::Endpoint;
+use switchml_protocol::roce::{Headers, ICRC_LEN};
 use switchml_protocol::shell::Hook;
+use switchml_protocol::{MAX_LANES, U64};
 
+use crate::bounds::at_most;
 use crate::tables;
 
 /// Where a packet begins in a frame that [`Frame::align`] has seen.
 const PACKET: usize = Envelope::<Ipv4>::LEN;
 const HEADERS_LEN: usize = PACKET + HEADER_LEN;
 const BLOCK_LEN: usize = size_of::<Block>();
+/// Lanes and tag of the longest packet, in words.
+const MAX_WORDS: usize = MAX_LANES + header::TAG_LEN / 4;
 
 /// The frame that the program runs for, without its VLAN tag.
 ///
@@ -26,6 +30,8 @@ const BLOCK_LEN: usize = size_of::<Block>();
 pub struct Frame {
     ctx: *mut xdp_md,
     tag: Tag,
+    /// [`Binding::roce`](switchml_protocol::job::Binding::roce) of who sent it.
+    pub roce: [u8; 2],
 }
 
 impl Hook for Frame {
@@ -68,7 +74,7 @@ impl Frame {
     /// [`Self::put_tag`], nor together with others to the same bytes.
     #[inline(always)]
     pub const unsafe fn new(ctx: *mut xdp_md) -> Self {
-        Self { ctx, tag: Tag::NONE }
+        Self { ctx, tag: Tag::NONE, roce: [0; 2] }
     }
 
     /// Takes off the frame's tag of 802.1Q, if it has one: XDP comes before the kernel does that.
@@ -121,8 +127,9 @@ impl Frame {
         unsafe { Self::new(ctx) }.bytes(0, len)
     }
 
+    /// Moves the frame's beginning by so many bytes, which have any content in front of it.
     #[inline(always)]
-    fn move_start(&self, by: i32) -> Result<(), i64> {
+    pub fn move_start(&self, by: i32) -> Result<(), i64> {
         // SAFETY: the context is that of the running program.
         match unsafe { bpf_xdp_adjust_head(self.ctx, by) } {
             0 => Ok(()),
@@ -150,6 +157,14 @@ impl Frame {
     pub fn envelope<N: Network>(&self) -> Option<&'static mut Envelope<N>> {
         let address = self.bytes(0, Envelope::<N>::LEN)? as *mut Envelope<N>;
         // SAFETY: the bytes are in the frame; an Envelope is valid for any bytes, at any address.
+        Some(unsafe { &mut *address })
+    }
+
+    /// The headers in front of a message's packet, if the frame is that long.
+    #[inline(always)]
+    pub fn message<N: Network>(&self) -> Option<&'static mut Headers<N>> {
+        let address = self.bytes(0, Headers::<N>::LEN)? as *mut Headers<N>;
+        // SAFETY: as in `envelope`.
         Some(unsafe { &mut *address })
     }
 
@@ -204,7 +219,39 @@ impl Frame {
     /// The two lanes of an aligned frame's payload from `lane` on, if it is that long.
     #[inline(always)]
     pub fn pair(&self, lane: usize) -> Option<*mut U64> {
-        self.bytes(HEADERS_LEN + 4 * lane, size_of::<U64>()).map(|address| address as *mut U64)
+        self.at_lane(HEADERS_LEN, lane, size_of::<U64>()).map(|address| address as *mut U64)
+    }
+
+    /// Lane `lane` of an aligned frame's payload, or what is behind its last one, if it is that
+    /// long.
+    #[inline(always)]
+    pub fn lane(&self, lane: usize) -> Option<*mut [u8; 4]> {
+        self.at_lane(HEADERS_LEN, lane, 4).map(|address| address as *mut [u8; 4])
+    }
+
+    /// The ICRC behind so many lanes of a message, if it is that long.
+    #[inline(always)]
+    pub fn icrc<N: Network>(&self, lanes: usize) -> Option<*mut [u8; ICRC_LEN]> {
+        let begin = Headers::<N>::LEN + HEADER_LEN;
+        self.at_lane(begin, lanes, ICRC_LEN).map(|address| address as *mut [u8; ICRC_LEN])
+    }
+
+    /// Address of `len` bytes of the frame behind `begin` bytes and so many lanes.
+    #[inline(always)]
+    fn at_lane(&self, begin: usize, lanes: usize, len: usize) -> Option<usize> {
+        let mut address = self.start() + begin + 4 * at_most(MAX_WORDS, lanes)?;
+        // The verifier has to see one register checked and used. The register is named for the same
+        // reason as in `payload::made`.
+        // SAFETY: no instruction.
+        unsafe { asm!("", inout("r7") address) };
+        (address + len <= self.end()).then_some(address)
+    }
+
+    /// Cuts so many bytes off the frame's end.
+    #[inline(always)]
+    pub fn cut(&self, bytes: usize) -> Option<()> {
+        // SAFETY: the context is that of the running program.
+        (unsafe { bpf_xdp_adjust_tail(self.ctx, -(bytes as i32)) } == 0).then_some(())
     }
 
     /// Cuts an aligned frame down to its headers and `lanes` words of payload.

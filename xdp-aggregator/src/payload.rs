@@ -11,6 +11,7 @@ use switchml_protocol::header::Header;
 use switchml_protocol::lanes::{self, Block, Payload, ShortPayload, Values};
 use switchml_protocol::{MAX_BLOCKS, MAX_LANES, U32, U64};
 
+use crate::bounds::at_most;
 use crate::packet::Frame;
 
 /// A loop over the blocks of a payload: a function of [`lanes`].
@@ -68,23 +69,9 @@ impl Pointer for *mut xdp_md {
     #[inline(always)]
     unsafe fn pair(self, lane: usize) -> Option<*mut U64> {
         // SAFETY: as above.
-        unsafe { Frame::new(self) }.pair(at_most_all(lane)?)
+        unsafe { Frame::new(self) }.pair(lane)
     }
 }
-
-/// `lane` if it can be the one behind a payload's lanes; bounded by [`LANE_BOUND`] for verifiers.
-///
-/// The verifier of Linux 6.1 forgets a comparison if the compiler has put the number onto the stack
-/// before. It remembers the bounds that a number has when it is put there.
-#[inline(always)]
-fn at_most_all(mut lane: usize) -> Option<usize> {
-    // SAFETY: only registers are used. The compiler would leave out a mask that changes nothing.
-    unsafe { asm!("{lane} &= {mask}", lane = inout(reg) lane, mask = const LANE_BOUND - 1) };
-    (lane <= MAX_LANES).then_some(lane)
-}
-
-/// A power of two above the number of any lane.
-pub const LANE_BOUND: usize = (MAX_LANES + 1).next_power_of_two();
 
 /// A payload that was copied into a map, with room for a tag.
 #[repr(C)]
@@ -109,7 +96,7 @@ impl Pointer for *mut Copied {
     #[inline(always)]
     unsafe fn pair(self, lane: usize) -> Option<*mut U64> {
         // SAFETY: as above; behind the lanes there is room for two more.
-        at_most_all(lane).map(|lane| unsafe { self.cast::<U32>().add(lane).cast() })
+        at_most(MAX_LANES, lane).map(|lane| unsafe { self.cast::<U32>().add(lane).cast() })
     }
 }
 

@@ -13,7 +13,8 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::shell::Origin;
 use switchml_protocol::{MAX_LANES, U16, U32};
 
-use crate::payload::{Copied, LANE_BOUND};
+use crate::bounds::LANE_BOUND;
+use crate::payload::Copied;
 
 /// Most segments of a superpacket: the limit of Linux (`UDP_MAX_SEGMENTS`, `UDP_GRO_CNT_MAX`).
 pub const MAX_SEGMENTS: usize = 128;

@@ -13,6 +13,7 @@ use switchml_protocol::shell::{self, Heading, Hook, Origin};
 
 use crate::packet::Frame;
 use crate::payload::Lanes;
+use crate::roce;
 use crate::tables::{self, Maps};
 
 /// Serves one frame as a root. Returns the verdict.
@@ -56,11 +57,13 @@ pub fn serve_combiner(frame: &Frame) -> u32 {
 /// Where the frame's packet comes from and how long its payload is, if it is for the root; the
 /// frame is aligned then. Otherwise the outcome.
 #[inline(always)]
-fn open<N: Network>(frame: &Frame) -> Result<(Origin, usize), Outcome> {
+fn open<N: Network>(frame: &mut Frame) -> Result<(Origin, usize), Outcome> {
+    roce::unwrap::<N>(frame)?;
     let envelope = frame.envelope::<N>().ok_or(Outcome::NotOurs)?;
-    let opened = shell::open(frame, envelope)?;
+    let (mut origin, payload_len) = shell::open(frame, envelope)?;
+    origin.binding.roce = frame.roce;
     frame.align::<N>().map_err(|_| Outcome::SendFailed)?;
-    Ok(opened)
+    Ok((origin, payload_len))
 }
 
 /// Serves the packet of an aligned frame as a root.
@@ -178,12 +181,20 @@ fn send<N: Network>(frame: &Frame, target: Target) -> Option<u32> {
         // Payloads are summed up by blocks.
         frame.resize(LANES_PER_BLOCK as u16).ok()?;
     }
-    let (lanes, sum) = finish::<N>(frame, frame.header()?)?;
+    let by_roce = roce::is_served()
+        && match target {
+            Target::All => tables::receivers(number)?.by_roce != 0,
+            _ => roce::is_message(frame),
+        };
+    let (lanes, sum) = finish::<N>(frame, frame.header()?, by_roce)?;
     let envelope = frame.envelope::<N>()?;
     let (place, source) = match target {
         Target::Nobody | Target::Host => return None,
         Target::Sender => {
             envelope.turn_back(lanes, sum);
+            if by_roce {
+                roce::wrap(frame, frame.roce)?;
+            }
             return tables::redirect(frame.ifindex());
         }
         Target::SendersGroup => {
@@ -211,9 +222,10 @@ fn send<N: Network>(frame: &Frame, target: Target) -> Option<u32> {
 }
 
 /// Cuts the frame to the length of its packet, and has it begin with its envelope again. Lanes of
-/// the packet, with its tag, and the sum of its words where UDP needs a checksum.
+/// the packet, with its tag, and the sum of its words where UDP needs a checksum. A frame that
+/// leaves by RoCEv2 is sealed.
 #[inline(always)]
-fn finish<N: Network>(frame: &Frame, header: &Header) -> Option<(u16, u16)> {
+fn finish<N: Network>(frame: &Frame, header: &Header, by_roce: bool) -> Option<(u16, u16)> {
     let lanes = header.payload_lanes();
     let sum = if N::CHECKSUM_IS_OPTIONAL {
         0
@@ -223,7 +235,11 @@ fn finish<N: Network>(frame: &Frame, header: &Header) -> Option<(u16, u16)> {
         sum_of_packet(header, &payload, lanes.into()).ok()?
     };
     let lanes = lanes + header.tag_len() as u16 / 4;
-    frame.resize(lanes).ok()?;
+    if by_roce {
+        roce::seal(frame, lanes)?;
+    } else {
+        frame.resize(lanes).ok()?;
+    }
     frame.align_back::<N>().ok()?;
     Some((lanes, sum))
 }

@@ -59,6 +59,11 @@ pub trait Network:
     fn finish(&mut self, traffic_class: u8, udp_len: u16);
     /// Sets this header's checksum, if it has one.
     fn seal(&mut self);
+    /// Changes the packet's length by this number of bytes, modulo 2^16, and the checksum
+    /// accordingly.
+    fn lengthen(&mut self, by: u16);
+    /// Sets DSCP and ECN, and changes the checksum accordingly.
+    fn set_traffic_class(&mut self, traffic_class: u8);
     /// A header with UDP behind it; its length is to be filled in.
     fn between(source: Ip, destination: Ip) -> Self;
     /// Rule 37.5: the header with ones in place of what changes on the way.
@@ -201,6 +206,19 @@ impl Network for Ipv4 {
         self.checksum.set(!self.sum());
     }
 
+    #[inline(always)]
+    fn lengthen(&mut self, by: u16) {
+        let len = self.total_len.get().wrapping_add(by);
+        self.checksum.set(updated(self.checksum.get(), self.total_len.get(), len));
+        self.total_len.set(len);
+    }
+
+    #[inline(always)]
+    fn set_traffic_class(&mut self, traffic_class: u8) {
+        self.checksum.set(updated(self.checksum.get(), self.tos.into(), traffic_class.into()));
+        self.tos = traffic_class;
+    }
+
     fn between(source: Ip, destination: Ip) -> Self {
         Self {
             version_ihl: IPV4_WITHOUT_OPTIONS,
@@ -211,6 +229,7 @@ impl Network for Ipv4 {
         }
     }
 
+    #[inline(always)]
     fn masked(self) -> Self {
         Self { tos: 0xFF, ttl: 0xFF, checksum: U16::new(0xFFFF), ..self }
     }
@@ -308,14 +327,24 @@ impl Network for Ipv6 {
 
     #[inline(always)]
     fn finish(&mut self, traffic_class: u8, udp_len: u16) {
-        let others = self.version_class_flow.get() & !(0xFF << TRAFFIC_CLASS_SHIFT);
-        self.version_class_flow.set(others | u32::from(traffic_class) << TRAFFIC_CLASS_SHIFT);
+        self.set_traffic_class(traffic_class);
         self.payload_len.set(udp_len);
         self.hop_limit = HOPS;
     }
 
     #[inline(always)]
     fn seal(&mut self) {}
+
+    #[inline(always)]
+    fn lengthen(&mut self, by: u16) {
+        self.payload_len.set(self.payload_len.get().wrapping_add(by));
+    }
+
+    #[inline(always)]
+    fn set_traffic_class(&mut self, traffic_class: u8) {
+        let others = self.version_class_flow.get() & !(0xFF << TRAFFIC_CLASS_SHIFT);
+        self.version_class_flow.set(others | u32::from(traffic_class) << TRAFFIC_CLASS_SHIFT);
+    }
 
     fn between(source: Ip, destination: Ip) -> Self {
         Self {
@@ -327,6 +356,7 @@ impl Network for Ipv6 {
         }
     }
 
+    #[inline(always)]
     fn masked(self) -> Self {
         let version_class_flow = U32::new(self.version_class_flow.get() | !VERSION_MASK);
         Self { version_class_flow, hop_limit: 0xFF, ..self }
@@ -341,6 +371,12 @@ impl Network for Ipv6 {
     fn sum_of_destination(&self) -> u32 {
         sum_of_quarters(self.destination)
     }
+}
+
+/// A checksum after a change of one of the words that it covers (RFC 1624, equation 3).
+#[inline(always)]
+fn updated(checksum: u16, before: u16, now: u16) -> u16 {
+    !ones_complement_sum(u32::from(!checksum) + u32::from(!before) + u32::from(now))
 }
 
 #[inline(always)]

@@ -16,6 +16,7 @@ mod done;
 mod envelope;
 mod header;
 mod hostile;
+mod icrc;
 mod ipv6;
 mod lanes;
 mod large;

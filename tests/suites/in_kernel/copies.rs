@@ -408,7 +408,7 @@ impl Place {
 }
 
 /// The checksum of RFC 1071 over an even number of bytes.
-fn internet_checksum(bytes: &[u8]) -> u16 {
+pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum = words.fold(0, |sum, word| (sum + word) % 0xFFFF);
     // Never 0, which would mean no checksum.

@@ -35,6 +35,9 @@ use crate::tc_program::TcProgram;
 pub const FIRST_SLOT: u32 = 10;
 pub const SLOTS: u32 = 8;
 
+/// A root's programs.
+const ROOT: [&str; 2] = ["switchml", "switchml_bundle"];
+
 type JobBytes = [u8; size_of::<JobEntry>()];
 type MemberBytes = [u8; size_of::<MemberEntry>()];
 type ReceiversBytes = [u8; size_of::<Receivers>()];
@@ -51,25 +54,43 @@ pub struct Kernel {
     tc: TcProgram,
 }
 
+/// The programs' constants.
+#[derive(Default)]
+struct Constants {
+    /// Packets of which 32 random bits are below this are lost.
+    lose_below: u64,
+    /// Whether messages of RoCEv2 are taken.
+    roce: bool,
+}
+
 impl Kernel {
     /// The program with the aggregator's address, and no job.
     pub fn new() -> Self {
         Self::load(switchml_userspace::xdp_object())
     }
 
+    /// The program with the aggregator's address, which also takes messages of RoCEv2.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn with_roce() -> Self {
+        Self::load_with_roce(switchml_userspace::xdp_object())
+    }
+
+    /// Such a program from an object file.
+    #[allow(dead_code)] // as above
+    pub fn load_with_roce(object: &[u8]) -> Self {
+        Self::of_role(object, ROOT, 1, Constants { lose_below: 0, roce: true })
+    }
+
     /// The program from an object file, with the aggregator's address and no job.
     pub fn load(object: &[u8]) -> Self {
-        Self::root(object, 0)
+        Self::of_role(object, ROOT, 1, Constants::default())
     }
 
     /// The program that loses packets of which 32 random bits are below `lose_below`.
     #[allow(dead_code)] // the vectors share this file
     pub fn that_loses(lose_below: u64) -> Self {
-        Self::root(switchml_userspace::xdp_object(), lose_below)
-    }
-
-    fn root(object: &[u8], lose_below: u64) -> Self {
-        Self::of_role(object, ["switchml", "switchml_bundle"], 1, lose_below)
+        let constants = Constants { lose_below, roce: false };
+        Self::of_role(switchml_userspace::xdp_object(), ROOT, 1, constants)
     }
 
     /// A combiner of `cells` cells, with the aggregator's address.
@@ -90,8 +111,9 @@ impl Kernel {
     }
 
     fn relay(object: &[u8], cells: u32, lose_below: u64) -> Self {
-        let names = ["switchml_relay", "switchml_relay_bundle"];
-        let mut kernel = Self::of_role(object, names, cells, lose_below);
+        let programs = ["switchml_relay", "switchml_relay_bundle"];
+        let constants = Constants { lose_below, roce: false };
+        let mut kernel = Self::of_role(object, programs, cells, constants);
         kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, 0);
         for map in kernel.maps_mut("AVERAGE") {
             let mut average: Array<_, u32> = map.try_into().unwrap();
@@ -100,11 +122,19 @@ impl Kernel {
         kernel
     }
 
-    fn of_role(object: &[u8], [xdp, tc]: [&'static str; 2], cells: u32, lose_below: u64) -> Self {
+    fn of_role(
+        object: &[u8],
+        [xdp, tc]: [&'static str; 2],
+        cells: u32,
+        constants: Constants,
+    ) -> Self {
+        let Constants { lose_below, roce } = constants;
         let tc = TcProgram::of_role(object, tc, cells, lose_below);
+        let roce = u32::from(roce);
         let mut object = EbpfLoader::new()
             .map_max_entries("CELLS", cells)
             .override_global("LOSE_BELOW", &lose_below, true)
+            .override_global("ROCE", &roce, true)
             .load(object)
             .expect("the maps are created");
         let program: &mut Xdp = object.program_mut(xdp).expect("program").try_into().unwrap();

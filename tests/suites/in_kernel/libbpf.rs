@@ -74,11 +74,12 @@ impl Libbpf {
         this
     }
 
-    /// Names of the object's maps, sorted.
+    /// Names of the object's maps, sorted. libbpf puts the object's name before that of constants.
     pub fn map_names(&self) -> Vec<String> {
         let names = self.object.maps().map(|map| map.name().to_string_lossy().into_owned());
-        // libbpf puts constants into a map of its own, which is called after their section.
-        let mut names: Vec<_> = names.filter(|name| !name.ends_with(".rodata")).collect();
+        let mut names: Vec<_> = names
+            .map(|name| if name.ends_with(".rodata") { ".rodata".to_owned() } else { name })
+            .collect();
         names.sort();
         names
     }

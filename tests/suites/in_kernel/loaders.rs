@@ -16,6 +16,7 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
     assert_eq!(
         libbpf.map_names(),
         [
+            ".rodata",
             "AVERAGE",
             "CELLS",
             "COUNTERS",
@@ -52,5 +53,6 @@ fn the_verifier_takes_what_tells_of_each_packet() {
     root.open_job(2);
     let packet = Packet::contribution(0, 0, 0, &[3; 32]);
     assert_eq!(root.run(&packet.frame()).verdict, 1, "XDP_DROP: started");
+    Kernel::load_with_roce(object);
     Kernel::load_combiner(object, 16);
 }

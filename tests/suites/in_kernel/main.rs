@@ -10,6 +10,9 @@
 //! | [`table`] | the form of a test: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
 //! | [`combiner`] | a combiner's programs: who is let in, what leaves, how it is addressed |
+//! | [`message`] | frames with messages of RoCEv2, as [`packet`] |
+//! | [`roce`] | messages of RoCEv2 in XDP |
+//! | [`roce_copies`] | each rank of a job gets RESULTs as it sends |
 //! | [`tags`] | VLAN tags in frames |
 //! | [`forged`] | forged and replayed packets, with and without tags |
 //! | [`slots`] | what the vectors do not test of slots: every size, values, neighbours |
@@ -39,11 +42,14 @@ mod kernel;
 mod libbpf;
 mod loaders;
 mod losses;
+mod message;
 mod packet;
 mod program;
 #[path = "../end_to_end/strangers/raw.rs"]
 #[allow(dead_code)] // those with strangers use all of it
 mod raw;
+mod roce;
+mod roce_copies;
 mod slots;
 mod speed;
 mod superpackets;

@@ -22,8 +22,10 @@ pub enum Expect<'a> {
     Reply(Outcome, &'a Packet),
     /// This packet goes to the group.
     Broadcast(&'a Packet),
+    /// This frame goes to one host.
+    Frame(Outcome, &'a [u8]),
 }
-use Expect::{Broadcast, Drop, Pass, Reply};
+use Expect::{Broadcast, Drop, Frame, Pass, Reply};
 
 impl Kernel {
     /// Runs a frame, and checks verdict, frame and counters: the outcome's counter moves by one,
@@ -40,6 +42,12 @@ impl Kernel {
         let mut frame = packet.frame();
         frame.splice(TAG..TAG, tag.iter().copied());
         self.expect_run(&frame, packet.rank, tag, expected, Kernel::run_xdp);
+    }
+
+    /// Runs a frame in XDP alone. Checks the same as [`Self::expect_frame`]; a reply is to rank 0.
+    #[track_caller]
+    pub fn expect_in_xdp(&self, frame: &[u8], expected: &Expect) {
+        self.expect_run(frame, 0, &[], expected, Kernel::run_xdp);
     }
 
     #[track_caller]
@@ -68,6 +76,7 @@ impl Kernel {
             Pass(outcome) => (*outcome, XDP_PASS, Some(frame.to_vec())),
             Drop(outcome) => (*outcome, XDP_DROP, None),
             Reply(outcome, packet) => (*outcome, XDP_REDIRECT, tagged(packet.reply(sender))),
+            Frame(outcome, frame) => (*outcome, XDP_REDIRECT, Some(frame.to_vec())),
             Broadcast(packet) => (Outcome::Completed, XDP_REDIRECT, tagged(packet.to_group())),
         };
         assert_eq!(moved, [(outcome.name(), 1)], "counters at {at}");

@@ -98,22 +98,37 @@ fn over_the_software_data_plane() {
     run(&python, &rack, &aggregator, &[1], "software");
 }
 
-/// A rack whose daemon also serves ranks by RoCEv2 (section 37).
+/// A rack whose daemon also serves ranks by RoCEv2 (section 37): in native XDP if that is the
+/// rack's mode, else in software.
 fn rack_with_rocev2(name: &str, options: RackOptions) -> Option<(PathBuf, Rack, Aggregator)> {
     if !can_build_racks(name) {
         return None;
     }
     let python = interpreter(name)?;
     let rack = Rack::new(options).unwrap();
-    let options = ["--data-plane", "software", "--rocev2"];
     let binaries = Binaries::for_test().unwrap();
-    let aggregator = Aggregator::with_options(&binaries, &rack, &options).unwrap();
-    Some((python, rack, aggregator))
+    let aggregator = match rack.mode() {
+        Mode::Native => Aggregator::in_rack_with(&binaries, &rack, &["--rocev2"]),
+        _ => {
+            let options = ["--data-plane", "software", "--rocev2"];
+            Aggregator::with_options(&binaries, &rack, &options)
+        }
+    };
+    Some((python, rack, aggregator.unwrap()))
+}
+
+#[test]
+fn over_rocev2() {
+    play_over_rocev2(Mode::Auto);
+}
+
+#[test]
+fn over_rocev2_and_native_xdp() {
+    play_over_rocev2(Mode::Native);
 }
 
 /// Ranks by RoCEv2 alone, and beside ranks with sockets.
-#[test]
-fn over_rocev2() {
+fn play_over_rocev2(mode: Mode) {
     for (script, others) in [
         (Script::core(2), &[0, 1][..]),
         (Script::core(2), &[1]),
@@ -121,19 +136,29 @@ fn over_rocev2() {
         (Script::new(3), &[0, 2]),
     ] {
         let (ranks, script) = (script.ranks, script.by_rocev2());
-        let options = RackOptions { workers: ranks, ..RackOptions::default() };
-        let Some((python, rack, aggregator)) = rack_with_rocev2("over_rocev2", options) else {
+        let options = RackOptions { workers: ranks, mode, ..RackOptions::default() };
+        let name = format!("over_rocev2, {mode:?}");
+        let Some((python, rack, aggregator)) = rack_with_rocev2(&name, options) else {
             return;
         };
         play(&python, &rack, &aggregator, others, "rocev2", &script);
     }
 }
 
-/// Frames get lost, come twice, and with wrong bits.
 #[test]
 fn over_rocev2_on_bad_links() {
-    let options = RackOptions { workers: 3, wires: true, ..RackOptions::default() };
-    let name = "over_rocev2_on_bad_links";
+    play_over_rocev2_on_bad_links(Mode::Auto);
+}
+
+#[test]
+fn over_rocev2_and_native_xdp_on_bad_links() {
+    play_over_rocev2_on_bad_links(Mode::Native);
+}
+
+/// Frames get lost, come twice, and with wrong bits.
+fn play_over_rocev2_on_bad_links(mode: Mode) {
+    let options = RackOptions { workers: 3, wires: true, mode, ..RackOptions::default() };
+    let name = &format!("over_rocev2_on_bad_links, {mode:?}");
     let Some((python, rack, aggregator)) = rack_with_rocev2(name, options) else { return };
     let faults = Faults { loss: 0.01, duplication: 0.01, flips: 0.01, ..Faults::default() };
     let binaries = Binaries::for_test().unwrap();

@@ -117,6 +117,7 @@ fn start_data_plane(
                 slots: options.slots,
                 fanout: options.fanout,
                 cells: options.parent.as_ref().map(|_| cells(options)),
+                roce: options.rocev2,
                 trace: options.trace,
                 drop_rate: options.drop_rate.unwrap_or_default(),
                 pin_dir: options.pin_dir.clone(),

@@ -22,6 +22,7 @@ use super::attachment::Attachment;
 use super::halt::Halt;
 use super::hook::Hook;
 use super::ingress::{self, causes, errno};
+use super::journal::Settings;
 use super::loopback;
 use super::maps;
 use super::pins::PinError;
@@ -269,11 +270,9 @@ impl Object {
     }
 }
 
-/// Which programs to load.
+/// What differs between programs over the same maps.
 #[derive(Clone, Copy)]
 pub struct Choice {
-    /// The number of a combiner's cells, `None` for a root.
-    pub cells: Option<u32>,
     /// Whether they log each packet.
     pub trace: bool,
     /// Packets that they lose.
@@ -281,10 +280,17 @@ pub struct Choice {
 }
 
 /// Opens the programs over the maps that are pinned in `folder`; makes those that are missing.
-pub fn open(folder: &Path, choice: Choice, halt: Arc<Halt>) -> Result<Object, StartError> {
-    let Choice { cells, trace, drop_rate } = choice;
+pub fn open(
+    folder: &Path,
+    &Settings { cells, roce, .. }: &Settings,
+    choice: Choice,
+    halt: Arc<Halt>,
+) -> Result<Object, StartError> {
+    let Choice { trace, drop_rate } = choice;
     let lose_below = drop_rate.threshold();
     let mut loader = EbpfLoader::new();
+    let roce = u32::from(roce);
+    loader.override_global("ROCE", &roce, true);
     // An array has at least one.
     loader.map_max_entries("CELLS", cells.unwrap_or(1));
     loader.override_global("LOSE_BELOW", &lose_below, true);

@@ -37,13 +37,16 @@ pub struct Settings {
     mode: Mode,
     port: u16,
     /// Number of a combiner's cells; `None` for a root.
-    cells: Option<u32>,
+    pub cells: Option<u32>,
+    /// Whether it takes ranks by RoCEv2.
+    #[serde(default)]
+    pub roce: bool,
 }
 
 impl Settings {
     /// The settings of this build.
-    pub fn new(mode: Mode, port: u16, cells: Option<u32>) -> Self {
-        Self { layout: LAYOUT, mode, port, cells }
+    pub fn new(mode: Mode, port: u16, cells: Option<u32>, roce: bool) -> Self {
+        Self { layout: LAYOUT, mode, port, cells, roce }
     }
 
     /// The differences, for people; `None` if there are none.
@@ -57,6 +60,10 @@ impl Settings {
                 .then(|| format!("data port {}, not {}", self.port, other.port)),
             (self.cells != other.cells)
                 .then(|| format!("{}, not {}", role(self.cells), role(other.cells))),
+            (self.roce != other.roce).then(|| {
+                let with = |roce| if roce { "with RoCEv2" } else { "without RoCEv2" };
+                format!("{}, not {}", with(self.roce), with(other.roce))
+            }),
         ];
         let differences: Vec<_> = differences.into_iter().flatten().collect();
         (!differences.is_empty()).then(|| differences.join(", "))

@@ -91,6 +91,8 @@ pub struct Config {
     pub fanout: Fanout,
     /// Number of a combiner's cells; `None` for a root.
     pub cells: Option<u32>,
+    /// Whether to take ranks by RoCEv2, too. Native XDP alone does.
+    pub roce: bool,
     /// Whether to log the outcome of each packet.
     pub trace: bool,
     /// Packets to lose, for tests.
@@ -243,6 +245,14 @@ impl XdpDataPlane {
         }
     }
 
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = aggregator::CAPABILITIES;
+        // Ranks need not test multicast where it makes no difference.
+        capabilities.set(Capabilities::GROUP_HELLOS, self.config.fanout == Fanout::Auto);
+        capabilities.set(Capabilities::ROCE, self.config.roce);
+        capabilities
+    }
+
     fn served(&self) -> String {
         let local = self.local();
         let addresses: Vec<_> = local.addresses.iter().map(ToString::to_string).collect();
@@ -333,8 +343,9 @@ impl ServesJobs for XdpDataPlane {
         let entry = maps.job(job).map_err(&refused)?;
         let live = |&(rank, way): &(u16, fanout::Way)| {
             let place = maps.member(job, rank)?.binding;
-            let is_deaf = way == fanout::Way::Group && loopback::is_behind(&place);
-            Ok((rank, place, if is_deaf { fanout::Way::Copy } else { way }))
+            let is_deaf = loopback::is_behind(&place) || place.is_queue_pair();
+            let is_by_group = way == fanout::Way::Group;
+            Ok((rank, place, if is_by_group && is_deaf { fanout::Way::Copy } else { way }))
         };
         let members = ways.iter().map(live).collect::<Result<Vec<_>, _>>().map_err(&refused)?;
         let places: Vec<_> = members.iter().map(|&(rank, place, _)| (rank, place)).collect();
@@ -397,9 +408,10 @@ impl DataPlane for XdpDataPlane {
         let ports = self.ports().describe();
         let kernel = rustix::system::uname();
         let kernel = kernel.release().to_string_lossy();
-        let Config { port, drop_rate, .. } = self.config;
-        let note = drop_rate.note();
-        format!("{ports} (Linux {kernel}), serving {} port {port}{note}", self.served())
+        let Config { port, roce, drop_rate, .. } = self.config;
+        let roce = if roce { ", and RoCEv2" } else { "" };
+        let (served, note) = (self.served(), drop_rate.note());
+        format!("{ports} (Linux {kernel}), serving {served} port {port}{roce}{note}")
     }
 
     fn limits(&self) -> Limits {
@@ -409,11 +421,7 @@ impl DataPlane for XdpDataPlane {
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            capabilities: match self.config.fanout {
-                // Ranks need not test multicast where it makes no difference.
-                Fanout::Multicast | Fanout::Unicast => aggregator::CAPABILITIES,
-                Fanout::Auto => aggregator::CAPABILITIES.union(Capabilities::GROUP_HELLOS),
-            },
+            capabilities: self.capabilities(),
             port: self.config.port,
             fanout: self.config.fanout,
             durable: true,
@@ -582,18 +590,18 @@ struct Loaded {
 
 /// Makes the maps, or takes over existing ones.
 fn load(pins: &Pins, config: &Config, halt: Arc<Halt>) -> Result<Loaded, StartError> {
-    let &Config { mode, port, cells, trace, drop_rate, .. } = config;
-    let choice = Choice { cells, trace, drop_rate };
-    let settings = Settings::new(mode, port, cells);
+    let &Config { mode, port, cells, roce, trace, drop_rate, .. } = config;
+    let choice = Choice { trace, drop_rate };
+    let settings = Settings::new(mode, port, cells, roce);
     let journal = |folder: PathBuf| folder.join("JOURNAL");
     if pins.is_occupied() {
         check(pins, config, &settings)?;
     }
     let mut object = if pins.is_occupied() {
-        attach::open(&pins.maps(), choice, halt)?
+        attach::open(&pins.maps(), &settings, choice, halt)?
     } else {
         let staging = pins.stage()?;
-        let object = attach::open(&staging, choice, halt)?;
+        let object = attach::open(&staging, &settings, choice, halt)?;
         Journal::create(&journal(staging), settings).map_err(map_error)?;
         pins.publish()?;
         object
