@@ -46,7 +46,8 @@ pub fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Sums with ranks by RDMA, beside ranks with sockets, over links that lose, double and damage
-/// packets, and without a rank that is killed. It prints what tests print.
+/// packets, and without a rank that is killed, in software and natively in XDP, whose answers no
+/// queue of the link sees. It prints what tests print.
 pub const SCRIPT: &str = r#"
 # Not the shell's own.
 ip=$(which ip) tc=$(which tc)
@@ -55,14 +56,20 @@ $ip link add rank type veth peer name port netns switch
 $ip address add 10.88.0.1/24 dev rank; $ip link set rank up
 $ip -n switch address add 10.88.0.254/24 dev port; $ip -n switch link set port up
 rdma link add rxe0 type rxe netdev rank
+ethtool -K rank gro on
 export SWITCHML_AGGREGATOR=10.88.0.254:48865
-$ip netns exec switch $binaries/switchml-aggregator --data-plane software --rocev2 \
-  --control $SWITCHML_AGGREGATOR --data-address 10.88.0.254 >/daemon 2>&1 &
-daemon=$!
-until grep -q ready /daemon; do
-  kill -0 $daemon || { cat /daemon; echo "test rxe::the_aggregator ... FAILED"; poweroff -f; }
-  sleep 1
-done
+
+# A name of the data plane, and its options. A namespace's /sys has no file system for BPF.
+serve() {
+  plane=$1; shift
+  $ip netns exec switch sh -c "mount -t bpf bpf /sys/fs/bpf; exec $binaries/switchml-aggregator \
+    $* --rocev2 --control $SWITCHML_AGGREGATOR" >/daemon 2>&1 &
+  daemon=$!
+  until grep -q ready /daemon; do
+    kill -0 $daemon || { cat /daemon; echo "test rxe::$plane ... FAILED"; poweroff -f; }
+    sleep 1
+  done
+}
 
 # The name of a test, and the options of each rank.
 start() {
@@ -79,25 +86,31 @@ finish() {
   outcome=ok
   for process in $started; do wait $process || outcome=FAILED; done
   [ $outcome = ok ] || cat /$job.*
-  echo "test rxe::$job ... $outcome"
+  echo "test rxe::$plane::$job ... $outcome"
 }
-start ranks_by_rdma --rdma --rdma; finish
-start ranks_with_sockets_beside_them --rdma " " --rdma; finish
+all() {
+  start ranks_by_rdma --rdma --rdma; finish
+  start ranks_with_sockets_beside_them --rdma " " --rdma; finish
 
-faults="netem loss 1% duplicate 1% corrupt 0.5% limit 10000"
-$tc qdisc add dev rank root $faults
-$tc -n switch qdisc add dev port root $faults
-start links_that_lose_double_and_damage --rdma --rdma; finish
-$tc -s qdisc show dev rank | grep -q "dropped [1-9]" || echo "test rxe::links_lose ... FAILED"
-$tc qdisc del dev rank root; $tc -n switch qdisc del dev port root
+  faults="netem loss 1% duplicate 1% corrupt 0.5% limit 10000"
+  $tc qdisc add dev rank root $faults
+  $tc -n switch qdisc add dev port root $faults
+  start links_that_lose_double_and_damage --rdma --rdma; finish
+  $tc -s qdisc show dev rank | grep -q "dropped [1-9]" ||
+    echo "test rxe::$plane::links_lose ... FAILED"
+  $tc qdisc del dev rank root; $tc -n switch qdisc del dev port root
 
-steps=100000 start a_killed_rank_is_named --rdma --rdma
-until grep -q "$job\": started" /daemon; do sleep 1; done
-set -- $started; kill -9 $2
-outcome=FAILED
-if ! wait $1 && grep "^error: " /$job.0 | grep -q "rank 1"; then outcome=ok; fi
-[ $outcome = ok ] || cat /$job.0
-echo "test rxe::$job ... $outcome"
+  steps=100000 start a_killed_rank_is_named --rdma --rdma
+  until grep -q "$job\": started" /daemon; do sleep 1; done
+  set -- $started; kill -9 $2
+  outcome=FAILED
+  if ! wait $1 && grep "^error: " /$job.0 | grep -q "rank 1"; then outcome=ok; fi
+  [ $outcome = ok ] || cat /$job.0
+  echo "test rxe::$plane::$job ... $outcome"
+  kill $daemon; wait $daemon
+}
+serve software --data-plane software --data-address 10.88.0.254; all
+serve native --mode native --iface port; all
 
 outcome=ok
 for counter in /sys/class/infiniband/rxe0/ports/1/hw_counters/*err*; do
