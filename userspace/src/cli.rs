@@ -403,8 +403,8 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("parent_tls_ca", &[Xdp, Software]),
         ("parent", &[Xdp, Software]),
         ("packet_tags", &[Xdp, Software]),
-        ("drop_rate", &[Xdp, Software]),
         ("for_tests", &[Xdp, Software]),
+        ("drop_rate", &[Xdp, Software]),
         #[cfg(feature = "p4")]
         ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
         #[cfg(feature = "p4")]
@@ -577,7 +577,9 @@ mod tests {
             "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
             "tls-client-crl" => Some("tls-client-ca"),
             "tenant-quota" => Some("token-key"),
-            "drop-rate" => Some("for-tests"),
+            "drop-rate" if matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software) => {
+                Some("for-tests")
+            }
             "for-tests" => Some("drop-rate"),
             _ => None,
         };
