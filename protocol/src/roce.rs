@@ -28,7 +28,7 @@ const DEFAULT_PARTITION: u16 = 0xFFFF;
 /// Numbers of queue pairs have 24 bits, beside a byte of other bits.
 const NUMBER_MASK: u32 = 0x00FF_FFFF;
 /// Q_Key of all queue pairs. Its highest bit is 0: others need privilege.
-const KEY: u32 = 0x5357_4D4C;
+pub const KEY: u32 = 0x5357_4D4C;
 const UDP_LEN: u16 = 8;
 /// Offset of the receiver's number in a message.
 const RECEIVER: usize = 4;

@@ -482,6 +482,13 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
 
 /// Refuses RoCEv2 where it cannot be.
 fn check_rocev2(options: &Options) -> Result<(), clap::Error> {
+    if options.rocev2 && options.trace {
+        return Err(refused(
+            "--trace has no effect on ranks by RoCEv2, whose packets such programs pass on; leave \
+             out --trace or --rocev2"
+                .to_owned(),
+        ));
+    }
     if options.rocev2 && options.data_plane == DataPlaneKind::Xdp && options.mode != Mode::Native {
         return Err(refused(
             "--rocev2 needs --mode native with --data-plane xdp: tc ingress takes no packets by \
@@ -704,6 +711,8 @@ mod tests {
             let line = switchml_cli::one_line(&refused.expect_err("not native"));
             assert!(line.starts_with("--rocev2 needs --mode native with "), "{line}");
         }
+        let refused = parse_from([&native[..], &["--trace"]].concat()).expect_err("no stack");
+        assert!(switchml_cli::one_line(&refused).contains("leave out --trace or --rocev2"));
         for options in [&native[..], &["aggregator", "--rocev2", "--data-plane", "software"]] {
             let refused = parse_from([options, &["--data-port", "4791"]].concat());
             let line = switchml_cli::one_line(&refused.expect_err("the port is taken"));

@@ -10,6 +10,7 @@ use std::ptr;
 use std::slice;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use switchml_protocol::roce::KEY;
 
 use super::device::{Entry, as_gid};
 use super::verbs::{
@@ -21,8 +22,6 @@ use super::verbs::{
 pub const GRH_LEN: usize = 40;
 /// Sends and receives that are posted at once, at most.
 pub const BATCH: usize = 32;
-/// Of queue pairs, by rule 37.1.
-const KEY: u32 = 0x5357_4D4C;
 const PAGE: usize = 4096;
 
 /// Where packets go: an address, and the number of its queue pair.
