@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use rustix::fs::statvfs;
 
 use switchml_rack::forget_package;
 
@@ -16,13 +17,19 @@ use crate::setup::packages;
 
 /// The version of torch, which contains Gloo.
 const TORCH: &str = "2.15.0";
+/// Gigabytes of an environment with it.
+const SIZE: f64 = 5.8;
+
+/// Gigabytes of tools that are no torch, at most.
+const SIZE_OF_TOOLS: f64 = 0.5;
 
 /// An older torch, with the libraries that it needs and the newest torch does not bring.
 pub struct Older {
     /// The name of its environment.
     name: &'static str,
     packages: &'static [&'static str],
-    size: &'static str,
+    /// Gigabytes.
+    size: f64,
 }
 
 /// The oldest version that the backend supports, the same as `OLDEST` in
@@ -42,7 +49,7 @@ pub const OLDEST: Older = Older {
         "nvidia-nccl-cu12==2.27.5",
         "nvidia-nvtx-cu12==12.8.90",
     ],
-    size: "5 GB",
+    size: 5.0,
 };
 
 /// The first version that needs no compiler, the same as `WITHOUT_COMPILER` in
@@ -50,7 +57,7 @@ pub const OLDEST: Older = Older {
 pub const WITHOUT_COMPILER: Older = Older {
     name: "torch-2.14.0",
     packages: &["torch==2.14.0", "nvidia-curand==10.4.5.25"],
-    size: "1.3 GB",
+    size: 1.3,
 };
 
 /// Packages that pip installs: torch, numpy for some of torch's conversions, the package's build
@@ -92,11 +99,11 @@ fn is_complete(file: &Path, wanted: &str) -> bool {
 pub fn missing() -> Result<Vec<String>> {
     let mut missing = Vec::new();
     if !is_complete(&environment()?.1, &requirements().join("\n")) {
-        missing.push(format!("torch {TORCH} and what goes with it, 5.4 GB"));
+        missing.push(format!("torch {TORCH} and what goes with it, {SIZE} GB"));
     }
     for older in [OLDEST, WITHOUT_COMPILER] {
         if !is_complete(&folder_of(&older)?.1, &older.packages.join("\n")) {
-            missing.push(format!("{}, {}", older.packages[0].replace("==", " "), older.size));
+            missing.push(format!("{}, {} GB", older.packages[0].replace("==", " "), older.size));
         }
     }
     Ok(missing)
@@ -104,15 +111,15 @@ pub fn missing() -> Result<Vec<String>> {
 
 /// The interpreter of an environment with torch, which is made from PyPI if it is missing.
 pub fn with_torch() -> Result<PathBuf> {
-    let about = format!("torch {TORCH}: a minute or two, 5.4 GB");
-    with(&environment()?.0, &requirements().join("\n"), &about)
+    let about = format!("torch {TORCH}: a minute or two, {SIZE} GB");
+    with(&environment()?.0, &requirements().join("\n"), (&about, SIZE))
 }
 
 /// The folder with the programs of an environment with some tools, which is made from PyPI if it is
 /// missing.
 pub fn with_tools(name: &str, tools: &[&str]) -> Result<PathBuf> {
     let folder = cargo::target_folder()?.join("python").join(name);
-    with(&folder, &tools.join("\n"), &tools.join(", "))?;
+    with(&folder, &tools.join("\n"), (&tools.join(", "), SIZE_OF_TOOLS))?;
     Ok(folder.join("bin"))
 }
 
@@ -121,8 +128,9 @@ pub fn kubernetes() -> Result<PathBuf> {
     with_tools("kubernetes", &["kubernetes-validate==1.37.0"])
 }
 
-/// The interpreter of an environment in a folder, with the wanted packages.
-fn with(environment: &Path, wanted: &str, about: &str) -> Result<PathBuf> {
+/// The interpreter of an environment in a folder, with the wanted packages, which take so many
+/// gigabytes.
+fn with(environment: &Path, wanted: &str, (about, size): (&str, f64)) -> Result<PathBuf> {
     let (python, complete) = (environment.join("bin/python"), environment.join("complete"));
     if is_complete(&complete, wanted) {
         return Ok(python);
@@ -137,12 +145,31 @@ fn with(environment: &Path, wanted: &str, about: &str) -> Result<PathBuf> {
             "environments of Python need",
         )?;
     }
+    ensure_room(environment, size)?;
     eprintln!(
         "installing from PyPI into {}: {about}; deleting the folder undoes it",
         environment.display()
     );
     succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
     install(&python, &complete, wanted)
+}
+
+/// Fails where a disk has no room for an environment of so many gigabytes: pip's own message names
+/// no folder, and a linker beside it that finds the disk full dies of SIGBUS.
+fn ensure_room(environment: &Path, size: f64) -> Result<()> {
+    // pip unpacks its downloads before it removes them.
+    let wanted = 1.5 * size;
+    let target = cargo::target_folder()?;
+    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    let disk = statvfs(&target).with_context(|| format!("cannot look at {}", target.display()))?;
+    let free = disk.f_bavail as f64 * disk.f_frsize as f64 / 1e9;
+    ensure!(
+        free >= wanted,
+        "{} takes {wanted:.1} GB while it is installed, and its disk has {free:.1} GB left: free \
+         some, or set CARGO_TARGET_DIR to a folder on another disk",
+        environment.display()
+    );
+    Ok(())
 }
 
 /// Installs the wanted packages, and lists them in the file `complete`.
@@ -180,8 +207,9 @@ pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
     if is_complete(&complete, &wanted) {
         return Ok(python);
     }
+    ensure_room(&folder, older.size)?;
     eprintln!(
-        "installing {} from PyPI into {}: {}; deleting the folder undoes it",
+        "installing {} from PyPI into {}: {} GB; deleting the folder undoes it",
         older.packages[0],
         folder.display(),
         older.size

@@ -36,7 +36,7 @@ const RATE: u64 = 1_000_000_000;
 /// Options of `cargo xtask train`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The first run installs torch and scikit-learn (5.5 GB, below the target folder). \
+    after_help = "The first run installs torch and scikit-learn (5.8 GB, below the target folder). \
                   Exits non-zero when the two do not train alike, or a goal is missed by more than \
                   the spread."
 )]
