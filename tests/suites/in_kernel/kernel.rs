@@ -21,6 +21,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::relay::Uplink;
 use switchml_protocol::{MAX_RANKS, U16};
+use switchml_userspace::data_plane::xdp::verifier::check;
 use zerocopy::{FromBytes, transmute};
 
 use crate::packet::{
@@ -138,10 +139,10 @@ impl Kernel {
             .load(object)
             .expect("the maps are created");
         let program: &mut Xdp = object.program_mut(xdp).expect("program").try_into().unwrap();
-        program.load().expect("the verifier takes the program");
+        check(|| program.load()).expect("the verifier takes the program");
         let copy: &mut Xdp =
             object.program_mut("switchml_copy").expect("program").try_into().unwrap();
-        copy.load().expect("the verifier takes the program");
+        check(|| copy.load()).expect("the verifier takes the program");
         let copy = copy.fd().unwrap().try_clone().unwrap();
         let slots = Slots::make(&mut object);
         let mut kernel = Self { object, xdp, copy, slots, tc };
@@ -236,7 +237,7 @@ impl Kernel {
         let program: &mut SchedClassifier =
             self.object.program_mut("switchml_bundle").unwrap().try_into().unwrap();
         if program.fd().is_err() {
-            program.load().expect("the verifier takes the program");
+            check(|| program.load()).expect("the verifier takes the program");
         }
         // Before Linux 6.6 a filter holds the program, which needs a qdisc.
         let _ = qdisc_add_clsact(interface);

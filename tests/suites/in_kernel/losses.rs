@@ -5,6 +5,7 @@ use aya::programs::{ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use switchml_rack::needs_racks;
+use switchml_userspace::data_plane::xdp::verifier::check;
 
 use crate::kernel::{FIRST_SLOT, Kernel};
 use crate::packet::Packet;
@@ -52,10 +53,10 @@ fn sizes(object: &[u8], lose_below: u64) -> Vec<u32> {
         .map(|name| {
             let program = object.program_mut(name).expect("a program");
             match <&mut Xdp>::try_from(&mut *program) {
-                Ok(xdp) => size(xdp.load().and_then(|()| xdp.info())),
+                Ok(xdp) => size(check(|| xdp.load()).and_then(|()| xdp.info())),
                 Err(_) => {
                     let tc: &mut SchedClassifier = program.try_into().expect("for tc");
-                    size(tc.load().and_then(|()| tc.info()))
+                    size(check(|| tc.load()).and_then(|()| tc.info()))
                 }
             }
         })

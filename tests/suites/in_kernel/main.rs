@@ -50,6 +50,7 @@ mod program;
 mod raw;
 mod roce;
 mod roce_copies;
+mod signals;
 mod slots;
 mod speed;
 mod superpackets;

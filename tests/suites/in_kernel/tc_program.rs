@@ -10,6 +10,7 @@ use aya::{Ebpf, EbpfLoader};
 use crate::program::{self, Run, Slots, totals};
 use switchml_protocol::maps::{LockedCell, LockedSlot};
 use switchml_protocol::outcome::Outcome;
+use switchml_userspace::data_plane::xdp::verifier::check;
 use zerocopy::transmute;
 
 const XDP_DROP: u32 = 1;
@@ -45,7 +46,7 @@ impl TcProgram {
             .expect("the maps are created");
         let program: &mut SchedClassifier =
             object.program_mut(name).expect("program").try_into().unwrap();
-        program.load().expect("the verifier takes the program");
+        check(|| program.load()).expect("the verifier takes the program");
         let slots = Slots::make(&mut object);
         Self { object, name, slots }
     }

@@ -26,6 +26,7 @@ use super::journal::Settings;
 use super::loopback;
 use super::maps;
 use super::pins::PinError;
+use super::verifier;
 use switchml_host::interfaces::{self, Interface, XdpFeatures};
 use switchml_host::netlink::NetlinkError;
 
@@ -312,11 +313,11 @@ fn verify(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
     let loaded = match hook {
         Hook::Native => {
             let program = object.xdp()?;
-            program.load().and_then(|()| program.info())
+            verifier::check(|| program.load()).and_then(|()| program.info())
         }
         Hook::Bundle => {
             let program = object.tc()?;
-            program.load().and_then(|()| program.info())
+            verifier::check(|| program.load()).and_then(|()| program.info())
         }
     };
     Ok(loaded.map_err(|error| load_error(error.into()))?.id())
@@ -326,7 +327,8 @@ fn verify(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
 pub fn load_copy(object: &mut Object) -> Result<ProgramFd, StartError> {
     let program: &mut Xdp = program(&mut object.ebpf, COPY)?;
     let loaded = object.halt.unless_wanted(|| {
-        let loaded = program.load().and_then(|()| program.fd()?.try_clone().map_err(Into::into));
+        let loaded = verifier::check(|| program.load());
+        let loaded = loaded.and_then(|()| program.fd()?.try_clone().map_err(Into::into));
         loaded.map_err(|error| load_error(error.into()))
     });
     loaded.unwrap_or(Err(StartError::Halted))

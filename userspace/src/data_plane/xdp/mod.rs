@@ -15,6 +15,7 @@
 //! | `ports` | the interfaces that the program is attached to |
 //! | `pins` | maps and links in the BPF file system, where they outlive this process |
 //! | `trace` | lines about single packets |
+//! | [`verifier`] | the check of a program, which a signal ends early |
 //! | `journal` | what the control plane keeps in the BPF file system |
 
 mod attach;
@@ -30,6 +31,7 @@ mod ports;
 mod shards;
 mod tags;
 mod trace;
+pub mod verifier;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
