@@ -158,11 +158,21 @@ impl Cluster {
             Aggregator::in_rack_at(&self.binaries, &self.rack, &control, &[]).unwrap();
     }
 
-    /// The output of `switchml-aggregator` in the switch, with these arguments.
+    /// The output of `switchml-aggregator` in the switch, with these arguments. It gives a daemon 5
+    /// s to answer, which on a busy machine may be too short.
     fn ask(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new(&self.binaries.aggregator);
-        command.args(arguments);
-        String::from_utf8(self.rack.switch().output(command).unwrap().stdout).unwrap()
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let begin = Instant::now();
+        loop {
+            let mut command = Command::new(&self.binaries.aggregator);
+            command.args(arguments);
+            match self.rack.switch().output(command) {
+                Err(error)
+                    if begin.elapsed() < PATIENCE
+                        && error.to_string().contains("did not answer for 5 s") => {}
+                output => return String::from_utf8(output.unwrap().stdout).unwrap(),
+            }
+        }
     }
 
     /// The list of jobs.
