@@ -166,7 +166,7 @@ pub struct Options {
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
     /// Also take ranks with RDMA NICs, by RoCEv2 at UDP port 4791. For `--data-plane software`, and
-    /// for `xdp` with `--mode native`.
+    /// for `xdp`, whose mode is then native.
     #[arg(long, conflicts_with = "parent")]
     pub rocev2: bool,
     /// Address of the data plane, if it is not the one at which workers reach the control plane;
@@ -223,6 +223,13 @@ pub struct Options {
     #[cfg(feature = "p4")]
     #[command(flatten)]
     pub p4: P4Options,
+}
+
+impl Options {
+    /// The mode of the XDP data plane: native with RoCEv2, which tc ingress does not take.
+    pub fn xdp_mode(&self) -> Mode {
+        if self.rocev2 { Mode::Native } else { self.mode }
+    }
 }
 
 /// Who may talk to the control plane, and to whom this aggregator talks.
@@ -489,12 +496,22 @@ fn check_rocev2(options: &Options) -> Result<(), clap::Error> {
                 .to_owned(),
         ));
     }
-    if options.rocev2 && options.data_plane == DataPlaneKind::Xdp && options.mode != Mode::Native {
+    if options.rocev2 && options.mode == Mode::Bundle {
         return Err(refused(
-            "--rocev2 needs --mode native with --data-plane xdp: tc ingress takes no packets by \
-             RoCEv2"
+            "--mode bundle: tc ingress takes no packets by RoCEv2; leave out --mode or --rocev2"
                 .to_owned(),
         ));
+    }
+    let software = options.data_plane == DataPlaneKind::Software;
+    if let Some(address @ IpAddr::V6(_)) = options.data_address
+        && options.rocev2
+        && software
+    {
+        return Err(refused(format!(
+            "--data-address {address}: by RoCEv2 --data-plane software takes IPv4 alone, because \
+             RDMA NICs leave out UDP's checksum, which sockets want over IPv6; use an address of \
+             IPv4, or --data-plane xdp"
+        )));
     }
     if options.rocev2 && options.data_port == roce::PORT {
         return Err(refused(format!(
@@ -578,7 +595,6 @@ mod tests {
     fn with(kind: DataPlaneKind, option: &str) -> Result<(Cli, ArgMatches), clap::Error> {
         let besides = match option {
             "cells" | "parent-tls-fingerprint" | "parent-tls-ca" => Some("parent"),
-            "rocev2" if kind == DataPlaneKind::Xdp => Some("mode"),
             "tls-cert" => Some("tls-key"),
             "tls-key" => Some("tls-cert"),
             "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
@@ -704,16 +720,23 @@ mod tests {
 
     #[test]
     fn rocev2_is_for_native_xdp_and_has_a_port_of_its_own() {
-        let native = ["aggregator", "--rocev2", "--mode", "native"];
-        assert!(parse_from(native).is_ok());
-        for mode in [&[][..], &["--mode", "bundle"]] {
-            let refused = parse_from([&["aggregator", "--rocev2"], mode].concat());
-            let line = switchml_cli::one_line(&refused.expect_err("not native"));
-            assert!(line.starts_with("--rocev2 needs --mode native with "), "{line}");
+        let native = ["aggregator", "--rocev2"];
+        for mode in [&[][..], &["--mode", "auto"], &["--mode", "native"]] {
+            let (cli, _) = parse_from([&native[..], mode].concat()).expect("it can be");
+            assert_eq!(cli.options.xdp_mode(), Mode::Native);
         }
+        let refused = parse_from([&native[..], &["--mode", "bundle"]].concat());
+        let line = switchml_cli::one_line(&refused.expect_err("not native"));
+        assert!(line.starts_with("--mode bundle: tc ingress takes no packets by RoCEv2"), "{line}");
         let refused = parse_from([&native[..], &["--trace"]].concat()).expect_err("no stack");
         assert!(switchml_cli::one_line(&refused).contains("leave out --trace or --rocev2"));
-        for options in [&native[..], &["aggregator", "--rocev2", "--data-plane", "software"]] {
+        let software = ["aggregator", "--rocev2", "--data-plane", "software"];
+        let v6 = ["--data-address", "fd88::1"];
+        assert!(parse_from([&native[..], &v6].concat()).is_ok());
+        let refused = parse_from([&software[..], &v6].concat()).expect_err("sockets");
+        let line = switchml_cli::one_line(&refused);
+        assert!(line.starts_with("--data-address fd88::1: ") && !line.contains('\n'), "{line}");
+        for options in [&native[..], &software] {
             let refused = parse_from([options, &["--data-port", "4791"]].concat());
             let line = switchml_cli::one_line(&refused.expect_err("the port is taken"));
             assert!(line.starts_with("--data-port 4791: ") && !line.contains('\n'), "{line}");

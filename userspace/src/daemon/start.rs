@@ -111,7 +111,7 @@ fn start_data_plane(
         DataPlaneKind::Xdp => {
             let config = xdp::Config {
                 interfaces: options.interfaces.clone(),
-                mode: options.mode,
+                mode: options.xdp_mode(),
                 address: options.data_address,
                 port: options.data_port,
                 slots: options.slots,
