@@ -10,6 +10,7 @@ mod goals;
 mod ground;
 mod hosts;
 mod inference;
+mod jobs;
 mod measured;
 mod model;
 mod models;
@@ -45,58 +46,48 @@ use team::Work;
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The first run installs torch (5.4 GB, below the target folder) and MPI (Debian \
+    after_help = "The first run installs torch (5.8 GB, below the target folder) and MPI (Debian \
                   packages). Exits non-zero when a goal is missed by more than the spread."
 )]
 pub struct Bench {
     /// Only what the goals are about: some minutes instead of some quarters of an hour
-    #[arg(long)]
+    #[arg(long, group = "kind")]
     quick: bool,
 
     /// Instead: copies beside multicast, and one port of the switch host beside a port for each
-    #[arg(long, conflicts_with = "quick")]
+    #[arg(long, group = "kind")]
     networks: bool,
 
     /// Instead: racks with one uplink each and a combiner, beside one rack
-    #[arg(long, conflicts_with_all = ["quick", "networks"])]
+    #[arg(long, group = "kind")]
     racks: bool,
 
     /// Instead: programs of MPI, with this project's library ahead of it and without
-    #[arg(long, conflicts_with_all = ["quick", "networks", "racks"])]
+    #[arg(long, group = "kind")]
     mpi: bool,
 
     /// Instead: up to 16 jobs that share a combiner's cells, which suffice for two
-    #[arg(long, conflicts_with_all = ["quick", "networks", "racks", "mpi", "output"])]
+    #[arg(long, group = "kind", conflicts_with = "output")]
     share: bool,
 
+    /// Instead: three jobs that train VGG16 and share these cells
+    #[arg(long, group = "kind", conflicts_with = "output")]
+    jobs: bool,
+
     /// Instead: hosts of several ranks, which add up before they send or do not
-    #[arg(
-        long,
-        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "output"]
-    )]
+    #[arg(long, group = "kind", conflicts_with = "output")]
     hosts: bool,
 
     /// Instead: ranks that serve each other, and spare hosts that help them, beside Gloo
-    #[arg(
-        long,
-        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "hosts"]
-    )]
+    #[arg(long, group = "kind")]
     stripes: bool,
 
     /// Instead: tokens per second of a language model cut over ranks, beside Gloo
-    #[arg(
-        long,
-        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "hosts", "stripes"]
-    )]
+    #[arg(long, group = "kind")]
     inference: bool,
 
     /// Instead: replayed training steps of models, beside Gloo and Open MPI
-    #[arg(
-        long,
-        conflicts_with_all = [
-            "quick", "networks", "racks", "mpi", "share", "hosts", "stripes", "inference"
-        ]
-    )]
+    #[arg(long, group = "kind")]
     models: bool,
 
     #[command(flatten)]
@@ -117,9 +108,10 @@ impl Bench {
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
-        if self.share {
+        if self.share || self.jobs {
             let scratch = Scratch::new()?;
-            let table = share::measure(&binaries, &scratch.folder, self.runs)?;
+            let measure = if self.share { share::measure } else { jobs::measure };
+            let table = measure(&binaries, &scratch.folder, self.runs)?;
             say!("{}.\n\n{table}", processor());
             return Ok(());
         }
@@ -279,6 +271,7 @@ impl Scratch {
     /// Makes the folder, after removing the files of a killed run.
     fn new() -> Result<Self> {
         let peers = cargo::target_folder()?.join("peers");
+        fs::create_dir_all(&peers).with_context(|| format!("cannot create {}", peers.display()))?;
         let lock = File::create(peers.join("lock")).context("cannot create a lock file")?;
         lock.try_lock()
             .context("another `cargo xtask bench` is running; two would disturb each other")?;

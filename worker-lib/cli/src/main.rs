@@ -54,7 +54,7 @@ enum Command {
     Plan(plan::Plan),
     Trace(trace::Trace),
     #[command(hide = true)]
-    Rank(rank::Rank),
+    Rank(Box<rank::Rank>),
     /// Writes manual pages and completions of this command line; for packages
     #[command(hide = true)]
     Pages {

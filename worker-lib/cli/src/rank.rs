@@ -1,6 +1,7 @@
 //! `switchml-worker rank`: one rank of `cargo xtask bench`, like those with Gloo and MPI in
 //! `xtask/src/bench/peers`. A file says what to measure, so that ranks of all methods can take
-//! turns. `team.rs` and `share.rs` in `xtask/src/bench` have the commands and the output.
+//! turns. `team.rs`, `share.rs` and `jobs.rs` in `xtask/src/bench` have the commands and the
+//! output.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -17,14 +18,17 @@ use switchml_cli::say;
 use switchml_worker::{CallStats, Communicator, Error, ReduceOp, Reduction};
 
 use super::Failure;
-use super::bench::{Pattern, Zeros, wrong_elements};
+use super::bench::{Pattern, Progress, Replay, Zeros, wrong_elements};
 use super::job::Job;
+use super::step::{Chosen, StepOptions};
 
 /// Measures what a file of commands says
 #[derive(clap::Args)]
 pub struct Rank {
     #[command(flatten)]
     job: Job,
+    #[command(flatten)]
+    step: StepOptions,
     /// File of commands, one a line
     commands: PathBuf,
 }
@@ -32,13 +36,14 @@ pub struct Rank {
 impl Rank {
     /// Runs one rank's part.
     pub fn run(&self) -> Result<(), Failure> {
+        let step = self.step.load()?;
         let communicator = self.job.settings()?.connect().map_err(Failure::joining)?;
         let usage =
             |error: &dyn Display| Failure::Usage(format!("{}: {error}", self.commands.display()));
         let file = File::open(&self.commands).map_err(|error| usage(&error))?;
         for line in BufReader::new(file).lines() {
             let line = line.map_err(|error| usage(&error))?;
-            let command = Command::parse(&line)
+            let command = Command::parse(&line, step.as_ref())
                 .ok_or_else(|| usage(&format_args!("not a command: {line}")))?;
             let mut report = command.work.run(&communicator).map_err(Failure::Collective)?;
             report["command"] = command.number.into();
@@ -50,18 +55,20 @@ impl Rank {
     }
 }
 
-struct Command {
+struct Command<'a> {
     number: u64,
-    work: Work,
+    work: Work<'a>,
 }
 
-enum Work {
+enum Work<'a> {
     Timed(Timed),
     Shared(Shared),
+    Trained(Trained<'a>),
 }
 
-impl Command {
-    fn parse(line: &str) -> Option<Self> {
+impl<'a> Command<'a> {
+    /// A command; its steps are `chosen`'s.
+    fn parse(line: &str, chosen: Option<&'a Chosen>) -> Option<Self> {
         let words: Vec<usize> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
         let (number, work) = match words[..] {
             [number, copies, count, warmup, iters, broadcast, dense, bits] => {
@@ -79,17 +86,19 @@ impl Command {
                 let time = Duration::from_millis(time as u64);
                 (number, Work::Shared(Shared { time, count, burst, pause: pause as u64 }))
             }
+            [number, steps] => (number, Work::Trained(Trained { steps, chosen: chosen? })),
             _ => return None,
         };
         Some(Self { number: number as u64, work })
     }
 }
 
-impl Work {
+impl Work<'_> {
     fn run(&self, communicator: &Communicator) -> Result<Value, Error> {
         match self {
             Self::Timed(timed) => timed.run(communicator),
             Self::Shared(shared) => shared.run(communicator),
+            Self::Trained(trained) => trained.run(communicator),
         }
     }
 }
@@ -233,6 +242,21 @@ impl Shared {
                 sleep(Duration::from_millis(pause));
             }
         }
+    }
+}
+
+/// Training steps, one after the other.
+struct Trained<'a> {
+    steps: usize,
+    chosen: &'a Chosen,
+}
+
+impl Trained<'_> {
+    fn run(&self, communicator: &Communicator) -> Result<Value, Error> {
+        let (step, progress) = (&self.chosen.step, Progress::new(false, self.steps));
+        let mut replay = Replay::<f32>::new(communicator, Reduction::SUM, step, progress);
+        let (seconds, wrong) = replay.train(self.steps)?;
+        Ok(json!({"seconds": seconds, "wrong": wrong}))
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A rank reads commands from its own file, as in `team.rs`. A command is one line: `<number>
 //! <milliseconds> <elements of a tensor> <calls of a burst> <mean pause in milliseconds>`. Rank 0
-//! of each job then prints a [`Report`].
+//! of each job then prints a [`Report`]. The jobs of `jobs.rs` have another command.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -23,8 +23,9 @@ use crate::stats::Spread;
 
 /// Jobs at once.
 const JOBS: [usize; 5] = [1, 2, 4, 8, 16];
-const RACKS: usize = 2;
-const RANKS: usize = 4;
+pub const RACKS: usize = 2;
+/// Ranks of a job.
+pub const RANKS: usize = 4;
 
 /// Bits per second of an uplink, and of a worker's link: high enough that only uplinks are a
 /// bottleneck, and low enough that processors are not.
@@ -34,25 +35,26 @@ const LINK: u64 = 400_000_000;
 /// Cells that one job has use for: as many as slots.
 const CELLS_OF_JOB: usize = 512;
 /// Jobs for which the pool suffices.
-const PARTS: usize = 2;
+pub const PARTS: usize = 2;
 
 /// Bytes of a tensor.
 const TENSOR: usize = 512 << 10;
 const TIME: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than what takes longest, some steps of jobs that share uplinks.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// How the cells are given to jobs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sharing {
+pub enum Sharing {
     BestEffort,
     Partition,
     NoCombiner,
 }
 
 impl Sharing {
-    const ALL: [Self; 3] = [Self::BestEffort, Self::Partition, Self::NoCombiner];
+    pub const ALL: [Self; 3] = [Self::BestEffort, Self::Partition, Self::NoCombiner];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::BestEffort => "shared cells",
             Self::Partition => "fixed parts",
@@ -61,7 +63,7 @@ impl Sharing {
     }
 
     /// Starts the root's aggregator and the combiners.
-    fn tree(self, binaries: &Binaries, racks: &Racks) -> Result<Tree> {
+    pub fn tree(self, binaries: &Binaries, racks: &Racks) -> Result<Tree> {
         let (all, one) = ((PARTS * CELLS_OF_JOB).to_string(), CELLS_OF_JOB.to_string());
         let parts: Vec<String> =
             (0..PARTS).map(|part| (49_000 + 1100 * part).to_string()).collect();
@@ -114,9 +116,11 @@ impl Traffic {
 
 /// The report that rank 0 of a job prints.
 #[derive(Deserialize)]
-struct Report {
+pub struct Report {
+    /// Bytes of the tensors; 0 of training steps.
+    #[serde(default)]
     bytes: u64,
-    seconds: f64,
+    pub seconds: f64,
     wrong: u64,
 }
 
@@ -138,7 +142,8 @@ pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Strin
             for turn in 0..Sharing::ALL.len() {
                 let sharing = Sharing::ALL[(turn + run) % Sharing::ALL.len()];
                 let tree = sharing.tree(binaries, &racks)?;
-                let mut running = Running::start(binaries, &racks, &tree, sharing, jobs, scratch)?;
+                let mut running =
+                    Running::start(binaries, &racks, (&tree, sharing), jobs, &[], scratch)?;
                 for traffic in Traffic::ALL {
                     let rates = running.measure(traffic)?;
                     outcomes.push(Outcome { traffic, sharing, rates });
@@ -153,7 +158,7 @@ pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Strin
 }
 
 /// Jobs that are up, and wait for commands.
-struct Running {
+pub struct Running {
     /// The ranks' processes, by job and rank.
     processes: Vec<Vec<Process>>,
     commands: Vec<File>,
@@ -161,12 +166,13 @@ struct Running {
 }
 
 impl Running {
-    fn start(
+    /// Starts so many jobs, whose ranks' processes have these options, too.
+    pub fn start(
         binaries: &Binaries,
         racks: &Racks,
-        tree: &Tree,
-        sharing: Sharing,
+        (tree, sharing): (&Tree, Sharing),
         jobs: usize,
+        options: &[&str],
         scratch: &Path,
     ) -> Result<Self> {
         let mut running = Self { processes: Vec::new(), commands: Vec::new(), number: 0 };
@@ -178,39 +184,44 @@ impl Running {
                 running.commands.push(fifo(&path)?);
                 let control = tree.control_of(rank, sharing.combiner(job));
                 let member = Member { control, job: &format!("job {job}"), rank, ranks: RANKS };
-                let command = member.command(&binaries.worker, &path);
+                let mut command = member.command(&binaries.worker, &path);
+                command.args(options);
                 processes.push(worker.spawn(&format!("rank {rank} of job {job}"), command)?);
             }
             running.processes.push(processes);
         }
         // Ranks that are starting would slow down the others.
-        running.command(Duration::ZERO, (0, 0))?;
+        running.share(Duration::ZERO, (0, 0))?;
         Ok(running)
     }
 
     fn measure(&mut self, traffic: Traffic) -> Result<Vec<f64>> {
-        let reports = self.command(TIME, traffic.burst())?;
+        let reports = self.share(TIME, traffic.burst())?;
         Ok(reports.iter().map(|report| report.bytes as f64 * 8e-6 / report.seconds).collect())
     }
 
-    fn command(&mut self, time: Duration, (calls, pause): (u64, u64)) -> Result<Vec<Report>> {
+    fn share(&mut self, time: Duration, (calls, pause): (u64, u64)) -> Result<Vec<Report>> {
+        self.command(&format!("{} {} {calls} {pause}", time.as_millis(), TENSOR / 4))
+    }
+
+    /// Gives all jobs a command at once, and returns their reports.
+    pub fn command(&mut self, work: &str) -> Result<Vec<Report>> {
         self.number += 1;
-        let (number, elements) = (self.number, TENSOR / 4);
+        let number = self.number;
         for file in &mut self.commands {
-            writeln!(file, "{number} {} {elements} {calls} {pause}", time.as_millis())
-                .context("cannot write a command")?;
+            writeln!(file, "{number} {work}").context("cannot write a command")?;
         }
-        let mut report = |ranks: &mut Vec<Process>| -> Result<Report> {
+        let report = |ranks: &mut Vec<Process>| -> Result<Report> {
             let line = ranks[0].wait_for_line(&format!("\"command\":{number},"), PATIENCE)?;
             let report: Report =
                 serde_json::from_str(&line).with_context(|| format!("not a report: {line}"))?;
             ensure!(report.wrong == 0, "{} elements are wrong", report.wrong);
             Ok(report)
         };
-        self.processes.iter_mut().map(&mut report).collect()
+        self.processes.iter_mut().map(report).collect()
     }
 
-    fn stop(self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         let Self { mut processes, commands, .. } = self;
         drop(commands);
         let mut processes = processes.iter_mut().flatten();

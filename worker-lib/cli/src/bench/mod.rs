@@ -25,8 +25,8 @@ use super::step::{Chosen, StepOptions};
 use super::{Failure, say};
 pub use check::wrong_elements;
 pub use pattern::{Pattern, Zeros};
-use progress::Progress;
-use replay::Replay;
+pub use progress::Progress;
+pub use replay::Replay;
 use replayed::Replayed;
 use report::{Report, Setup};
 use run::Runner;
@@ -129,13 +129,13 @@ impl Bench {
         let mut report = Replayed::new::<T>(chosen, communicator.world_size(), self.reduction());
         let iterations = self.warmup_iters + 2 * self.iters.get() + self.check;
         let progress = Progress::new(is_reporter, iterations);
-        let mut replay = Replay::<T>::new(communicator, self.reduction(), &chosen.step, progress);
+        let mut replay = Replay::<T>::new(&communicator, self.reduction(), &chosen.step, progress);
         let times = [&mut report.step_ms, &mut report.communication_ms];
         replay.time(self.warmup_iters, self.iters.get(), times).map_err(Failure::Collective)?;
         for _ in 0..self.check {
             report.add_check(replay.check().map_err(Failure::Collective)?);
         }
-        replay.finish().map_err(Failure::Collective)?;
+        communicator.close().map_err(Failure::Collective)?;
         report.conclude();
         if is_reporter && !output.is_stdout() {
             say(&report);

@@ -15,8 +15,8 @@ use super::progress::Progress;
 use super::value::Value;
 
 /// One rank's replay.
-pub struct Replay<T> {
-    communicator: Communicator,
+pub struct Replay<'a, T> {
+    communicator: &'a Communicator,
     op: Reduction,
     buckets: Vec<Bucket>,
     compute: Duration,
@@ -29,9 +29,14 @@ pub struct Replay<T> {
     seed: u64,
 }
 
-impl<T: Value> Replay<T> {
+impl<'a, T: Value> Replay<'a, T> {
     /// The replay of a step.
-    pub fn new(communicator: Communicator, op: Reduction, step: &Step, progress: Progress) -> Self {
+    pub fn new(
+        communicator: &'a Communicator,
+        op: Reduction,
+        step: &Step,
+        progress: Progress,
+    ) -> Self {
         let buckets = buckets::of(step, size_of::<T>());
         let largest = buckets.iter().map(|bucket| bucket.elements).max().unwrap_or_default();
         let tensors = buckets.iter().map(|bucket| vec![T::default(); bucket.elements]).collect();
@@ -47,8 +52,7 @@ impl<T: Value> Replay<T> {
         steps: usize,
         [with_computing, without]: [&mut Vec<f64>; 2],
     ) -> Result<(), Error> {
-        let pattern = self.next_pattern();
-        pattern.fill(self.communicator.rank() as usize, &mut self.input);
+        self.next_input();
         for _ in 0..warmup {
             self.step(Duration::ZERO)?;
         }
@@ -58,6 +62,23 @@ impl<T: Value> Replay<T> {
             with_computing.push(self.step(self.compute)?);
         }
         Ok(())
+    }
+
+    /// So many steps, one after the other: their seconds on the slowest rank, and wrong elements of
+    /// the last one on all ranks.
+    pub fn train(&mut self, steps: usize) -> Result<(f64, u64), Error> {
+        let pattern = self.next_input();
+        self.communicator.barrier()?;
+        let begin = Instant::now();
+        for _ in 0..steps {
+            self.step(self.compute)?;
+        }
+        let seconds = agree::on_time(self.communicator, begin.elapsed().as_secs_f64())?;
+        let mut wrong = 0;
+        for tensor in &self.tensors {
+            wrong += agree::on_result(self.communicator, &pattern, self.op, tensor)?.0;
+        }
+        Ok((seconds, wrong))
     }
 
     /// A step in which each bucket has elements of its own: wrong ones on all ranks, and whether
@@ -72,16 +93,11 @@ impl<T: Value> Replay<T> {
         self.progress.advance(1);
         let (mut wrong, mut differ) = (0, false);
         for (tensor, pattern) in self.tensors.iter().zip(&patterns) {
-            let (here, differs) = agree::on_result(&self.communicator, pattern, self.op, tensor)?;
+            let (here, differs) = agree::on_result(self.communicator, pattern, self.op, tensor)?;
             wrong += here;
             differ |= differs;
         }
         Ok((wrong, differ))
-    }
-
-    /// Leaves the job normally.
-    pub fn finish(self) -> Result<(), Error> {
-        self.communicator.close()
     }
 
     /// A step of fresh values: sums of sums would soon be infinite.
@@ -92,7 +108,7 @@ impl<T: Value> Replay<T> {
         }
         let time = self.run(compute)?;
         self.progress.advance(1);
-        Ok(1e3 * agree::on_time(&self.communicator, time.as_secs_f64())?)
+        Ok(1e3 * agree::on_time(self.communicator, time.as_secs_f64())?)
     }
 
     /// A step of so much computing: all of the step's, or none.
@@ -107,6 +123,13 @@ impl<T: Value> Replay<T> {
         self.tensors = calls.into_iter().map(Handle::wait).collect::<Result<_, _>>()?;
         sleep_until(begin + compute);
         Ok(begin.elapsed())
+    }
+
+    /// Makes this rank's contribution to each bucket, of a pattern of its own.
+    fn next_input(&mut self) -> Pattern {
+        let pattern = self.next_pattern();
+        pattern.fill(self.communicator.rank() as usize, &mut self.input);
+        pattern
     }
 
     /// The next pattern: the same on all ranks, and different each time.
