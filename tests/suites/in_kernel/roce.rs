@@ -25,7 +25,7 @@ pub fn home(rank: u16) -> Binding {
 }
 
 /// A job of ranks that have said HELLO by RoCEv2.
-fn job_by_roce(ranks: u32) -> Kernel {
+pub fn job_by_roce(ranks: u32) -> Kernel {
     let mut kernel = Kernel::with_roce();
     kernel.open_job(ranks);
     for rank in 0..ranks as u16 {

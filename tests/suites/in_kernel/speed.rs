@@ -18,6 +18,7 @@ use crate::cpu::{cpus, go_first, pin_to, two_cpus};
 use crate::driver::{Driver, slot_of};
 use crate::kernel::{Kernel, job, member};
 use crate::packet::{CHECKED, Envelope, JOB, MAX, Packet, RETRANSMIT, SUM, key, tagged};
+use crate::roce::job_by_roce;
 
 /// The hook at which a program runs.
 #[derive(Clone, Copy)]
@@ -32,6 +33,10 @@ enum Role {
     Root,
     /// A root whose job's packets have tags.
     Tagged,
+    /// A root that takes RoCEv2, too.
+    BesideRoce,
+    /// A root whose ranks come by RoCEv2.
+    ByRoce,
     /// All ranks are below.
     Combiner,
     /// A combiner to which ranks resend packets that it does not know.
@@ -41,13 +46,20 @@ enum Role {
 impl Role {
     fn kernel(self) -> Kernel {
         const CELLS: u32 = 512;
-        if matches!(self, Self::Root) {
-            return Kernel::with_job(RANKS.into());
-        }
-        if self.has_tags() {
-            let mut kernel = Kernel::new();
-            kernel.open_tagged_job(RANKS.into());
-            return kernel;
+        match self {
+            Self::Root => return Kernel::with_job(RANKS.into()),
+            Self::Tagged => {
+                let mut kernel = Kernel::new();
+                kernel.open_tagged_job(RANKS.into());
+                return kernel;
+            }
+            Self::BesideRoce => {
+                let mut kernel = Kernel::with_roce();
+                kernel.open_job(RANKS.into());
+                return kernel;
+            }
+            Self::ByRoce => return job_by_roce(RANKS.into()),
+            Self::Combiner | Self::Passing => {}
         }
         let mut kernel = Kernel::combiner(CELLS);
         kernel.set_uplink(JOB, &Uplink { below: below(0b1111), ..uplink(CELLS) });
@@ -69,15 +81,15 @@ impl Role {
 
     const fn flags(self) -> u8 {
         match self {
-            Self::Root | Self::Tagged | Self::Combiner => CHECKED,
             Self::Passing => CHECKED | RETRANSMIT,
+            _ => CHECKED,
         }
     }
 
     /// The outcomes of a round's contributions, with their counts.
     const fn outcomes(self) -> &'static [(Outcome, u64)] {
         match self {
-            Self::Root | Self::Tagged => {
+            Self::Root | Self::Tagged | Self::BesideRoce | Self::ByRoce => {
                 &[(Outcome::Started, 1), (Outcome::Added, 2), (Outcome::Completed, 1)]
             }
             Self::Combiner => &[(Outcome::Held, 3), (Outcome::Combined, 1)],
@@ -126,7 +138,10 @@ fn frame(segments: u16, rank: u16, round: u32, (op, role): (u8, Role), lanes: u3
         false => packet(slot).bytes(),
     };
     let payload: Vec<u8> = (0..segments).flat_map(bytes).collect();
-    packet(0).request().bytes(&payload)
+    match role {
+        Role::ByRoce => packet(0).message_of(&payload),
+        _ => packet(0).request().bytes(&payload),
+    }
 }
 
 /// Calls the function once for each turn, from 0 on, on these CPUs in turn: a thread on each, which
@@ -257,11 +272,10 @@ fn speed() {
     }
 }
 
-/// The cost of tags: measured without and with them in turn, so that both see the same machine.
+/// The cost of tags.
 #[test]
 fn speed_of_tags() {
     needs_racks!();
-    let cpu = &cpus()[..1];
     type Timed = fn(Role, &[usize]) -> [f64; 3];
     let hooks: [(&str, Timed); 3] = [
         ("XDP", |role, cpu| of_a_round((Hook::Xdp, role), cpu, 1, SUM, 352)),
@@ -269,19 +283,44 @@ fn speed_of_tags() {
         ("tc, one more segment", |role, cpu| of_a_segment(role, cpu, SUM, 352)),
     ];
     for (hook, timed) in hooks {
-        let runs = if measures() { 5 } else { 1 };
-        let timed = |_| [Role::Root, Role::Tagged].map(|role| timed(role, cpu));
-        let runs: Vec<_> = (0..runs).map(timed).collect();
-        for (role, name) in ["without tags", "with tags"].into_iter().enumerate() {
-            let of_position = |position: usize| {
-                let mut times: Vec<_> = runs.iter().map(|run| run[role][position]).collect();
-                times.sort_by(f64::total_cmp);
-                let last = times.len() - 1;
-                format!("{:.0} ({:.0} to {:.0})", times[last / 2], times[0], times[last])
-            };
-            let [first, middle, last] = [0, 1, 2].map(of_position);
-            println!("{hook}, {name}: first {first} ns, middle {middle} ns, last {last} ns");
-        }
+        let roles = [(Role::Root, "without tags"), (Role::Tagged, "with tags")];
+        side_by_side(hook, roles, timed);
+    }
+}
+
+/// The cost of RoCEv2, for ranks with sockets and for ranks with queue pairs.
+#[test]
+fn speed_of_rocev2() {
+    needs_racks!();
+    let roles = [
+        (Role::Root, "datagrams"),
+        (Role::BesideRoce, "datagrams with --rocev2"),
+        (Role::ByRoce, "messages"),
+    ];
+    for lanes in [32, 224] {
+        let timed = |role, cpu: &[usize]| of_a_round((Hook::Xdp, role), cpu, 1, SUM, lanes);
+        side_by_side(&format!("XDP, {lanes} lanes"), roles, timed);
+    }
+}
+
+/// Prints median and range of several runs of each role, in turn, so that all see the same machine.
+fn side_by_side<const N: usize>(
+    what: &str,
+    roles: [(Role, &str); N],
+    timed: impl Fn(Role, &[usize]) -> [f64; 3],
+) {
+    let cpu = &cpus()[..1];
+    let runs = if measures() { 5 } else { 1 };
+    let runs: Vec<_> = (0..runs).map(|_| roles.map(|(role, _)| timed(role, cpu))).collect();
+    for (role, (_, name)) in roles.iter().enumerate() {
+        let of_position = |position: usize| {
+            let mut times: Vec<_> = runs.iter().map(|run| run[role][position]).collect();
+            times.sort_by(f64::total_cmp);
+            let last = times.len() - 1;
+            format!("{:.0} ({:.0} to {:.0})", times[last / 2], times[0], times[last])
+        };
+        let [first, middle, last] = [0, 1, 2].map(of_position);
+        println!("{what}, {name}: first {first} ns, middle {middle} ns, last {last} ns");
     }
 }
 
