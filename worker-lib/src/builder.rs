@@ -256,6 +256,11 @@ impl Builder {
         Ok(self)
     }
 
+    /// Whether packets are to go [by RDMA](Self::rdma), as set so far.
+    pub fn get_rdma(&self) -> bool {
+        self.rdma
+    }
+
     /// The aggregators as set so far.
     pub fn get_aggregators(&self) -> Vec<Access> {
         let given = self.aggregator.iter().flat_map(|list| list.split(','));

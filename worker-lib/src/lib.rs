@@ -49,6 +49,7 @@
 //! | `local_sums` | adds up with the other ranks of this host, in shared memory |
 //! | `peers` | aggregators that ranks bring along |
 //! | `own_hosts` | adds ranks' hosts to aggregators that are slower than a ring |
+//! | `rdma` | what a rank by RDMA needs, and whether it is there |
 //! | `limits` | the times that a rank can wait |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
@@ -75,6 +76,8 @@ mod own_hosts;
 mod paths;
 mod peers;
 mod prefetch;
+#[doc(hidden)]
+pub mod rdma;
 mod transport;
 mod waker;
 mod warning;

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::interface::Interface;
 use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
+use crate::rdma;
 use crate::transport::{self, Medium, Transport};
 use crate::waker::Wakers;
 
@@ -125,11 +126,8 @@ fn open_paths(
     // Groups need not be tried again either if their packets do not reach this host.
     let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
     let by_rdma = matches!(medium, Medium::Rdma);
-    if by_rdma && !assigned.capabilities.contains(Capabilities::ROCE) {
-        return Err(no_rdma()(io::Error::other(format!(
-            "the aggregator at {} does not take it (it has no --rocev2)",
-            assigned.data_address
-        ))));
+    if by_rdma {
+        rdma::check_taken(assigned).map_err(|unusable| no_rdma()(unusable.into()))?;
     }
     for (shard, (job, group)) in assigned.shards().enumerate() {
         // Rule 37.3.

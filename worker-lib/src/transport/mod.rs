@@ -1,6 +1,6 @@
 //! How packets get to the aggregator and back.
 
-mod rdma;
+pub(crate) mod rdma;
 mod udp;
 
 use std::io;

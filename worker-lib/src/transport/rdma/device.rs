@@ -4,6 +4,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
+use super::unusable::Unusable;
+
 /// An entry of a port's table of addresses (GIDs).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -13,12 +15,12 @@ pub struct Entry {
     pub index: u8,
 }
 
-/// The entry of this local address for RoCEv2; or why there is none, for people.
-pub fn find(local: IpAddr) -> Result<Entry, String> {
+/// The entry of this local address for RoCEv2; or why there is none.
+pub fn find(local: IpAddr) -> Result<Entry, Unusable> {
     find_below(Path::new("/sys/class/infiniband"), local)
 }
 
-fn find_below(class: &Path, local: IpAddr) -> Result<Entry, String> {
+fn find_below(class: &Path, local: IpAddr) -> Result<Entry, Unusable> {
     let (devices, mut others) = (names(class), Vec::new());
     for device in &devices {
         let ports = class.join(device).join("ports");
@@ -41,10 +43,28 @@ fn find_below(class: &Path, local: IpAddr) -> Result<Entry, String> {
         }
     }
     Err(match (devices.is_empty(), others.is_empty()) {
-        (true, _) => "this host has no RDMA device".to_owned(),
-        (_, true) => format!("none of its RDMA devices ({}) has {local}", devices.join(", ")),
-        _ => format!("{local} is {}, and not of RoCE v2", others.join(" and ")),
+        (true, _) => Unusable::NoDevice,
+        (_, true) => {
+            let devices: Vec<_> = devices.iter().map(|device| describe(class, device)).collect();
+            Unusable::NoAddress { local, devices: devices.join(", ") }
+        }
+        _ => Unusable::OtherKind { local, entries: others.join(" and ") },
     })
+}
+
+/// A device's name, and whether it has link-local addresses alone: those are there even if its
+/// interface has no address.
+fn describe(class: &Path, device: &str) -> String {
+    let ports = class.join(device).join("ports");
+    let ports = names(&ports).into_iter().map(|port| ports.join(port));
+    let gids: Vec<_> = ports
+        .flat_map(|port| names(&port.join("gids")).into_iter().map(move |index| gid(&port, &index)))
+        .flatten()
+        .collect();
+    match !gids.is_empty() && gids.iter().all(Ipv6Addr::is_unicast_link_local) {
+        true => format!("{device} with link-local addresses alone"),
+        false => device.to_owned(),
+    }
 }
 
 /// An address as RDMA has it: one of IPv4 is mapped.
@@ -55,9 +75,10 @@ pub fn as_gid(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// What an entry holds; `None` for an empty one, which cannot be read.
+/// What an entry holds; `None` for an empty one, which is 0, or cannot be read.
 fn gid(port: &Path, index: &str) -> Option<Ipv6Addr> {
-    fs::read_to_string(port.join("gids").join(index)).ok()?.trim().parse().ok()
+    let text = fs::read_to_string(port.join("gids").join(index)).ok()?;
+    text.trim().parse().ok().filter(|gid: &Ipv6Addr| !gid.is_unspecified())
 }
 
 /// The names in a folder in order, none if there is no such folder.
@@ -73,8 +94,8 @@ fn names(folder: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Two devices as the kernel shows them: one has addresses of both kinds, one of the older
-    /// kind alone.
+    /// Devices as the kernel shows them: one has addresses of both kinds, one of the older kind
+    /// alone, and one has link-local addresses and an empty entry.
     fn class() -> tempfile::TempDir {
         let class = tempfile::tempdir().unwrap();
         let entry = |device: &str, port: u8, index: u8, gid: &str, kind: &str| {
@@ -88,6 +109,8 @@ mod tests {
         entry("mlx5_0", 1, 1, "0000:0000:0000:0000:0000:ffff:0a00:0007", "RoCE v2\n");
         entry("mlx5_0", 2, 11, "fd88:0000:0000:0000:0000:0000:0000:0007", "RoCE v2\n");
         entry("rxe0", 1, 0, "0000:0000:0000:0000:0000:ffff:0a00:0008", "IB/RoCE v1\n");
+        entry("rxe1", 1, 0, "fe80:0000:0000:0000:5054:00ff:fe12:3456", "RoCE v2\n");
+        entry("rxe1", 1, 1, "0000:0000:0000:0000:0000:0000:0000:0000", "RoCE v2\n");
         class
     }
 
@@ -104,11 +127,12 @@ mod tests {
     fn what_is_missing_is_said() {
         let class = class();
         let why = |class: &Path, address: &str| {
-            find_below(class, address.parse().unwrap()).expect_err("nothing")
+            find_below(class, address.parse().unwrap()).expect_err("nothing").to_string()
         };
         assert_eq!(
             why(class.path(), "10.0.0.9"),
-            "none of its RDMA devices (mlx5_0, rxe0) has 10.0.0.9"
+            "none of this host's RDMA devices (mlx5_0, rxe0, rxe1 with link-local addresses \
+             alone) has 10.0.0.9"
         );
         assert_eq!(
             why(class.path(), "10.0.0.8"),

@@ -3,6 +3,7 @@
 
 mod device;
 mod queue_pair;
+mod unusable;
 mod verbs;
 
 use std::io;
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use self::device::Entry;
+pub use self::queue_pair::Mtu;
 use self::queue_pair::{BATCH, GRH_LEN, Peer, QueuePair};
+pub use self::unusable::Unusable;
 use self::verbs::Completion;
 use super::Transport;
 use super::udp::timespec;
@@ -28,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// See the [module's documentation](self). The buffers are [`SENDS`] of packets that leave, in
 /// turn, one for packets that find no room, and [`RECEIVES`] of those that come.
-pub(super) struct Rdma {
+pub struct Rdma {
     aggregator: SocketAddr,
     /// The device's name.
     device: String,
@@ -48,17 +52,13 @@ pub(super) struct Rdma {
 
 impl Rdma {
     /// Opens a queue pair on the device that has the local address of the way to the aggregator.
-    pub fn open(aggregator: SocketAddr, waker: Waker) -> io::Result<Self> {
-        let probe = UdpSocket::bind(unspecified(aggregator))?;
-        probe.connect(aggregator)?;
-        let entry = device::find(probe.local_addr()?.ip()).map_err(io::Error::other)?;
-        let peer = Peer { address: aggregator.ip(), pair: aggregator.port().into() };
-        let mut pair = QueuePair::open(&entry, peer, SENDS + 1, RECEIVES)?;
+    pub fn open(aggregator: SocketAddr, waker: Waker) -> Result<Self, Unusable> {
+        let (Entry { device, .. }, mut pair) = open_pair(aggregator)?;
         let buffers: Vec<usize> = (SENDS + 1..SENDS + 1 + RECEIVES).collect();
         pair.post(&buffers)?;
         Ok(Self {
             aggregator,
-            device: entry.device,
+            device,
             pair,
             waker,
             begun: 0,
@@ -100,6 +100,39 @@ impl Rdma {
             self.waiting = self.pair.received(&mut self.completions)?;
         }
         Ok(self.waiting)
+    }
+}
+
+/// A rank's queue pair, and the local address that it has.
+fn open_pair(aggregator: SocketAddr) -> Result<(Entry, QueuePair), Unusable> {
+    let probe = UdpSocket::bind(unspecified(aggregator))?;
+    probe.connect(aggregator)?;
+    let entry = device::find(probe.local_addr()?.ip())?;
+    let peer = Peer { address: aggregator.ip(), pair: aggregator.port().into() };
+    let pair = QueuePair::open(&entry, peer, SENDS + 1, RECEIVES)?;
+    Ok((entry, pair))
+}
+
+/// A port of a device of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePort {
+    /// The device's name.
+    pub device: String,
+    /// The port's number on the device.
+    pub port: u8,
+    /// The most bytes of a packet.
+    pub mtu: Mtu,
+}
+
+impl DevicePort {
+    /// The port that a rank uses towards this data plane: opens a queue pair as ranks do, and
+    /// closes it.
+    ///
+    /// # Errors
+    /// What keeps ranks from using RDMA.
+    pub fn towards(aggregator: SocketAddr) -> Result<Self, Unusable> {
+        let (Entry { device, port, .. }, pair) = open_pair(aggregator)?;
+        Ok(Self { device, port, mtu: pair.mtu() })
     }
 }
 
@@ -190,7 +223,7 @@ impl Transport for Rdma {
     }
 
     fn largest_packet(&self) -> usize {
-        self.pair.path_mtu()
+        self.pair.mtu().active
     }
 
     fn receive_room(&self, _: usize) -> usize {

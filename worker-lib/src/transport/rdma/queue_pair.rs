@@ -13,6 +13,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use switchml_protocol::roce::KEY;
 
 use super::device::{Entry, as_gid};
+use super::unusable::Unusable;
 use super::verbs::{
     self, AddressAttributes, Capacity, Channel, Completion, Context, Gid, Opaque, Pair,
     PairAttributes, PairState, Piece, PortAttributes, Receive, Region, Send, Verbs,
@@ -45,7 +46,16 @@ pub struct QueuePair {
     address: Opaque,
     peer: Peer,
     memory: Memory,
-    path_mtu: usize,
+    mtu: Mtu,
+}
+
+/// The most bytes of a packet on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mtu {
+    /// As the port is set up.
+    pub active: usize,
+    /// As the device could be set up.
+    pub most: usize,
 }
 
 // SAFETY: the library may be used by any thread; nothing here is tied to one.
@@ -53,8 +63,13 @@ unsafe impl std::marker::Send for QueuePair {}
 
 impl QueuePair {
     /// Opens one on a device, that talks to this peer, with so many buffers to send and to receive.
-    pub fn open(entry: &Entry, peer: Peer, sends: usize, receives: usize) -> io::Result<Self> {
-        let verbs = verbs::verbs().map_err(io::Error::other)?;
+    pub fn open(
+        entry: &Entry,
+        peer: Peer,
+        sends: usize,
+        receives: usize,
+    ) -> Result<Self, Unusable> {
+        let verbs = verbs::verbs().map_err(Unusable::NoLibrary)?;
         let mut this = Self {
             verbs,
             context: open_device(verbs, &entry.device)?,
@@ -67,18 +82,18 @@ impl QueuePair {
             address: ptr::null_mut(),
             peer,
             memory: Memory::EMPTY,
-            path_mtu: 0,
+            mtu: Mtu { active: 0, most: 0 },
         };
-        this.path_mtu = this.query_path_mtu(entry.port)?;
-        this.memory = Memory::new((sends + receives) * (GRH_LEN + this.path_mtu));
+        this.mtu = this.query_mtu(entry.port)?;
+        this.memory = Memory::new((sends + receives) * (GRH_LEN + this.mtu.active));
         this.make_queues(sends, receives)?;
         this.connect(entry)?;
         Ok(this)
     }
 
     /// The most bytes of a packet.
-    pub fn path_mtu(&self) -> usize {
-        self.path_mtu
+    pub fn mtu(&self) -> Mtu {
+        self.mtu
     }
 
     /// Becomes readable when a packet comes after [`Self::arm`].
@@ -89,7 +104,7 @@ impl QueuePair {
 
     /// The bytes of a buffer: [`GRH_LEN`], then a packet.
     pub fn buffer(&mut self, number: usize) -> &mut [u8] {
-        let size = GRH_LEN + self.path_mtu;
+        let size = GRH_LEN + self.mtu.active;
         self.memory.part(number * size, size)
     }
 
@@ -133,7 +148,7 @@ impl QueuePair {
             let mut pieces = [Piece::default(); BATCH];
             let mut requests = [Receive::default(); BATCH];
             for (i, &buffer) in buffers.iter().enumerate() {
-                pieces[i] = self.piece(buffer, 0, GRH_LEN + self.path_mtu);
+                pieces[i] = self.piece(buffer, 0, GRH_LEN + self.mtu.active);
                 requests[i].id = buffer as u64;
             }
             for i in 0..buffers.len() {
@@ -217,23 +232,26 @@ impl QueuePair {
         // SAFETY: the region lives as long as this.
         let lkey = unsafe { (*self.region).lkey };
         let address =
-            self.memory.start as u64 + (buffer * (GRH_LEN + self.path_mtu) + offset) as u64;
+            self.memory.start as u64 + (buffer * (GRH_LEN + self.mtu.active) + offset) as u64;
         Piece { address, length: length as u32, lkey }
     }
 
-    fn query_path_mtu(&self, port: u8) -> io::Result<usize> {
+    fn query_mtu(&self, port: u8) -> io::Result<Mtu> {
         let mut attributes = PortAttributes::default();
         // SAFETY: the device is open, and the attributes are as long as the library's or longer.
         let error = unsafe { (self.verbs.ibv_query_port)(self.context, port, &raw mut attributes) };
-        match (error, attributes.active_mtu) {
-            (0, mtu @ 1..=5) => Ok(128 << mtu),
-            (0, mtu) => Err(io::Error::other(format!("path MTU number {mtu}"))),
-            (error, _) => Err(io::Error::from_raw_os_error(error)),
+        let PortAttributes { active_mtu, max_mtu, .. } = attributes;
+        match (error, active_mtu, max_mtu) {
+            (0, active @ 1..=5, most @ 1..=5) => {
+                Ok(Mtu { active: 128 << active, most: 128 << most })
+            }
+            (0, ..) => Err(io::Error::other(format!("path MTU number {active_mtu} of {max_mtu}"))),
+            (error, ..) => Err(io::Error::from_raw_os_error(error)),
         }
     }
 
     /// Registers the memory, and makes the queues.
-    fn make_queues(&mut self, sends: usize, receives: usize) -> io::Result<()> {
+    fn make_queues(&mut self, sends: usize, receives: usize) -> Result<(), Unusable> {
         let verbs = self.verbs;
         let (start, length) = (self.memory.start.cast(), self.memory.layout.size());
         // SAFETY: all that is passed was just made, is checked, and lives as long as this; the
@@ -241,7 +259,10 @@ impl QueuePair {
         unsafe {
             self.domain = made("protection domain", (verbs.ibv_alloc_pd)(self.context))?;
             let region = (verbs.ibv_reg_mr)(self.domain, start, length, verbs::LOCAL_WRITE);
-            self.region = made("registered memory (see `ulimit -l`)", region)?;
+            if region.is_null() {
+                return Err(Unusable::NoMemory(io::Error::last_os_error().to_string()));
+            }
+            self.region = region;
             let channel = (verbs.ibv_create_comp_channel)(self.context);
             self.channel = made("completion channel", channel)?;
             let queue = |room: usize, channel| {
@@ -269,12 +290,13 @@ impl QueuePair {
             let pair = (verbs.ibv_create_qp)(self.domain, &raw mut attributes);
             self.pair = made("queue pair", pair)?;
         }
-        let flags = fcntl_getfl(self.events())?;
-        Ok(fcntl_setfl(self.events().as_fd(), flags | OFlags::NONBLOCK)?)
+        let flags = fcntl_getfl(self.events()).map_err(io::Error::from)?;
+        fcntl_setfl(self.events().as_fd(), flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
+        Ok(())
     }
 
     /// Readies the queue pair, and resolves the peer's address.
-    fn connect(&mut self, entry: &Entry) -> io::Result<()> {
+    fn connect(&mut self, entry: &Entry) -> Result<(), Unusable> {
         let state = |state| PairState { state, ..PairState::default() };
         let first = PairState { key: KEY, port: entry.port, ..state(verbs::INITIAL) };
         let steps = [
@@ -286,7 +308,7 @@ impl QueuePair {
             // SAFETY: the queue pair lives, and the state outlives the call.
             let error = unsafe { (self.verbs.ibv_modify_qp)(self.pair, &raw mut state, mask) };
             if error != 0 {
-                return Err(io::Error::from_raw_os_error(error));
+                return Err(io::Error::from_raw_os_error(error).into());
             }
         }
         let mut attributes = AddressAttributes {
@@ -345,24 +367,23 @@ fn made<T>(what: &str, pointer: *mut T) -> io::Result<*mut T> {
     Ok(pointer)
 }
 
-fn open_device(verbs: &Verbs, name: &str) -> io::Result<*mut Context> {
+fn open_device(verbs: &Verbs, name: &str) -> Result<*mut Context, Unusable> {
     let mut count = 0;
     // SAFETY: the list has so many devices, and is given back after the last use.
     unsafe {
         let list = (verbs.ibv_get_device_list)(&raw mut count);
         if list.is_null() {
-            return Err(io::Error::last_os_error());
+            return Err(io::Error::last_os_error().into());
         }
         let devices = slice::from_raw_parts(list, count as usize);
         let is_wanted = |device: &&Opaque| {
             CStr::from_ptr((verbs.ibv_get_device_name)(**device)).to_bytes() == name.as_bytes()
         };
         let context = match devices.iter().find(is_wanted) {
-            Some(device) => made("context", (verbs.ibv_open_device)(*device)),
-            None => Err(io::Error::other(format!(
-                "libibverbs does not know the device {name}: is its driver installed \
-                 (ibverbs-providers)?"
-            ))),
+            Some(device) => {
+                made("context", (verbs.ibv_open_device)(*device)).map_err(Unusable::from)
+            }
+            None => Err(Unusable::NoProvider(name.to_owned())),
         };
         (verbs.ibv_free_device_list)(list);
         context

@@ -91,7 +91,7 @@ pub struct Context {
 #[derive(Default)]
 pub struct PortAttributes {
     state: u32,
-    max_mtu: u32,
+    pub max_mtu: u32,
     /// 1 for 256 bytes, 2 for 512, and so on.
     pub active_mtu: u32,
     /// Longer than the library's, so that it may grow.
