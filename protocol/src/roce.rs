@@ -35,8 +35,8 @@ const RECEIVER: usize = 4;
 /// Length of InfiniBand's own headers, in whose place the ICRC covers ones.
 const LINK_LEN: usize = 8;
 const ONES: [u8; 4] = [0xFF; 4];
-/// What is in a message besides the packet.
-const AROUND: usize = Transport::LEN + ICRC_LEN;
+/// Bytes in a message besides the packet.
+pub const AROUND: usize = Transport::LEN + ICRC_LEN;
 
 /// Headers between UDP's and the packet (rule 37.1): BTH and DETH.
 #[derive(

@@ -32,6 +32,7 @@ in_both_modes! {
     an_asymmetric_route,
     causes_behind_two_routers,
     causes_in_a_vlan,
+    rdma_that_neither_side_has,
 }
 
 const HERE: &str = "this host";
@@ -45,10 +46,15 @@ struct Said {
 
 /// Runs the doctor on a worker, without any capability.
 fn doctor(cluster: &Cluster, rank: usize) -> Said {
+    run(cluster, rank, unprivileged(cluster))
+}
+
+/// The worker's command line, without any capability.
+fn unprivileged(cluster: &Cluster) -> Command {
     let arguments = ["--bounding-set=-all", "--inh-caps=-all"];
     let mut command = Command::new("setpriv");
     command.args(arguments).arg(&cluster.binaries.worker);
-    run(cluster, rank, command)
+    command
 }
 
 /// Runs the doctor on a worker, with all capabilities.
@@ -56,8 +62,13 @@ fn privileged_doctor(cluster: &Cluster, rank: usize) -> Said {
     run(cluster, rank, Command::new(&cluster.binaries.worker))
 }
 
-fn run(cluster: &Cluster, rank: usize, mut command: Command) -> Said {
-    command.args(["doctor", "--aggregator", cluster.aggregator.control()]);
+fn run(cluster: &Cluster, rank: usize, command: Command) -> Said {
+    run_with(cluster, rank, command, &[])
+}
+
+/// Runs the doctor with further options.
+fn run_with(cluster: &Cluster, rank: usize, mut command: Command, options: &[&str]) -> Said {
+    command.args(["doctor", "--aggregator", cluster.aggregator.control()]).args(options);
     let mut doctor = cluster.rack.worker(rank).spawn("doctor", command).unwrap();
     let code = doctor.wait(PATIENCE).unwrap().code();
     Said { code, text: doctor.stdout() }
@@ -149,10 +160,15 @@ fn where_all_is_well_nothing_is_named(mode: Mode) {
 
 /// Restarts the daemon with this command, in the rack's mode.
 fn start_as(cluster: Cluster, command: &str) -> Cluster {
+    let mode = cluster.rack.mode().argument();
+    start_exactly_as(cluster, &format!("{command} --mode {mode}"))
+}
+
+/// Restarts the daemon with this command.
+fn start_exactly_as(cluster: Cluster, command: &str) -> Cluster {
     let Cluster { binaries, aggregator, rack, .. } = cluster;
     aggregator.stop().unwrap();
-    let mode = ["--mode", rack.mode().argument()];
-    let options: Vec<_> = command.split(' ').skip(1).chain(mode).collect();
+    let options: Vec<_> = command.split(' ').skip(1).collect();
     let aggregator = Aggregator::with_options(&binaries, &rack, &options).unwrap();
     Cluster { binaries, aggregator, rack, ranks_of_host: 1 }
 }
@@ -509,6 +525,40 @@ fn causes_in_a_vlan(mode: Mode) {
     doctor(&cluster, 0).blames("missing neighbour: nobody answers ARP for 10.88.0.254");
     answer_arp(&cluster);
     doctor(&cluster, 0).is_content();
+}
+
+/// Racks have no RDMA device, unless the machine has one, which has none of their addresses.
+fn rdma_that_neither_side_has(mode: Mode) {
+    let devices = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().count();
+    let here = match devices {
+        0 => "no RDMA: this host has no RDMA device",
+        _ => "no RDMA: none of this host's RDMA devices (",
+    };
+    let by_option = |cluster: &Cluster| {
+        let mut command = unprivileged(cluster);
+        command.env_remove("SWITCHML_RDMA");
+        run_with(cluster, 0, command, &["--rdma"])
+    };
+    let by_environment = |cluster: &Cluster| {
+        let mut command = unprivileged(cluster);
+        command.env("SWITCHML_RDMA", "1");
+        run(cluster, 0, command)
+    };
+    let cluster = Cluster::in_mode(1, mode);
+    doctor(&cluster, 0).is_content();
+    for said in [by_option(&cluster), by_environment(&cluster)] {
+        let there = "no RDMA: the aggregator at 10.88.0.254:48864 does not take it (it has no \
+                     --rocev2)";
+        let causes = said.lines("WHY   ");
+        assert!(causes.len() == 2 && causes[0].starts_with(here), "{}", said.text);
+        assert_eq!((causes[1], said.code), (there, Some(1)), "{}", said.text);
+    }
+    let said = by_option(&cluster);
+    let fix = said.lines("FIX   on the aggregator's host: ");
+    assert_eq!(fix, ["switchml-aggregator --rocev2 --mode native --iface p0"]);
+    let cluster = start_exactly_as(cluster, fix[0]);
+    by_option(&cluster).blames(here);
+    cluster.stop();
 }
 
 /// A worker with two links to a router, which takes the second one back.

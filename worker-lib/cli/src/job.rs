@@ -49,16 +49,13 @@ pub struct Job {
     /// contribution
     #[arg(long)]
     no_local_sums: bool,
-    /// Send and receive by RDMA (RoCEv2), which the aggregator has to take
-    #[arg(long)]
-    rdma: bool,
     /// Leave all the work to the aggregators given, even if they are slower than a ring; otherwise
     /// ranks' hosts help these
     #[arg(long)]
     no_own_hosts: bool,
 }
 
-/// Where the aggregator is.
+/// Where the aggregator is, and the way there.
 #[derive(clap::Args)]
 pub struct Aggregator {
     /// TOML file with options of this command, such as `aggregator = "10.0.0.254"`; options given
@@ -75,6 +72,9 @@ pub struct Aggregator {
     /// SWITCHML_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Send and receive by RDMA (RoCEv2), which the aggregator has to take [env: SWITCHML_RDMA]
+    #[arg(long)]
+    rdma: bool,
 }
 
 impl Aggregator {
@@ -92,10 +92,11 @@ impl Aggregator {
             Some(file) => settings.token(Token::File(file.clone())),
             None => settings,
         };
-        Ok(match &self.aggregator {
+        let settings = match &self.aggregator {
             Some(address) => settings.aggregator(address),
             None => settings,
-        })
+        };
+        Ok(if self.rdma { settings.rdma(true) } else { settings })
     }
 }
 
@@ -121,9 +122,6 @@ impl Job {
         }
         if self.no_local_sums {
             settings = settings.local_sums(false);
-        }
-        if self.rdma {
-            settings = settings.rdma(true);
         }
         if self.no_own_hosts {
             settings = settings.own_hosts(false);

@@ -32,6 +32,7 @@ const ENVIRONMENT: Section = (
             "SWITCHML_LOCAL_SUMS",
             "0 if this rank is to send apart from the other ranks of its host, to compare.",
         ),
+        ("SWITCHML_RDMA", "1 to send and receive by RDMA (RoCEv2)."),
     ],
 );
 

@@ -4,9 +4,12 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use switchml_host::neighbours::mac_text;
-use switchml_protocol::CONTROL_PORT;
+use switchml_protocol::{CONTROL_PORT, roce};
 use switchml_worker::interface::unspecified;
 use switchml_worker_core::cost;
+
+use super::fix::{Fix, HERE, THERE, interfaces};
+use super::obstacle::Obstacle;
 
 /// A cause of trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +102,8 @@ pub enum Cause {
         /// What ranks get instead of multicast.
         instead: Instead,
     },
+    /// What ranks by RDMA alone have.
+    Rdma(Obstacle),
     /// Results to all do not arrive.
     LostMulticast {
         /// The multicast group of these results, if it is this rank's.
@@ -159,6 +164,8 @@ pub enum Flow {
     Data(u16),
     /// Packets to the control plane, at this TCP port.
     Control(u16),
+    /// Packets by RDMA.
+    Rdma,
 }
 
 impl Flow {
@@ -166,7 +173,13 @@ impl Flow {
         match self {
             Self::Data(port) => ("udp", port),
             Self::Control(port) => ("tcp", port),
+            Self::Rdma => ("udp", roce::PORT),
         }
+    }
+
+    /// Whether answers have the port as their own, or go to it (rule 37.3).
+    fn is_answered_from_port(self) -> bool {
+        self != Self::Rdma
     }
 }
 
@@ -213,17 +226,6 @@ pub enum Narrow {
     Silent(Option<IpAddr>),
 }
 
-/// A command, and the host to run it on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fix {
-    /// The host.
-    pub host: String,
-    /// The command.
-    pub command: String,
-}
-
-const HERE: &str = "this host";
-const THERE: &str = "the aggregator's host";
 /// The MTU of usual networks.
 const USUAL_MTU: u32 = 1500;
 
@@ -236,6 +238,7 @@ impl Cause {
                 *instead != Instead::Copies
             }
             Self::SlowPort(_) => false,
+            Self::Rdma(obstacle) => obstacle.breaks(),
             _ => true,
         }
     }
@@ -303,6 +306,7 @@ impl Cause {
                     format!("switchml-aggregator{ports}"),
                 )
             }
+            Self::Rdma(obstacle) => obstacle.fix(),
             Self::FilteredGroup { group, chains, .. } => on(HERE, pass_group(*group, chains)),
             Self::LostMulticast { instead: Instead::Nothing(ports), .. } => {
                 let ports = interfaces(ports.iter().map(String::as_str));
@@ -324,11 +328,6 @@ fn start_at(control: SocketAddr) -> String {
         port => format!(" --control {}", SocketAddr::new(any, port)),
     };
     format!("switchml-aggregator --iface INTERFACE{control}")
-}
-
-/// The daemon's options for these interfaces.
-fn interfaces<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    names.map(|name| format!(" --iface {name}")).collect()
 }
 
 /// A shell expression for the name of the interface that has an address.
@@ -353,6 +352,7 @@ fn pass_group(group: SocketAddrV4, chains: &Option<Vec<String>>) -> String {
 fn pass(flow: Flow, place: &Place, is_ipv6: bool) -> Fix {
     let iptables = if is_ipv6 { "ip6tables" } else { "iptables" };
     let (protocol, port) = flow.protocol();
+    let back = if flow.is_answered_from_port() { "sport" } else { "dport" };
     let local = |chains: &Option<Vec<String>>, end: &str, name: &str| {
         let rule = |chain| format!("nft insert rule {chain} {protocol} {end} {port} accept");
         let seen = chains.iter().flatten().map(rule).collect::<Vec<_>>();
@@ -368,11 +368,11 @@ fn pass(flow: Flow, place: &Place, is_ipv6: bool) -> Fix {
     };
     match place {
         Place::Out(chains) => local(chains, "dport", "OUTPUT"),
-        Place::In(chains) => local(chains, "sport", "INPUT"),
+        Place::In(chains) => local(chains, back, "INPUT"),
         Place::Router(router) => forward(router.to_string(), "dport"),
         Place::There(Some(router)) => forward(format!("{router}, or the next one"), "dport"),
         Place::There(None) => forward("the first router or firewall".to_owned(), "dport"),
-        Place::Back => forward("the router or firewall on the way back".to_owned(), "sport"),
+        Place::Back => forward("the router or firewall on the way back".to_owned(), back),
     }
 }
 
@@ -462,6 +462,7 @@ impl fmt::Display for Cause {
                  neither GRO nor an XDP program, and so drops all answers"
             ),
             Self::SlowPort(slow) => slow.fmt(f),
+            Self::Rdma(obstacle) => obstacle.fmt(f),
             Self::LostMulticast { group, instead } => {
                 let group = group.map(|group| format!(" to {group}")).unwrap_or_default();
                 write!(f, "lost multicast: results{group} do not arrive; {instead}")
@@ -519,6 +520,10 @@ fn write_filtered(f: &mut fmt::Formatter<'_>, flow: Flow, place: &Place) -> fmt:
     let (protocol, port) = flow.protocol();
     let protocol = protocol.to_uppercase();
     write!(f, "filtered port: {protocol} ")?;
+    let own = match flow {
+        Flow::Rdma => ", or its NIC keeps it for the host's own RDMA (mlx5: enable_roce)",
+        Flow::Data(_) | Flow::Control(_) => "",
+    };
     match place {
         Place::Out(chains) => {
             let unseen = unseen(chains);
@@ -526,16 +531,17 @@ fn write_filtered(f: &mut fmt::Formatter<'_>, flow: Flow, place: &Place) -> fmt:
         }
         Place::In(chains) => {
             let unseen = unseen(chains);
-            write!(f, "from port {port} is dropped by this host's firewall on its way in{unseen}")
+            let end = if flow.is_answered_from_port() { "from" } else { "to" };
+            write!(f, "{end} port {port} is dropped by this host's firewall on its way in{unseen}")
         }
         Place::Router(router) => write!(f, "to port {port} is refused by {router}"),
         Place::There(Some(router)) => write!(
             f,
             "to port {port} gets to {router}, and is dropped there or between there and the \
-             aggregator"
+             aggregator{own}"
         ),
         Place::There(None) => {
-            write!(f, "to port {port} is dropped between this host and the aggregator")
+            write!(f, "to port {port} is dropped between this host and the aggregator{own}")
         }
         Place::Back => {
             write!(f, "to port {port} gets to the aggregator, and its answers are dropped")

@@ -41,14 +41,28 @@ pub fn control_plane(target: SocketAddr, before: &Counters) -> Option<Cause> {
 
 /// Why nothing comes back on the data path. `name` names a job for this examination.
 pub fn data_path(access: &Access, name: &str) -> Option<Cause> {
+    as_member(access, name, |assigned| closed_path(access, assigned)).flatten()
+}
+
+/// Does something as the only rank of a job.
+pub fn as_member<T>(access: &Access, name: &str, action: impl FnOnce(&Assigned) -> T) -> Option<T> {
     let (membership, assigned) =
         Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT).ok()?;
-    let cause = closed_path(access, &assigned);
+    let outcome = action(&assigned);
     membership.leave();
-    cause
+    Some(outcome)
 }
 
 fn closed_path(access: &Access, assigned: &Assigned) -> Option<Cause> {
+    let evidence = datagrams(access, assigned)?;
+    match evidence.outcome.answers {
+        0 => evidence.cause(),
+        _ => narrow_path(&evidence.here, assigned, evidence.aggregator.as_ref()?, 0, 0),
+    }
+}
+
+/// What happens to HELLOs as datagrams; `None` on the aggregator's own host.
+pub fn datagrams(access: &Access, assigned: &Assigned) -> Option<Evidence> {
     let target = assigned.data_address;
     if Interface::has(target.ip()) {
         // The step has said that this is the aggregator's own host.
@@ -58,16 +72,18 @@ fn closed_path(access: &Access, assigned: &Assigned) -> Option<Cause> {
     let hello = hello(assigned, 0);
     let mut evidence = gather(target, &hello, &before, None)?;
     evidence.aggregator = aggregator(access, assigned);
-    match evidence.outcome.answers {
-        0 => evidence.cause(),
-        _ => narrow_path(&evidence.here, assigned, evidence.aggregator.as_ref()?, 0),
-    }
+    Some(evidence)
 }
 
-/// Where the path takes no packets of more than `narrow` lanes, why this rank `has_copies` of
-/// results, and other causes that the aggregator sees on the path. `name` names a job for this
-/// examination.
-pub fn open_path(access: &Access, name: &str, narrow: Option<u16>, has_copies: bool) -> Vec<Cause> {
+/// Where the path takes no packets of more than `narrow` lanes with `around` bytes, why this rank
+/// `has_copies` of results, and other causes that the aggregator sees on the path. `name` names a
+/// job for this examination.
+pub fn open_path(
+    access: &Access,
+    name: &str,
+    (narrow, around): (Option<u16>, usize),
+    has_copies: bool,
+) -> Vec<Cause> {
     let Ok((membership, assigned)) = Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT)
     else {
         let lost = Cause::LostMulticast { group: None, instead: Instead::Copies };
@@ -82,7 +98,7 @@ pub fn open_path(access: &Access, name: &str, narrow: Option<u16>, has_copies: b
         causes.extend(aggregator.foreign_program());
         let here = Here::towards(assigned.data_address.ip());
         if let Some((lanes, here)) = narrow.zip(here.as_ref()) {
-            causes.extend(narrow_path(here, &assigned, &aggregator, lanes.into()));
+            causes.extend(narrow_path(here, &assigned, &aggregator, lanes.into(), around));
         }
         let link = here.map(|here| here.interface.name);
         let link = link.and_then(|name| interfaces::link_speed(&name).map(|speed| (name, speed)));
@@ -107,14 +123,15 @@ pub fn lost_group(
     }
 }
 
-fn aggregator(access: &Access, assigned: &Assigned) -> Option<Aggregator> {
+/// The aggregator's view of this rank's path.
+pub fn aggregator(access: &Access, assigned: &Assigned) -> Option<Aggregator> {
     let reply = control::examine(access.clone(), assigned, 0, TIMEOUT).ok()?;
     let ports = control::status(access.clone(), TIMEOUT).ok()?.ports;
     Some(Aggregator { reply, ports })
 }
 
 /// Sends packets to a target from which nothing comes back, and gathers what happens to them.
-fn gather(
+pub fn gather(
     target: SocketAddr,
     packet: &[u8],
     before: &Counters,
@@ -134,15 +151,17 @@ fn gather(
     Some(Evidence { target, here, outcome, growth, strict, last_router, chains, aggregator })
 }
 
-/// Where packets of more than `lanes` lanes vanish.
+/// Where packets of more than `lanes` lanes vanish, which have `around` bytes more than datagrams.
 fn narrow_path(
     here: &Here,
     assigned: &Assigned,
     aggregator: &Aggregator,
     lanes: usize,
+    around: usize,
 ) -> Option<Cause> {
     let target = assigned.data_address;
-    let large = hello(assigned, lanes + LANES_PER_BLOCK);
+    let mut large = hello(assigned, lanes + LANES_PER_BLOCK);
+    large.resize(large.len() + around, 0);
     let mtu = here.interface.mtu;
     let port = aggregator.mtu().filter(|(_, small)| *small < mtu);
     let place = match port {
@@ -162,7 +181,7 @@ fn narrow_path(
     Some(Cause::SmallMtu(SmallMtu {
         interface: here.interface.name.clone(),
         mtu,
-        passes: ip_packet_len(hello(assigned, lanes).len(), target.is_ipv6()) as u32,
+        passes: ip_packet_len(hello(assigned, lanes).len() + around, target.is_ipv6()) as u32,
         vanishes: ip_packet_len(large.len(), target.is_ipv6()) as u32,
         works: lanes > 0,
         place,
@@ -171,12 +190,17 @@ fn narrow_path(
 
 /// A rank's HELLO of `lanes` lanes.
 fn hello(assigned: &Assigned, lanes: usize) -> Vec<u8> {
-    let &Assigned { job, epoch, hello_secret, keys, .. } = assigned;
-    let identity = Identity { job, epoch, rank: 0, ranks: 1, keys };
+    let identity = identity(assigned);
     let mut packet = vec![0; packet_len(lanes) + identity.tag_len()];
-    let mut hello = Hello::new(identity, hello_secret, packet.len(), lanes as u16);
+    let mut hello = Hello::new(identity, assigned.hello_secret, packet.len(), lanes as u16);
     if let HelloStep::Send(header) = hello.step(0) {
         hello.fill(&header, &mut packet);
     }
     packet
+}
+
+/// How the only rank of a job refers to itself in packets.
+pub fn identity(assigned: &Assigned) -> Identity {
+    let &Assigned { job, epoch, keys, .. } = assigned;
+    Identity { job, epoch, rank: 0, ranks: 1, keys }
 }

@@ -169,6 +169,19 @@ impl Evidence {
         Cause::Filtered { flow, place, is_ipv6: self.target.is_ipv6() }
     }
 
+    /// The cause if nothing comes back by RDMA, though datagrams do: this evidence is about
+    /// datagrams to RDMA's port. Packets that this host's firewall refuses, Soft-RoCE counts as
+    /// failed sends; those of NICs pass no firewall here.
+    pub fn filtered_by_rdma(&self, hello_seen: bool, sends_failed: bool) -> Cause {
+        let place = match hello_seen {
+            false if self.outcome.refused > 0 && sends_failed => Place::Out(self.chains[0].clone()),
+            false => self.on_the_way(),
+            true if self.has_dropped() => Place::In(self.chains[1].clone()),
+            true => Place::Back,
+        };
+        Cause::Filtered { flow: Flow::Rdma, place, is_ipv6: self.target.is_ipv6() }
+    }
+
     /// Where packets are dropped before the aggregator sees them.
     fn on_the_way(&self) -> Place {
         let refusing = self.outcome.complaints.iter().find(|complaint| {
@@ -243,7 +256,7 @@ fn foreign_at(port: &Port) -> Option<Cause> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
@@ -254,7 +267,7 @@ mod tests {
     const AGGREGATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 254));
 
     /// Evidence about the path from `eth0` to the aggregator's port `p0`.
-    fn evidence() -> Evidence {
+    pub fn evidence() -> Evidence {
         let name = "eth0".to_owned();
         let reply = ExamineReply {
             interface: "p0".to_owned(),
@@ -433,6 +446,35 @@ mod tests {
         let (flow, place) = (Flow::Control(48864), Place::There(None));
         let expected = Cause::Filtered { flow, place, is_ipv6: false };
         assert_eq!(evidence.cause(), Some(expected));
+    }
+
+    /// Answers by RDMA go to port 4791, too (rule 37.3).
+    #[test]
+    fn packets_by_rdma_are_filtered_where_datagrams_pass() {
+        let mut evidence = evidence();
+        evidence.target.set_port(4791);
+        let command = |evidence: &Evidence, hello_seen, sends_failed| {
+            evidence.filtered_by_rdma(hello_seen, sends_failed).fix().command
+        };
+        let forward = "nft insert rule inet filter forward udp dport 4791 accept";
+        assert_eq!(command(&evidence, false, false), forward);
+        assert_eq!(command(&evidence, true, false), forward);
+        evidence.outcome.refused = 8;
+        assert_eq!(command(&evidence, false, false), forward, "a NIC's packets pass no firewall");
+        let out = "iptables -I OUTPUT -p udp --dport 4791 -j ACCEPT";
+        assert_eq!(command(&evidence, false, true), out, "Soft-RoCE's do");
+        evidence.growth.received = 8;
+        let filtered = evidence.filtered_by_rdma(true, false);
+        assert_eq!(filtered.fix().command, "iptables -I INPUT -p udp --dport 4791 -j ACCEPT");
+        let line = filtered.to_string();
+        let expected = "filtered port: UDP to port 4791 is dropped by this host's firewall on its \
+                        way in (only root can see its rules: `sudo nft list ruleset`)";
+        assert_eq!(line, expected);
+        let from: IpAddr = Ipv4Addr::new(10, 0, 1, 254).into();
+        evidence.outcome.complaints = vec![Complaint { from, what: What::Prohibited }];
+        let refused = evidence.filtered_by_rdma(false, false);
+        assert_eq!(refused.fix().host, "10.0.1.254");
+        assert_eq!(refused.to_string(), "filtered port: UDP to port 4791 is refused by 10.0.1.254");
     }
 
     #[test]

@@ -4,31 +4,48 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`cause`] | causes, and the commands that fix them |
+//! | [`fix`] | a command, and where to run it |
 //! | [`examine`] | what to look at, and when |
 //! | [`judge`] | derives the cause from the evidence |
 //! | [`here`] | what this host's kernel knows about the path |
 //! | [`counters`] | counters of packets that came in to this host |
+//! | [`device_errors`] | an RDMA device's counters of packets that it lost |
 //! | [`probes`] | packets to the aggregator, and what the network reports about them |
 //! | [`firewall`] | this host's firewall |
+//! | [`rdma`] | the way of a rank by RDMA |
+//! | [`obstacle`] | causes that ranks by RDMA alone have |
+//! | [`small_packets`] | packets by RDMA that are smaller than they could be |
 
 mod cause;
 mod counters;
+mod device_errors;
 mod examine;
 mod firewall;
+mod fix;
 mod here;
 mod judge;
+mod obstacle;
 mod probes;
+mod rdma;
+mod small_packets;
 
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
-use switchml_worker::control::{self, Access, AggregatorStatus, Membership, RankWithoutMulticast};
+use switchml_protocol::roce;
+use switchml_worker::control::{
+    self, Access, AggregatorStatus, Assigned, Membership, RankWithoutMulticast,
+};
 use switchml_worker::interface::{Interface, unspecified};
+use switchml_worker::rdma::DevicePort;
 use switchml_worker::{Builder, Capabilities, Communicator, Error, ReduceOp, Stripe};
 
-use cause::{Cause, Fix, Instead};
+use cause::{Cause, Instead};
 use counters::Counters;
+use device_errors::DeviceErrors;
+use fix::Fix;
+use obstacle::Obstacle;
 
 use super::job::{self, Aggregator};
 use super::{Failure, say};
@@ -84,13 +101,25 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
         .inspect_err(|_| causes.extend(examine::control_plane(target, &before)))?;
     let name = format!("doctor-{:08x}", rand::random::<u32>());
     let examination = format!("{name}-why");
-    let data_address = step("join", || join(access, &name))?;
-    step("udp socket", || open_socket(data_address))?;
+    // A rank by RDMA needs memory for each of its data threads.
+    let threads = if settings.get_rdma() { None } else { Some(1) };
+    let assigned = step("join", || join(access, &name, threads))?;
+    let data_address = assigned.data_address;
     let interface = Interface::towards(data_address);
+    let port = match settings.get_rdma() {
+        true => Some(find_port(&assigned, &status, causes)?),
+        false => step("udp socket", || open_socket(data_address)).map(|()| None)?,
+    };
+    let before = port.as_ref().map(DeviceErrors::read);
+    let lost_by_device = || rdma::errors(port.as_ref()?, before.as_ref()?);
     let communicator = step("data path", || open_path(settings, &name, interface.as_ref()))
-        .inspect_err(|_| causes.extend(examine::data_path(access, &examination)))?;
+        .inspect_err(|_| match &port {
+            Some(port) => causes.extend(rdma::closed_path(access, &examination, port)),
+            None => causes.extend(examine::data_path(access, &examination)),
+        })?;
     let narrow = communicator.info().narrow.as_ref().map(|narrow| narrow.lanes);
-    step("all-reduce", || reduce(&communicator))?;
+    step("all-reduce", || reduce(&communicator))
+        .inspect_err(|_| causes.extend(lost_by_device()))?;
     let has_copies = is_without_multicast(&communicator);
     // If copies were allowed, ranks would get them.
     let instead = Instead::Nothing(status.ports.into_iter().map(|port| port.name).collect());
@@ -99,7 +128,11 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
         causes.push(examine::lost_group(data_address, group, group, instead.clone()));
     })?;
     step("leave", || leave(communicator))?;
+    let narrow = (narrow, around(port.is_some()));
     causes.extend(examine::open_path(access, &examination, narrow, has_copies));
+    let small = |port| rdma::small_packets(port, interface.as_ref(), &assigned);
+    causes.extend(port.as_ref().and_then(small));
+    causes.extend(lost_by_device());
     step("other ranks", || other_ranks(access)).inspect_err(|_| {
         causes.push(Cause::LostMulticast { group: None, instead });
     })
@@ -108,11 +141,18 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
 /// Whether the group of results does not reach this rank, as the aggregator has found out.
 fn is_without_multicast(communicator: &Communicator) -> bool {
     let stripe = stripe(communicator);
-    // There is no multicast over IPv6, and it reaches no rank on the aggregator's own host.
+    // There is no multicast by RDMA and over IPv6, and it reaches no rank on the aggregator's own
+    // host.
     stripe.multicast.is_none()
+        && stripe.device.is_none()
         && stripe.aggregator.is_ipv4()
         && stripe.capabilities.contains(Capabilities::GROUP_HELLOS)
         && !Interface::has(stripe.aggregator.ip())
+}
+
+/// Bytes that packets have around them, besides those of datagrams.
+fn around(by_rdma: bool) -> usize {
+    if by_rdma { roce::AROUND } else { 0 }
 }
 
 /// The only aggregator.
@@ -168,12 +208,37 @@ fn ask(access: &Access) -> Result<(AggregatorStatus, String), Failure> {
     Ok((status, detail))
 }
 
-fn join(access: &Access, name: &str) -> Result<(SocketAddr, String), Failure> {
+fn join(
+    access: &Access,
+    name: &str,
+    data_threads: Option<u32>,
+) -> Result<(Assigned, String), Failure> {
     let (session, assigned) =
-        Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT).map_err(of_control)?;
+        Membership::join(access.clone(), name, 0, 1, data_threads, TIMEOUT).map_err(of_control)?;
     session.leave();
-    let control::Assigned { slots, data_address, .. } = assigned;
-    Ok((data_address, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
+    let Assigned { slots, data_address, .. } = assigned;
+    Ok((assigned, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
+}
+
+/// Finds the port of an RDMA device towards the data plane; all that stands in the way goes into
+/// `causes`.
+fn find_port(
+    assigned: &Assigned,
+    status: &AggregatorStatus,
+    causes: &mut Vec<Cause>,
+) -> Result<DevicePort, Failure> {
+    step("rdma support", || match rdma::find_port(assigned) {
+        Ok(found) => {
+            let DevicePort { device, port, mtu } = &found;
+            let detail = format!("{device}, port {port}, has a path MTU of {} bytes", mtu.active);
+            Ok((found, detail))
+        }
+        Err(missing) => {
+            let cause = |why| Cause::Rdma(Obstacle::no_rdma(why, status));
+            causes.extend(missing.into_iter().map(cause));
+            Err(Failure::Wrong("a rank here cannot use RDMA".to_owned()))
+        }
+    })
 }
 
 /// Opens a socket to the data plane, whose address may differ from the control plane's.
@@ -195,7 +260,8 @@ fn open_path(
     let settings = settings.job(name).rank(0).world_size(1).deadline(TIMEOUT).join_timeout(TIMEOUT);
     let communicator = settings.connect().map_err(Failure::joining)?;
     let info = communicator.info();
-    let packet = stripe(&communicator).ip_packet_bytes(info.chunk_lanes);
+    let stripe = stripe(&communicator);
+    let packet = stripe.ip_packet_bytes(info.chunk_lanes) + around(stripe.device.is_some());
     let mtu = match interface {
         _ if info.narrow.is_some() => "; larger ones do not".to_owned(),
         Some(Interface { name, mtu: Some(mtu), .. }) => format!("; {name} takes {mtu}"),

@@ -125,13 +125,16 @@ pub struct DevicePort {
 }
 
 impl DevicePort {
-    /// The port that a rank uses towards this data plane: opens a queue pair as ranks do, and
-    /// closes it.
+    /// The port that a rank of so many shards uses towards this data plane: opens their queue pairs
+    /// as ranks do, and closes them.
     ///
     /// # Errors
     /// What keeps ranks from using RDMA.
-    pub fn towards(aggregator: SocketAddr) -> Result<Self, Unusable> {
+    pub fn towards(aggregator: SocketAddr, shards: usize) -> Result<Self, Unusable> {
         let (Entry { device, port, .. }, pair) = open_pair(aggregator)?;
+        // All at once: there has to be memory for all.
+        let others = (1..shards).map(|_| open_pair(aggregator));
+        others.collect::<Result<Vec<_>, _>>()?;
         Ok(Self { device, port, mtu: pair.mtu() })
     }
 }

@@ -1,0 +1,152 @@
+//! The way of a rank by RDMA.
+
+use std::net::SocketAddr;
+
+use switchml_protocol::roce;
+use switchml_worker::control::{Access, Assigned};
+use switchml_worker::interface::Interface;
+use switchml_worker::rdma::{self, DevicePort, Unusable};
+
+use super::cause::Cause;
+use super::counters::Counters;
+use super::device_errors::DeviceErrors;
+use super::examine;
+use super::judge::Evidence;
+use super::obstacle::Obstacle;
+use super::probes::BURST;
+use super::small_packets::{Packets, SmallPackets};
+
+/// The port that a rank uses, or all that keeps it from RDMA: here, and at the aggregator.
+pub fn find_port(assigned: &Assigned) -> Result<DevicePort, Vec<Unusable>> {
+    let found = DevicePort::towards(assigned.data_address, assigned.shards().count());
+    match (found, rdma::check_taken(assigned)) {
+        (Ok(port), Ok(())) => Ok(port),
+        (found, taken) => Err(found.err().into_iter().chain(taken.err()).collect()),
+    }
+}
+
+/// Whether packets are smaller than they could be.
+pub fn small_packets(
+    port: &DevicePort,
+    interface: Option<&Interface>,
+    assigned: &Assigned,
+) -> Option<Cause> {
+    let interface = interface?;
+    let mtu = interface.mtu? as usize;
+    let packets = Packets {
+        max_lanes: assigned.max_lanes.into(),
+        tag_len: examine::identity(assigned).tag_len(),
+        is_ipv6: assigned.data_address.is_ipv6(),
+    };
+    let small = SmallPackets::find(port, &interface.name, mtu, &packets)?;
+    Some(Cause::Rdma(Obstacle::SmallPackets(small)))
+}
+
+/// Packets that the device has lost since it counted `before`.
+pub fn errors(port: &DevicePort, before: &DeviceErrors) -> Option<Cause> {
+    let errors = DeviceErrors::read(port).since(before);
+    let port = port.clone();
+    (!errors.is_empty()).then_some(Cause::Rdma(Obstacle::Errors { port, errors, breaks: false }))
+}
+
+/// Why no HELLO by RDMA comes back. `name` names jobs for this examination.
+pub fn closed_path(access: &Access, name: &str, port: &DevicePort) -> Vec<Cause> {
+    let by_udp = format!("{name}-udp");
+    let datagrams = examine::as_member(access, &by_udp, |job| examine::datagrams(access, job));
+    match datagrams.flatten() {
+        None => vec![],
+        // What keeps datagrams from passing keeps messages of RDMA, too.
+        Some(evidence) if evidence.outcome.answers == 0 => evidence.cause().into_iter().collect(),
+        Some(_) => {
+            let silence = examine::as_member(access, name, |job| Silence::watch(access, job, port));
+            silence.flatten().map(|silence| silence.causes()).unwrap_or_default()
+        }
+    }
+}
+
+/// What happens when nothing comes back by RDMA, though datagrams do.
+struct Silence {
+    port: DevicePort,
+    /// What happens to datagrams to RDMA's port, which nobody answers.
+    evidence: Evidence,
+    /// Whether the aggregator has seen HELLO.
+    hello_seen: bool,
+    /// Packets that the device has lost meanwhile.
+    errors: DeviceErrors,
+}
+
+impl Silence {
+    /// Says HELLO by RDMA, and sends datagrams to RDMA's port.
+    fn watch(access: &Access, assigned: &Assigned, port: &DevicePort) -> Option<Self> {
+        let target = SocketAddr::new(assigned.data_address.ip(), roce::PORT);
+        let (before, counted) = (Counters::read(target.is_ipv6()), DeviceErrors::read(port));
+        // A device that fails to send says so by its counters, too.
+        if let Ok(true) = rdma::is_answered(assigned) {
+            return None;
+        }
+        let errors = DeviceErrors::read(port).since(&counted);
+        let hello_seen = examine::aggregator(access, assigned)?.reply.hello_seen;
+        let evidence = examine::gather(target, &[0], &before, None)?;
+        Some(Self { port: port.clone(), evidence, hello_seen, errors })
+    }
+
+    fn causes(self) -> Vec<Cause> {
+        let Self { port, evidence, hello_seen, errors } = self;
+        let breaks = hello_seen && errors.received() >= u64::from(BURST);
+        let filtered = || evidence.filtered_by_rdma(hello_seen, errors.sent() > 0);
+        let mut causes: Vec<_> = (!breaks).then(filtered).into_iter().collect();
+        if !errors.is_empty() {
+            causes.push(Cause::Rdma(Obstacle::Errors { port, errors, breaks }));
+        }
+        causes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchml_worker::rdma::Mtu;
+
+    use super::*;
+    use crate::doctor::judge::tests::evidence;
+
+    /// Lines about HELLOs by RDMA that nobody answers, of which the aggregator has seen some or
+    /// none, with these counters of a device.
+    fn lines(hello_seen: bool, counts: &[(&'static str, u64)]) -> Vec<(bool, String)> {
+        let mtu = Mtu { active: 1024, most: 4096 };
+        let port = DevicePort { device: "mlx5_0".to_owned(), port: 1, mtu };
+        let errors = DeviceErrors::of(counts);
+        let silence = Silence { port, evidence: evidence(), hello_seen, errors };
+        silence.causes().iter().map(|cause| (cause.breaks(), cause.to_string())).collect()
+    }
+
+    const SEEN: &str =
+        "filtered port: UDP to port 4791 gets to the aggregator, and its answers are dropped";
+
+    #[test]
+    fn a_firewall_is_named_unless_the_device_drops_the_answers() {
+        assert_eq!(lines(true, &[]), [(true, SEEN.to_owned())]);
+        let damaged = "lost by mlx5_0: 10 packets came with a wrong ICRC (rx_icrc_encapsulated), \
+                       while this ran; packets of other programs count, too";
+        assert_eq!(lines(true, &[("rx_icrc_encapsulated", 10)]), [(true, damaged.to_owned())]);
+    }
+
+    #[test]
+    fn errors_that_explain_no_silence_are_a_remark() {
+        // Fewer than the answers that are missing.
+        let few = lines(true, &[("rx_icrc_encapsulated", 1)]);
+        assert_eq!((few.len(), &few[0]), (2, &(true, SEEN.to_owned())));
+        assert!(!few[1].0, "{few:?}");
+        // The aggregator has answered nothing.
+        let unseen = lines(false, &[("rx_icrc_encapsulated", 10)]);
+        assert_eq!(
+            unseen[0],
+            (
+                true,
+                "filtered port: UDP to port 4791 is dropped between this host and the aggregator, \
+                 or its NIC keeps it for the host's own RDMA (mlx5: enable_roce)"
+                    .to_owned()
+            )
+        );
+        assert!(!unseen[1].0, "{unseen:?}");
+    }
+}
