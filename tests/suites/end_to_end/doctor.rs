@@ -555,7 +555,7 @@ fn rdma_that_neither_side_has(mode: Mode) {
     }
     let said = by_option(&cluster);
     let fix = said.lines("FIX   on the aggregator's host: ");
-    assert_eq!(fix, ["switchml-aggregator --rocev2 --mode native --iface p0"]);
+    assert_eq!(fix, ["switchml-aggregator --rocev2 --iface p0"]);
     let cluster = start_exactly_as(cluster, fix[0]);
     by_option(&cluster).blames(here);
     cluster.stop();

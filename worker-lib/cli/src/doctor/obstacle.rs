@@ -36,11 +36,8 @@ impl Obstacle {
     /// Why a rank would fail at once with the aggregator that has this status.
     pub fn no_rdma(why: Unusable, status: &AggregatorStatus) -> Self {
         let options = match status.data_plane.as_str() {
-            "xdp" => {
-                let ports = status.ports.iter().map(|port| port.name.as_str());
-                format!("--mode native{}", interfaces(ports))
-            }
-            _ => "--data-plane software".to_owned(),
+            "xdp" => interfaces(status.ports.iter().map(|port| port.name.as_str())),
+            _ => " --data-plane software".to_owned(),
         };
         Self::NoRdma { why, options }
     }
@@ -76,7 +73,7 @@ fn make_usable(why: &Unusable, options: &str) -> Fix {
     match why {
         Unusable::NotTaken(_) => Fix {
             host: THERE.to_owned(),
-            command: format!("switchml-aggregator --rocev2 {options}"),
+            command: format!("switchml-aggregator --rocev2{options}"),
         },
         Unusable::NoDevice => here(
             ", if its NIC has RDMA, with the NIC's driver (mlx5_ib, irdma, bnxt_re, …)",
@@ -143,7 +140,7 @@ mod tests {
         };
         assert_eq!(
             command(&status("xdp", &["p0", "p1"])),
-            "switchml-aggregator --rocev2 --mode native --iface p0 --iface p1"
+            "switchml-aggregator --rocev2 --iface p0 --iface p1"
         );
         assert_eq!(
             command(&status("software", &[])),
