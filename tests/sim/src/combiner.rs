@@ -67,6 +67,7 @@ impl Combiner {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             capabilities: Capabilities::PARTIAL_SUMS,
+            ipv4_only: Capabilities::empty(),
             port: DATA_PORT,
             fanout: Fanout::Unicast,
             durable: false,

@@ -69,6 +69,7 @@ impl DataPlane {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             capabilities: plan.capabilities,
+            ipv4_only: Capabilities::empty(),
             port: DATA_PORT,
             fanout: scenario.fanout,
             durable: plan.durable,

@@ -17,6 +17,8 @@ pub struct Limits {
     pub max_jobs: u16,
     /// The data plane's optional capabilities.
     pub capabilities: Capabilities,
+    /// Those of them that jobs over IPv6 lack.
+    pub ipv4_only: Capabilities,
     /// UDP port that it serves.
     pub port: u16,
     /// How a RESULT for all reaches the ranks.

@@ -193,6 +193,7 @@ impl DataPlane for P4DataPlane {
                 Role::Root(capabilities) => capabilities,
                 Role::Combiner(_) => Capabilities::PARTIAL_SUMS,
             },
+            ipv4_only: Capabilities::empty(),
             port: DATA_PORT,
             fanout: Fanout::Multicast,
             durable: false,

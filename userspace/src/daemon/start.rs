@@ -93,6 +93,16 @@ fn start_software(options: &Options, events: EventSink) -> anyhow::Result<Arc<dy
     Ok(Arc::new(software))
 }
 
+/// An error of native XDP that advises another mode, where RoCEv2 has no other.
+fn without_bundles(error: anyhow::Error) -> anyhow::Error {
+    match error.to_string() {
+        text if text.contains("--mode bundle") => {
+            anyhow!("{text} (without --rocev2; --data-plane software has both)")
+        }
+        _ => error,
+    }
+}
+
 /// The number of cells of a combiner: the option's value, or the default for this host's memory.
 fn cells(options: &Options) -> u32 {
     let info = rustix::system::sysinfo();
@@ -122,7 +132,11 @@ fn start_data_plane(
                 drop_rate: options.drop_rate.unwrap_or_default(),
                 pin_dir: options.pin_dir.clone(),
             };
-            Ok(Arc::new(XdpDataPlane::start(config, events, halt)?))
+            let started = XdpDataPlane::start(config, events, halt);
+            Ok(Arc::new(started.map_err(|error| match options.rocev2 {
+                true => without_bundles(error.into()),
+                false => error.into(),
+            })?))
         }
         DataPlaneKind::Software => start_software(options, events),
         #[cfg(feature = "p4")]

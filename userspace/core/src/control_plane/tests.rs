@@ -20,6 +20,7 @@ const LIMITS: Limits = Limits {
     max_ranks: 1024,
     max_jobs: 16,
     capabilities: Capabilities::all(),
+    ipv4_only: Capabilities::empty(),
     port: 48864,
     fanout: Fanout::Unicast,
     durable: true,

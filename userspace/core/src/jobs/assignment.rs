@@ -159,6 +159,9 @@ impl Terms<'_> {
         if job.has_combiners() || !job.key.is_none() || is_large {
             lacks |= Capabilities::AUDIENCES;
         }
+        if first.address.is_ipv6() {
+            lacks |= limits.ipv4_only;
+        }
         let control::Shard { job: number, group_address, group_port } = shard(first);
         // A connection to an address of the host's own comes from the same address.
         let is_here = |member: &Member| !member.is_behind && member.peer == member.local;

@@ -39,6 +39,7 @@ const LIMITS: Limits = Limits {
     max_ranks: MAX_RANKS as u16,
     max_jobs: MAX_JOBS as u16,
     capabilities: Capabilities::CHECKED_MAXIMA,
+    ipv4_only: Capabilities::empty(),
     port: 48864,
     fanout: Fanout::Multicast,
     durable: false,

@@ -202,7 +202,9 @@ impl Proxy {
             }
             false => (String::new(), 0),
         };
-        let own = self.limits.capabilities & Capabilities::GROUP_HELLOS;
+        // Those that are about the way between a rank and its combiner.
+        let of_way = Capabilities::GROUP_HELLOS | Capabilities::ROCE;
+        let own = self.limits.capabilities & of_way;
         let parents = Capabilities::from_bits_truncate(assigned.capabilities);
         let (group_address, group_port) = of(assigned.job);
         let further = assigned.further_shards.iter().map(|shard| {
@@ -217,7 +219,7 @@ impl Proxy {
             further_shards: further.collect(),
             max_lanes: assigned.max_lanes.min(self.limits.max_lanes.into()),
             durable: true,
-            capabilities: (parents.difference(Capabilities::GROUP_HELLOS) | own).bits(),
+            capabilities: (parents.difference(of_way) | own).bits(),
             ..assigned
         }
     }

@@ -19,6 +19,7 @@ const LIMITS: Limits = Limits {
     max_ranks: 64,
     max_jobs: 256,
     capabilities: Capabilities::PARTIAL_SUMS,
+    ipv4_only: Capabilities::empty(),
     port: 5000,
     fanout: Fanout::Auto,
     durable: false,
@@ -62,7 +63,8 @@ fn assigned(rank: u32, durable: bool) -> Assigned {
         further_shards: vec![Shard { job: 500, group_address, group_port: 48866 }],
         capabilities: (Capabilities::CHECKED_MAXIMA
             | Capabilities::PARTIAL_SUMS
-            | Capabilities::GROUP_HELLOS)
+            | Capabilities::GROUP_HELLOS
+            | Capabilities::ROCE)
             .bits(),
         control_secret: 1000 + u64::from(rank),
         world_size: 4,

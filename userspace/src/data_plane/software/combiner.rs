@@ -180,6 +180,7 @@ impl DataPlane for SoftwareCombiner {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             capabilities: aggregator::CAPABILITIES.difference(Capabilities::EMPTY_CONTRIBUTIONS),
+            ipv4_only: Capabilities::empty(),
             port: self.shared.data.number(),
             fanout: Fanout::Unicast,
             durable: false,

@@ -234,6 +234,8 @@ impl DataPlane for Software {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             capabilities: self.capabilities(),
+            // RDMA devices leave out UDP's checksum, which sockets want over IPv6.
+            ipv4_only: Capabilities::ROCE,
             port: self.shared.port.number(),
             fanout: Fanout::Unicast,
             durable: false,

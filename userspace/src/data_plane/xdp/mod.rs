@@ -424,6 +424,7 @@ impl DataPlane for XdpDataPlane {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             capabilities: self.capabilities(),
+            ipv4_only: Capabilities::empty(),
             port: self.config.port,
             fanout: self.config.fanout,
             durable: true,

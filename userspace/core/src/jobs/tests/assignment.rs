@@ -144,6 +144,23 @@ fn a_configured_data_address_comes_before_that_of_the_connection() {
     assert_eq!(opened(&effects).address, configured);
 }
 
+#[test]
+fn jobs_over_ipv6_lack_what_is_for_ipv4_alone() {
+    let capabilities = Capabilities::CHECKED_MAXIMA | Capabilities::ROCE;
+    let limits = Limits { capabilities, ipv4_only: Capabilities::ROCE, ..LIMITS };
+    let told_at = |local| {
+        let mut table = Table::new(limits, None, 1);
+        let (_, effects) = table.join(&Joiner { local, ..joiner("train", 0, 1) }).unwrap();
+        let told = effects.iter().find_map(|effect| match effect {
+            Effect::Tell(_, Event::Assigned(assigned)) => Some(assigned.capabilities),
+            _ => None,
+        });
+        Capabilities::from_bits_retain(told.expect("assigned"))
+    };
+    assert_eq!(told_at(Ipv4Addr::new(10, 0, 0, 254).into()), capabilities);
+    assert_eq!(told_at(OVER_IPV6), Capabilities::CHECKED_MAXIMA);
+}
+
 /// An address of the daemon.
 const OVER_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, 0xFE));
 
