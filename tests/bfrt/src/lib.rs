@@ -147,6 +147,23 @@ impl Switch {
         *core.state.counted.entry((id, index)).or_default() += packets;
     }
 
+    /// A pipeline changes an entry of the register of that full name.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such register, or no such pipeline.
+    pub fn hold(&self, register: &str, pipeline: usize, index: u64, value: u32) {
+        let mut core = self.core();
+        let id = core
+            .state
+            .tables
+            .iter()
+            .find(|table| table.name == register)
+            .expect("a register of the switch")
+            .id;
+        core.state.registers.entry((id, index)).or_default()[pipeline] = value;
+    }
+
     /// The pipeline sends a digest to the client that is bound.
     pub fn learn(&self, digest: &str, fields: &[(&str, u64)]) {
         self.core().learn(digest, fields);

@@ -36,7 +36,17 @@ pub struct State {
     defaults: HashMap<u32, Row>,
     /// Counters in the hardware; reads return the values of the last sync.
     pub counted: HashMap<(u32, u64), u64>,
+    /// Registers in the hardware: the values of an index in the pipelines. Reads return those of
+    /// the last sync, or of a later write.
+    pub registers: HashMap<(u32, u64), Pipelines>,
+    copied: HashMap<(u32, u64), Pipelines>,
 }
+
+/// Pipelines of the switch.
+pub const PIPELINES: usize = 4;
+
+/// A register's entry, in each pipeline.
+pub type Pipelines = [u32; PIPELINES];
 
 impl State {
     /// Empty tables, of a program and the switch's own. The front panel has four connectors with
@@ -134,7 +144,15 @@ impl State {
         match kind {
             // In these tables all entries always exist.
             update::Type::Insert | update::Type::Modify if is_register || is_pruning => {
-                drop(entries.insert(key, data?))
+                let row = data?;
+                if let (true, Some(Value::Stream(value))) =
+                    (is_register, row.fields.values().next())
+                {
+                    let (at, value) = ((table.id, index_of(&key)), number(value) as u32);
+                    self.registers.insert(at, [value; PIPELINES]);
+                    self.copied.insert(at, [value; PIPELINES]);
+                }
+                drop(entries.insert(key, row));
             }
             update::Type::Insert if is_there => {
                 return Err((Code::AlreadyExists, "Table Add failed: already exists".to_owned()));
@@ -172,17 +190,25 @@ impl State {
         Ok(())
     }
 
-    /// Copies the hardware's counters.
+    /// Copies the hardware's counters or registers.
     pub fn sync(&mut self, id: u32, operation: &str) -> Result<(), Refusal> {
         let table = self.table(id)?;
         // The compiler calls the operation `Sync`, whatever it reads.
-        let is_known =
-            ["Sync", "SyncCounters"].contains(&operation) && table.table_type == "Counter";
+        let is_known = match &*table.table_type {
+            "Counter" => ["Sync", "SyncCounters"].contains(&operation),
+            "Register" => ["Sync", "SyncRegisters"].contains(&operation),
+            _ => false,
+        };
         if !is_known || !table.supported_operations.iter().any(|known| known == "Sync") {
             return Err((
                 Code::Unimplemented,
                 format!("Operation {operation} not supported by table:{}", table.name),
             ));
+        }
+        if table.table_type == "Register" {
+            let held = self.registers.iter().filter(|((table, _), _)| *table == id);
+            self.copied.extend(held.map(|(at, values)| (*at, *values)));
+            return Ok(());
         }
         let field = table
             .data
@@ -210,7 +236,29 @@ impl State {
         Ok(())
     }
 
-    /// The entry of a key, or all.
+    /// An entry of a register, as it was copied: all entries exist, and the field comes once for
+    /// each pipeline.
+    fn register_entry(&self, table: &Table, key: &Key) -> TableEntry {
+        let copied = self.copied.get(&(table.id, index_of(key)));
+        let field_id = table.data.first().map(|data| data.singleton.id).unwrap_or_default();
+        let field = |value: u32| {
+            let value = Some(Value::Stream(value.to_be_bytes().to_vec()));
+            DataField { field_id, value }
+        };
+        TableEntry {
+            table_id: table.id,
+            key: Some(TableKey {
+                fields: key.iter().map(|(id, bits)| key_field(*id, bits)).collect(),
+            }),
+            data: Some(TableData {
+                action_id: 0,
+                fields: copied.copied().unwrap_or_default().map(field).to_vec(),
+            }),
+            is_default_entry: false,
+        }
+    }
+
+    /// The entry of a key, or all; of a register only by its key.
     pub fn read(&self, wanted: &TableEntry) -> Result<Vec<TableEntry>, Refusal> {
         let table = self.table(wanted.table_id)?;
         let answer = |(key, row): (&Key, &Row)| TableEntry {
@@ -234,6 +282,9 @@ impl State {
             return Ok(self.rows(table.id).map(answer).collect());
         };
         let key = key(table, fields)?;
+        if table.table_type == "Register" {
+            return Ok(vec![self.register_entry(table, &key)]);
+        }
         let found = self.entries.get(&table.id).and_then(|entries| entries.get_key_value(&key));
         let found = found
             .ok_or_else(|| (Code::NotFound, format!("table:{} object not found", table.name)))?;
@@ -281,12 +332,17 @@ fn key(table: &Table, fields: &[KeyField]) -> Result<Key, Refusal> {
         return Err(invalid(&format!("key field {} is missing", field.name)));
     }
     if ["Register", "Counter", "PrePrune"].contains(&&*table.table_type) {
-        let index = key.values().next().map(|(bytes, _)| number(bytes)).unwrap_or_default();
+        let index = index_of(&key);
         if index >= table.size as u64 {
             return Err(invalid(&format!("index {index} of {}", table.size)));
         }
     }
     Ok(key)
+}
+
+/// The index that is the only field of this key.
+fn index_of(key: &Key) -> u64 {
+    key.values().next().map(|(bytes, _)| number(bytes)).unwrap_or_default()
 }
 
 /// Checks the data of an entry, and converts it.

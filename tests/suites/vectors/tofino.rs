@@ -235,7 +235,7 @@ impl Model {
     fn write_rounds(&self, sets: Range<u32>, round: u32) -> Result<(), String> {
         self.run(&[format!(
             "write_register {} {} {} {round}",
-            of_pipeline(&self.names.rounds),
+            of_pipeline(&self.names.rounds.name),
             sets.start,
             sets.len()
         )])
@@ -375,6 +375,21 @@ impl Switch for ModelSwitch {
         self.model.write_rounds(indices, value).map_err(SwitchError)
     }
 
+    fn read_register(
+        &self,
+        name: &str,
+        _: u16,
+        indices: Range<u32>,
+    ) -> Result<Vec<u32>, SwitchError> {
+        let register = &self.model.names.register(name).name;
+        let values = self.model.read(register, indices).map_err(SwitchError)?;
+        Ok(values.into_iter().map(|value| value as u32).collect())
+    }
+
+    fn shows_progress(&self) -> bool {
+        false
+    }
+
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
         let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
         self.model.run(&[format!("group {group} {}", ports.join(" "))]).map_err(SwitchError)
@@ -441,7 +456,7 @@ impl Ports for ModelPorts {
     }
 
     fn round(&mut self, set: u32) -> Result<u32, String> {
-        Ok(self.model.read(&self.model.names.rounds, set..set + 1)?[0] as u32)
+        Ok(self.model.read(&self.model.names.rounds.name, set..set + 1)?[0] as u32)
     }
 
     fn set_round(&mut self, set: u32, round: u32) -> Result<(), String> {

@@ -43,14 +43,16 @@ pub trait Switch: Send + Sync {
         value: u32,
     ) -> Result<(), SwitchError>;
 
-    /// Reads entries of a register, if this switch shows them.
+    /// Reads entries of a register in a pipeline.
     fn read_register(
         &self,
-        _name: &str,
-        _indices: Range<u32>,
-    ) -> Result<Option<Vec<u32>>, SwitchError> {
-        Ok(None)
-    }
+        name: &str,
+        pipeline: u16,
+        indices: Range<u32>,
+    ) -> Result<Vec<u32>, SwitchError>;
+
+    /// Whether single entries can be read so often that rounds can be watched.
+    fn shows_progress(&self) -> bool;
 
     /// Sets the ports of a multicast group. Without ports the group is removed.
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError>;

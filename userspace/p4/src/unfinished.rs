@@ -8,28 +8,25 @@ use switchml_userspace_core::oldest_round::{Alike, Newest, Progress, all_unfinis
 use crate::entries::{OpenJob, RANKS, ROUNDS};
 use crate::switch::{Switch, SwitchError};
 
-/// A job's slots with unfinished rounds, the oldest round first, if the switch shows its registers.
-/// Packets change them meanwhile.
+/// A job's slots with unfinished rounds, the oldest round first; `None` of a combiner, which has
+/// cells instead of slots. Packets change them meanwhile.
 pub fn unfinished(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Vec<Alike>>, SwitchError> {
     let slots = slots(job);
-    let Some(sets) = read(switch, job, 0..slots)? else { return Ok(None) };
+    let sets = read(switch, job, 0..slots)?;
+    if sets.is_empty() {
+        return Ok(None);
+    }
     all_unfinished(slots, |slot| Ok(newest(job, &sets, slot))).map(Some)
 }
 
-/// The progress of a job, if the switch shows its registers. Reads some 20 slots, as long as
-/// packets change them: a single result may be wrong.
+/// The progress of a job, if the switch and the job show it. Reads some 20 slots, while packets
+/// change them: a single result may be wrong.
 pub fn progress_of(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Progress>, SwitchError> {
-    // Not shown is an error without a reason.
-    let look = |slot| match read(switch, job, slot..slot + 1) {
-        Ok(Some(sets)) => Ok(newest(job, &sets, 0)),
-        Ok(None) => Err(None),
-        Err(error) => Err(Some(error)),
-    };
-    match progress(slots(job), look) {
-        Ok(found) => Ok(Some(found)),
-        Err(None) => Ok(None),
-        Err(Some(error)) => Err(error),
+    if !switch.shows_progress() || job.first_rounds().is_empty() {
+        return Ok(None);
     }
+    let look = |slot| Ok(newest(job, &read(switch, job, slot..slot + 1)?, 0));
+    progress(slots(job), look).map(Some)
 }
 
 fn slots(job: &OpenJob) -> u32 {
@@ -44,28 +41,22 @@ struct Sets {
     ranks: Vec<u32>,
 }
 
-/// The sets of these slots; `None` if the switch does not show them, or is a combiner: that has
-/// cells instead of slots.
-fn read(
-    switch: &dyn Switch,
-    job: &OpenJob,
-    slots: Range<u32>,
-) -> Result<Option<Vec<Sets>>, SwitchError> {
+/// The sets of these slots, none of a combiner.
+fn read(switch: &dyn Switch, job: &OpenJob, slots: Range<u32>) -> Result<Vec<Sets>, SwitchError> {
+    // Before a rank is known nothing has begun, in whatever pipeline.
+    let port = job.bindings.values().next().map(|binding| binding.ifindex as u16);
+    let pipeline = port.map_or(0, |port| switch.pipeline(port));
     let mut sets = Vec::new();
     for (indices, unused) in job.first_rounds() {
         let indices = indices.start + slots.start..indices.start + slots.end;
-        let before = switch.read_register(ROUNDS, indices.clone())?;
-        let ranks = switch.read_register(RANKS, indices.clone())?;
-        let after = switch.read_register(ROUNDS, indices)?;
-        let (Some(before), Some(ranks), Some(after)) = (before, ranks, after) else {
-            return Ok(None);
-        };
+        let read = |name| switch.read_register(name, pipeline, indices.clone());
+        let (before, ranks, after) = (read(ROUNDS)?, read(RANKS)?, read(ROUNDS)?);
         // Who is in a round that began between these reads is not known.
         let same = |(before, after)| if before == after { before } else { unused };
         let rounds = before.into_iter().zip(after).map(same).collect();
         sets.push(Sets { unused, rounds, ranks });
     }
-    Ok(Some(sets).filter(|sets| !sets.is_empty()))
+    Ok(sets)
 }
 
 /// The newest round of one of the slots that were read.

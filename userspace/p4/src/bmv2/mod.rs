@@ -236,13 +236,17 @@ impl Switch for Bmv2 {
     fn read_register(
         &self,
         name: &str,
+        _: u16,
         indices: Range<u32>,
-    ) -> Result<Option<Vec<u32>>, SwitchError> {
+    ) -> Result<Vec<u32>, SwitchError> {
         let register = self.schema.register(name).map_err(failed("read registers"))?;
         // One at a time, so that HELLOs of new ranks are answered in between.
         let read = |index| lock(&self.control).client.read_register(&register.name, index);
-        let entries = indices.map(read).collect::<Result<_, _>>();
-        entries.map(Some).map_err(failed("read registers"))
+        indices.map(read).collect::<Result<_, _>>().map_err(failed("read registers"))
+    }
+
+    fn shows_progress(&self) -> bool {
+        true
     }
 
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {

@@ -109,11 +109,16 @@ impl Switch for Arc<Memory> {
     fn read_register(
         &self,
         name: &str,
+        _: u16,
         indices: Range<u32>,
-    ) -> Result<Option<Vec<u32>>, SwitchError> {
+    ) -> Result<Vec<u32>, SwitchError> {
         let register = if name == "ranks" { &self.ranks } else { &self.rounds };
         let register = register.lock().unwrap();
-        Ok(Some(indices.map(|index| register.get(&index).copied().unwrap_or_default()).collect()))
+        Ok(indices.map(|index| register.get(&index).copied().unwrap_or_default()).collect())
+    }
+
+    fn shows_progress(&self) -> bool {
+        true
     }
 
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {

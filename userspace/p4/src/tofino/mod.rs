@@ -14,14 +14,14 @@ pub mod names;
 pub mod ports;
 mod reason;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, mpsc};
 
 use rbfrt::register;
-use rbfrt::table::{MatchValue, Request, TableOperation, ToBytes};
+use rbfrt::table::{MatchValue, Request, TableEntry, TableOperation, ToBytes};
 use rbfrt::util::Digest;
 use switchml_protocol::U16;
 use switchml_protocol::capabilities::Capabilities;
@@ -34,7 +34,7 @@ use crate::data_plane::{P4DataPlane, Role};
 use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE, ROUNDS};
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use connection::{Command, Connection, Program};
-use names::{EXCLUSIONS, Names, NamesError};
+use names::{EXCLUSIONS, Names, NamesError, Register};
 use ports::{Port, PortsError};
 
 /// Capabilities of `p4/tofino.p4`.
@@ -43,6 +43,9 @@ pub const CAPABILITIES: Capabilities = Capabilities::EMPTY_CONTRIBUTIONS;
 pub const PROGRAM: &str = "switchml";
 /// The compiler's description of the tables, in the folder that it filled.
 const SCHEMA: &str = "bf-rt.json";
+
+/// The key of a register's entries.
+const INDEX: &str = "$REGISTER_INDEX";
 
 /// The program's own default action of `stations`, the only table whose default the control plane
 /// changes.
@@ -98,6 +101,7 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         names,
         ports: Vec::new(),
         groups: Mutex::default(),
+        reading: Mutex::default(),
     };
     switch.clear().map_err(|error| failed(error.0))?;
     // Frames from other ports have the id 0.
@@ -120,6 +124,9 @@ struct Tofino {
     ports: Vec<u16>,
     /// Existing multicast groups.
     groups: Mutex<BTreeSet<u16>>,
+    /// Held while a register is read, which takes the switch long: whoever asks for it, one reading
+    /// at most is ahead of the entries of new ranks.
+    reading: Mutex<()>,
 }
 
 impl Tofino {
@@ -274,10 +281,36 @@ impl Switch for Tofino {
         value: u32,
     ) -> Result<(), SwitchError> {
         assert_eq!(name, ROUNDS, "the one register that is the control plane's");
-        let write = |index| {
-            register::Request::new(&self.names.rounds).index(index).data(&self.names.round, value)
-        };
+        let Register { name, field } = &self.names.rounds;
+        let write = |index| register::Request::new(name).index(index).data(field, value);
         self.run(Command::WriteRegister(indices.map(write).collect()))
+    }
+
+    /// The driver keeps a copy of registers, which an operation on the whole register renews.
+    fn read_register(
+        &self,
+        name: &str,
+        pipeline: u16,
+        indices: Range<u32>,
+    ) -> Result<Vec<u32>, SwitchError> {
+        let _alone = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let register = self.names.register(name);
+        let request = || Request::new(&register.name);
+        self.run(Command::Operate(request().operation(TableOperation::SyncRegister)))?;
+        let read = |index| request().match_key(INDEX, MatchValue::exact(index));
+        let found = self.connection.run(Command::Read(indices.clone().map(read).collect()))?;
+        let found: HashMap<_, _> =
+            found.iter().filter_map(|entry| value(entry, &register.field, pipeline)).collect();
+        let values = indices.map(|index| {
+            let lacking = || SwitchError(format!("it does not show entry {index} of {name}"));
+            found.get(&index).copied().ok_or_else(lacking)
+        });
+        values.collect()
+    }
+
+    /// To read a register takes a copy of all its entries in all pipelines.
+    fn shows_progress(&self) -> bool {
+        false
     }
 
     /// A group has one node, of the same number.
@@ -353,12 +386,20 @@ fn node_entry(group: u16) -> Request {
     Request::new("$pre.node").match_key("$MULTICAST_NODE_ID", MatchValue::exact(u32::from(group)))
 }
 
+/// Index and value of a register's entry, whose field comes once for each pipeline.
+fn value(entry: &TableEntry, field: &str, pipeline: u16) -> Option<(u32, u32)> {
+    let index = big_endian(entry.get_key(INDEX).ok()?.get_exact_value());
+    let mut values = entry.action_data.iter().filter(|data| data.get_key() == field);
+    Some((index as u32, big_endian(values.nth(pipeline.into())?.get_data()) as u32))
+}
+
+fn big_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 /// The HELLO in a digest; `None` if a field is missing.
 fn learned_of(digest: &Digest) -> Option<Learned> {
-    let number = |name: &str| {
-        let bytes = digest.data.get(name)?;
-        Some(bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte)))
-    };
+    let number = |name: &str| digest.data.get(name).map(|bytes| big_endian(bytes));
     let [_, _, mac @ ..] = number("mac")?.to_be_bytes();
     let binding = Binding {
         ifindex: number("port")? as u32,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::entries::{OUTCOMES, ROUNDS, TABLES, Table};
+use crate::entries::{OUTCOMES, RANKS, ROUNDS, TABLES, Table};
 
 /// The digest of a HELLO, and its fields.
 const DIGEST: &str = "learn";
@@ -21,15 +21,24 @@ pub const EXCLUSIONS: Table =
 pub struct Names {
     tables: HashMap<&'static str, TableNames>,
     /// The register of rounds.
-    pub rounds: String,
-    /// The only field of that register.
-    pub round: String,
-    /// The number of that register's entries.
+    pub rounds: Register,
+    /// The register of the ranks that are in.
+    ranks: Register,
+    /// The number of each register's entries.
     pub sets: u32,
     /// The counter of packets by outcome.
     pub outcomes: String,
     /// The digest of a HELLO.
     pub digest: String,
+}
+
+/// A register of numbers.
+#[derive(Debug)]
+pub struct Register {
+    /// The register's full name.
+    pub name: String,
+    /// Its only field.
+    pub field: String,
 }
 
 /// Full names within a table.
@@ -112,7 +121,6 @@ impl Names {
     /// Finds the names. The error is the missing object.
     fn find(schema: &Schema) -> Result<Self, String> {
         let tables = tables().map(|table| Ok((table.name, table_names(schema, table)?)));
-        let rounds = schema.table(ROUNDS)?;
         let digest = schema.learn_filters.iter().find(|filter| is_called(&filter.name, DIGEST));
         let digest = digest.ok_or_else(|| format!("digest {DIGEST}"))?;
         for field in DIGEST_FIELDS {
@@ -121,16 +129,11 @@ impl Names {
                 return Err(format!("field {field} in the digest {}", digest.name));
             }
         }
-        let fields =
-            rounds.data.iter().filter_map(|data| data.singleton.as_ref()).map(|named| &named.name);
-        let round = fields.into_iter().find(|name| name.ends_with(".f1"));
         Ok(Self {
             tables: tables.collect::<Result<_, String>>()?,
-            round: round
-                .ok_or_else(|| format!("field f1 in the register {}", rounds.name))?
-                .clone(),
-            rounds: rounds.name.clone(),
-            sets: rounds.size,
+            rounds: register(schema, ROUNDS)?,
+            ranks: register(schema, RANKS)?,
+            sets: schema.table(ROUNDS)?.size,
             outcomes: schema.table(OUTCOMES)?.name.clone(),
             digest: digest.name.clone(),
         })
@@ -141,14 +144,24 @@ impl Names {
         &self.tables[name]
     }
 
+    /// The register of rounds, or that of ranks, by the name that it has in the source.
+    pub fn register(&self, name: &str) -> &Register {
+        match name {
+            ROUNDS => &self.rounds,
+            RANKS => &self.ranks,
+            _ => unreachable!("no other register is read or written: {name}"),
+        }
+    }
+
     /// All tables whose entries are the control plane's.
     pub fn tables(&self) -> impl Iterator<Item = &TableNames> {
         tables().map(|table| self.table(table.name))
     }
 
-    /// Full names of all of them, and of register and counter.
+    /// Full names of all of them, and of registers and counter.
     pub fn all(&self) -> impl Iterator<Item = &str> {
-        self.tables().map(|table| &*table.name).chain([&*self.rounds, &*self.outcomes])
+        let others = [&*self.rounds.name, &*self.ranks.name, &*self.outcomes];
+        self.tables().map(|table| &*table.name).chain(others)
     }
 }
 
@@ -175,6 +188,14 @@ impl Schema {
             .find(|table| is_called(&table.name, name))
             .ok_or_else(|| format!("table {name}"))
     }
+}
+
+fn register(schema: &Schema, name: &str) -> Result<Register, String> {
+    let table = schema.table(name)?;
+    let mut fields = table.data.iter().filter_map(|data| data.singleton.as_ref());
+    let field = fields.find(|field| field.name.ends_with(".f1"));
+    let field = field.ok_or_else(|| format!("field f1 in the register {}", table.name))?;
+    Ok(Register { name: table.name.clone(), field: field.name.clone() })
 }
 
 fn table_names(schema: &Schema, wanted: &Table) -> Result<TableNames, String> {

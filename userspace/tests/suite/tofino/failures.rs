@@ -65,6 +65,7 @@ async fn a_file_of_another_program_is_refused_with_the_name_that_is_missing() {
     for (list, name, missing) in [
         ("/tables", &*full("bindings"), "table bindings"),
         ("/tables", schema::ROUNDS, "table rounds"),
+        ("/tables", schema::RANKS, "table ranks"),
         ("/tables", schema::OUTCOMES, "table outcomes"),
         ("/tables/0/key", "slot", "field slot in the table pipe.Ingress.aggregator.members"),
         ("/tables/1/action_specs", "Ingress.aggregator.misplaced", "action misplaced in the table"),

@@ -1,6 +1,7 @@
 //! The contents of the switch as jobs come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use switchml_bfrt_switch::{Entry, Switch};
@@ -14,8 +15,9 @@ use switchml_protocol::auth::Key;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
+use switchml_userspace_core::oldest_round::{Alike, Newest};
 
-use super::schema::{EXCLUSIONS, LEARN, OUTCOMES, ROUNDS, TABLES, full, slots};
+use super::schema::{EXCLUSIONS, LEARN, OUTCOMES, RANKS, ROUNDS, TABLES, full, slots};
 use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, TABLES_OF_PORTS, switch};
 use crate::common::{PATIENCE, Rank};
 
@@ -310,6 +312,37 @@ async fn a_job_across_pipelines_is_refused() {
                         port 130 of pipeline 1";
         assert_eq!(reason, expected);
     }
+    daemon.stop().await;
+}
+
+/// Even sets begin at twice a job's first slot. The driver's copies of registers are old until they
+/// are renewed, and other pipelines hold what is not the job's.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_lack_a_rank_are_those_of_the_ranks_pipeline() {
+    let (site, switch) = (Site::new(), switch());
+    let data_plane = Arc::new(site.start(switch.address).await.expect("a data plane"));
+    let limits = data_plane.limits();
+    let daemon = Daemon::serve(data_plane.clone(), limits, Some(AGGREGATOR.into())).await;
+    let (mut ranks, assigned) = join_all(&daemon, "train", 3).await;
+    let job = assigned[0].job;
+    let unfinished = || data_plane.unfinished(job as u16).expect("shown");
+    assert_eq!(unfinished(), Some(vec![]), "nothing has begun");
+    let even = 2 * u64::from(first_slot(&daemon, job).await);
+    for (rank, assigned) in ranks.iter_mut().zip(&assigned) {
+        let there = Binding { ifindex: 130, ..binding(rank.rank as u16) };
+        become_ready_at(&switch, rank, assigned, there).await;
+    }
+    let hold = |pipeline, slot: u64, ranks| {
+        switch.hold(ROUNDS, pipeline, even + slot, 0);
+        switch.hold(RANKS, pipeline, even + slot, ranks);
+    };
+    hold(1, 2, 0b101);
+    hold(0, 3, 0b001);
+    let newest = Newest { round: 0, lacks: [1].into_iter().collect(), operation: None };
+    assert_eq!(unfinished(), Some(vec![Alike { slots: 2..3, newest }]));
+    hold(1, 2, 0b111);
+    assert_eq!(unfinished(), Some(vec![]), "rank 1 has come");
+    assert_eq!(data_plane.progress(job as u16).expect("no error"), None, "not four times a second");
     daemon.stop().await;
 }
 

@@ -103,6 +103,7 @@ fn control_of(table: &str) -> &'static str {
 }
 
 pub const ROUNDS: &str = "pipe.Ingress.aggregator.slot.tag.rounds";
+pub const RANKS: &str = "pipe.Ingress.aggregator.slot.ranks";
 pub const OUTCOMES: &str = "pipe.Ingress.outcomes";
 pub const LEARN: &str = "pipe.IngressDeparser.learn";
 
@@ -127,12 +128,15 @@ pub fn slots() -> u64 {
 
 pub fn schema() -> Value {
     let tables = (1..).zip(TABLES).map(|(id, table)| match_table(id, table));
-    let rounds = json!({
-        "name": ROUNDS, "id": 100, "table_type": "Register", "size": SETS,
-        "key": [key(1, "$REGISTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
-        "data": [data(2, &format!("{}.f1", ROUNDS.trim_start_matches("pipe.")), bytes(32))],
-        "supported_operations": ["Sync"],
-    });
+    let register = |id: u32, name: &str| {
+        json!({
+            "name": name, "id": id, "table_type": "Register", "size": SETS,
+            "key": [key(1, "$REGISTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
+            "data": [data(2, &format!("{}.f1", name.trim_start_matches("pipe.")), bytes(32))],
+            "supported_operations": ["Sync"],
+        })
+    };
+    let (rounds, ranks) = (register(100, ROUNDS), register(102, RANKS));
     const COUNT: &str = "$COUNTER_SPEC_PKTS";
     let outcomes = json!({
         "name": OUTCOMES, "id": 101, "table_type": "Counter", "size": 256,
@@ -152,7 +156,7 @@ pub fn schema() -> Value {
     let fields = (1..).zip(fields).map(|(id, field)| parameter(id, field));
     json!({
         "schema_version": "1.0.0",
-        "tables": tables.chain([rounds, outcomes]).collect::<Vec<_>>(),
+        "tables": tables.chain([rounds, ranks, outcomes]).collect::<Vec<_>>(),
         "learn_filters": [{
             "name": LEARN, "id": 200, "annotations": [], "fields": fields.collect::<Vec<_>>(),
         }],
