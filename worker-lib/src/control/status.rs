@@ -26,6 +26,8 @@ pub struct AggregatorStatus {
     pub slots_free: u32,
     /// The interfaces that it takes frames from, as they are now; none if it does not.
     pub ports: Vec<Port>,
+    /// Of a combiner: its parent's control plane. Empty at a root.
+    pub parent: String,
 }
 
 /// Asks the aggregator at `aggregator` for its status.
@@ -49,6 +51,7 @@ pub fn status(aggregator: impl Into<Access>, timeout: Duration) -> Result<Aggreg
             slots_total: reply.slots_total,
             slots_free: reply.slots_free,
             ports: reply.ports,
+            parent: reply.parent,
         })
     })
 }

@@ -67,6 +67,11 @@ impl DeviceErrors {
         Self(self.0.iter().filter_map(growth).collect())
     }
 
+    /// Whether they are those of Soft-RoCE.
+    pub fn are_of_soft_roce(&self) -> bool {
+        self.0.contains_key("send_err")
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

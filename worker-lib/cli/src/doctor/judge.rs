@@ -172,14 +172,19 @@ impl Evidence {
     /// The cause if nothing comes back by RDMA, though datagrams do: this evidence is about
     /// datagrams to RDMA's port. Packets that this host's firewall refuses, Soft-RoCE counts as
     /// failed sends; those of NICs pass no firewall here.
-    pub fn filtered_by_rdma(&self, hello_seen: bool, sends_failed: bool) -> Cause {
+    pub fn filtered_by_rdma(&self, hello_seen: bool, is_soft: bool, sends_failed: bool) -> Cause {
         let place = match hello_seen {
             false if self.outcome.refused > 0 && sends_failed => Place::Out(self.chains[0].clone()),
             false => self.on_the_way(),
-            true if self.has_dropped() => Place::In(self.chains[1].clone()),
+            true if is_soft && self.has_dropped() => Place::In(self.chains[1].clone()),
             true => Place::Back,
         };
         Cause::Filtered { flow: Flow::Rdma, place, is_ipv6: self.target.is_ipv6() }
+    }
+
+    /// Whether the target's host has got packets to its port, and said that nobody listens there.
+    pub fn reaches_host(&self) -> bool {
+        self.complaint_of_target() == Some(What::PortUnreachable)
     }
 
     /// Where packets are dropped before the aggregator sees them.
@@ -454,7 +459,7 @@ pub mod tests {
         let mut evidence = evidence();
         evidence.target.set_port(4791);
         let command = |evidence: &Evidence, hello_seen, sends_failed| {
-            evidence.filtered_by_rdma(hello_seen, sends_failed).fix().command
+            evidence.filtered_by_rdma(hello_seen, sends_failed, sends_failed).fix().command
         };
         let forward = "nft insert rule inet filter forward udp dport 4791 accept";
         assert_eq!(command(&evidence, false, false), forward);
@@ -464,7 +469,9 @@ pub mod tests {
         let out = "iptables -I OUTPUT -p udp --dport 4791 -j ACCEPT";
         assert_eq!(command(&evidence, false, true), out, "Soft-RoCE's do");
         evidence.growth.received = 8;
-        let filtered = evidence.filtered_by_rdma(true, false);
+        let nic = evidence.filtered_by_rdma(true, false, false);
+        assert_eq!(nic.fix().command, forward, "others' packets were dropped");
+        let filtered = evidence.filtered_by_rdma(true, true, false);
         assert_eq!(filtered.fix().command, "iptables -I INPUT -p udp --dport 4791 -j ACCEPT");
         let line = filtered.to_string();
         let expected = "filtered port: UDP to port 4791 is dropped by this host's firewall on its \
@@ -472,7 +479,7 @@ pub mod tests {
         assert_eq!(line, expected);
         let from: IpAddr = Ipv4Addr::new(10, 0, 1, 254).into();
         evidence.outcome.complaints = vec![Complaint { from, what: What::Prohibited }];
-        let refused = evidence.filtered_by_rdma(false, false);
+        let refused = evidence.filtered_by_rdma(false, false, false);
         assert_eq!(refused.fix().host, "10.0.1.254");
         assert_eq!(refused.to_string(), "filtered port: UDP to port 4791 is refused by 10.0.1.254");
     }

@@ -220,8 +220,8 @@ fn join(
     Ok((assigned, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
 }
 
-/// Finds the port of an RDMA device towards the data plane; all that stands in the way goes into
-/// `causes`.
+/// Finds the port of an RDMA device towards the data plane; what stands in the way, here and at the
+/// aggregator, goes into `causes`.
 fn find_port(
     assigned: &Assigned,
     status: &AggregatorStatus,

@@ -16,9 +16,11 @@ pub enum Obstacle {
     NoRdma {
         /// What the rank would say.
         why: Unusable,
-        /// The daemon's options for a data plane that takes RDMA.
-        options: String,
+        /// What helps if the aggregator does not take RDMA.
+        there: Fix,
     },
+    /// The aggregator's host gets datagrams to RDMA's port, and no messages.
+    Unheard(DevicePort),
     /// Packets are smaller than they could be, or do not fit.
     SmallPackets(SmallPackets),
     /// The device has lost packets.
@@ -35,17 +37,25 @@ pub enum Obstacle {
 impl Obstacle {
     /// Why a rank would fail at once with the aggregator that has this status.
     pub fn no_rdma(why: Unusable, status: &AggregatorStatus) -> Self {
-        let options = match status.data_plane.as_str() {
-            "xdp" => interfaces(status.ports.iter().map(|port| port.name.as_str())),
-            _ => " --data-plane software".to_owned(),
+        let start = |options: &str| Fix {
+            host: THERE.to_owned(),
+            command: format!("switchml-aggregator --rocev2{options}"),
         };
-        Self::NoRdma { why, options }
+        let there = match status.data_plane.as_str() {
+            _ if !status.parent.is_empty() => Fix {
+                host: format!("{HERE}, without --rdma: combiners take none"),
+                command: "unset SWITCHML_RDMA".to_owned(),
+            },
+            "xdp" => start(&interfaces(status.ports.iter().map(|port| port.name.as_str()))),
+            _ => start(" --data-plane software"),
+        };
+        Self::NoRdma { why, there }
     }
 
     /// Whether it breaks things, and does not only slow them down.
     pub fn breaks(&self) -> bool {
         match self {
-            Self::NoRdma { .. } => true,
+            Self::NoRdma { .. } | Self::Unheard(_) => true,
             Self::SmallPackets(_) => false,
             Self::Errors { breaks, .. } => *breaks,
         }
@@ -54,8 +64,11 @@ impl Obstacle {
     /// The command that fixes it, or tells more where no command does.
     pub fn fix(&self) -> Fix {
         match self {
-            Self::NoRdma { why, options } => make_usable(why, options),
+            Self::NoRdma { why, there } => make_usable(why, there),
             Self::SmallPackets(small) => small.fix(),
+            Self::Unheard(DevicePort { device, port, .. }) => {
+                Fix { host: HERE.to_owned(), command: format!("rdma link show {device}/{port}") }
+            }
             Self::Errors { port: DevicePort { device, port, .. }, .. } => Fix {
                 host: HERE.to_owned(),
                 command: format!("rdma statistic show link {device}/{port}"),
@@ -65,16 +78,13 @@ impl Obstacle {
 }
 
 /// The command for each reason why RDMA cannot be used.
-fn make_usable(why: &Unusable, options: &str) -> Fix {
+fn make_usable(why: &Unusable, there: &Fix) -> Fix {
     let here = |condition: &str, command: &str| Fix {
         host: format!("{HERE}{condition}"),
         command: command.to_owned(),
     };
     match why {
-        Unusable::NotTaken(_) => Fix {
-            host: THERE.to_owned(),
-            command: format!("switchml-aggregator --rocev2{options}"),
-        },
+        Unusable::NotTaken(_) => there.clone(),
         Unusable::NoDevice => here(
             ", if its NIC has RDMA, with the NIC's driver (mlx5_ib, irdma, bnxt_re, …)",
             "modprobe mlx5_ib",
@@ -102,6 +112,12 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoRdma { why, .. } => write!(f, "no RDMA: {why}"),
+            Self::Unheard(DevicePort { device, .. }) => write!(
+                f,
+                "messages of {device} get lost, while datagrams to UDP port 4791 get to the \
+                 aggregator's host: they leave by another port or VLAN, or the NIC there keeps \
+                 them for the host's own RDMA (mlx5: enable_roce)"
+            ),
             Self::SmallPackets(small) => small.fmt(f),
             Self::Errors { port: DevicePort { device, .. }, errors, .. } => write!(
                 f,
@@ -127,6 +143,7 @@ mod tests {
             slots_total: 0,
             slots_free: 0,
             ports: ports.iter().map(port).collect(),
+            parent: String::new(),
         }
     }
 
@@ -146,6 +163,15 @@ mod tests {
             command(&status("software", &[])),
             "switchml-aggregator --rocev2 --data-plane software"
         );
+    }
+
+    #[test]
+    fn a_combiner_stays_one() {
+        let why = Unusable::NotTaken("10.0.0.254:48864".parse().unwrap());
+        let combiner =
+            AggregatorStatus { parent: "10.0.0.1:48865".to_owned(), ..status("xdp", &["p0"]) };
+        let Fix { host, command } = Obstacle::no_rdma(why, &combiner).fix();
+        assert_eq!((host.starts_with(HERE), &*command), (true, "unset SWITCHML_RDMA"));
     }
 
     /// What `docs/rocev2.md` says to each line of a rank.

@@ -16,7 +16,8 @@ use super::obstacle::Obstacle;
 use super::probes::BURST;
 use super::small_packets::{Packets, SmallPackets};
 
-/// The port that a rank uses, or all that keeps it from RDMA: here, and at the aggregator.
+/// The port that a rank uses; or the first thing that keeps it from RDMA here, and whether the
+/// aggregator takes none.
 pub fn find_port(assigned: &Assigned) -> Result<DevicePort, Vec<Unusable>> {
     let found = DevicePort::towards(assigned.data_address, assigned.shards().count());
     match (found, rdma::check_taken(assigned)) {
@@ -53,15 +54,14 @@ pub fn errors(port: &DevicePort, before: &DeviceErrors) -> Option<Cause> {
 pub fn closed_path(access: &Access, name: &str, port: &DevicePort) -> Vec<Cause> {
     let by_udp = format!("{name}-udp");
     let datagrams = examine::as_member(access, &by_udp, |job| examine::datagrams(access, job));
-    match datagrams.flatten() {
-        None => vec![],
-        // What keeps datagrams from passing keeps messages of RDMA, too.
-        Some(evidence) if evidence.outcome.answers == 0 => evidence.cause().into_iter().collect(),
-        Some(_) => {
-            let silence = examine::as_member(access, name, |job| Silence::watch(access, job, port));
-            silence.flatten().map(|silence| silence.causes()).unwrap_or_default()
-        }
+    let Some(datagrams) = datagrams.flatten() else { return vec![] };
+    let cause = if datagrams.outcome.answers == 0 { datagrams.cause() } else { None };
+    // What keeps datagrams from passing keeps messages of RDMA, too, unless it is about a port.
+    if let Some(cause) = cause.filter(|cause| !matches!(cause, Cause::Filtered { .. })) {
+        return vec![cause];
     }
+    let silence = examine::as_member(access, name, |job| Silence::watch(access, job, port));
+    silence.flatten().map(Silence::causes).unwrap_or_default()
 }
 
 /// What happens when nothing comes back by RDMA, though datagrams do.
@@ -71,6 +71,8 @@ struct Silence {
     evidence: Evidence,
     /// Whether the aggregator has seen HELLO.
     hello_seen: bool,
+    /// Whether the device is Soft-RoCE, whose packets pass this host's firewall.
+    is_soft: bool,
     /// Packets that the device has lost meanwhile.
     errors: DeviceErrors,
 }
@@ -80,21 +82,26 @@ impl Silence {
     fn watch(access: &Access, assigned: &Assigned, port: &DevicePort) -> Option<Self> {
         let target = SocketAddr::new(assigned.data_address.ip(), roce::PORT);
         let (before, counted) = (Counters::read(target.is_ipv6()), DeviceErrors::read(port));
-        // A device that fails to send says so by its counters, too.
-        if let Ok(true) = rdma::is_answered(assigned) {
+        let answered = rdma::is_answered(assigned);
+        let errors = DeviceErrors::read(port).since(&counted);
+        // A device that fails without counting it has said why when the path was opened.
+        if matches!(answered, Ok(true)) || answered.is_err() && errors.is_empty() {
             return None;
         }
-        let errors = DeviceErrors::read(port).since(&counted);
         let hello_seen = examine::aggregator(access, assigned)?.reply.hello_seen;
         let evidence = examine::gather(target, &[0], &before, None)?;
-        Some(Self { port: port.clone(), evidence, hello_seen, errors })
+        let is_soft = counted.are_of_soft_roce();
+        Some(Self { port: port.clone(), evidence, hello_seen, is_soft, errors })
     }
 
     fn causes(self) -> Vec<Cause> {
-        let Self { port, evidence, hello_seen, errors } = self;
+        let Self { port, evidence, hello_seen, is_soft, errors } = self;
         let breaks = hello_seen && errors.received() >= u64::from(BURST);
-        let filtered = || evidence.filtered_by_rdma(hello_seen, errors.sent() > 0);
-        let mut causes: Vec<_> = (!breaks).then(filtered).into_iter().collect();
+        let lost = || match !hello_seen && evidence.reaches_host() {
+            true => Cause::Rdma(Obstacle::Unheard(port.clone())),
+            false => evidence.filtered_by_rdma(hello_seen, is_soft, errors.sent() > 0),
+        };
+        let mut causes: Vec<_> = (!breaks).then(lost).into_iter().collect();
         if !errors.is_empty() {
             causes.push(Cause::Rdma(Obstacle::Errors { port, errors, breaks }));
         }
@@ -108,6 +115,7 @@ mod tests {
 
     use super::*;
     use crate::doctor::judge::tests::evidence;
+    use crate::doctor::probes::{Complaint, What};
 
     /// Lines about HELLOs by RDMA that nobody answers, of which the aggregator has seen some or
     /// none, with these counters of a device.
@@ -115,7 +123,7 @@ mod tests {
         let mtu = Mtu { active: 1024, most: 4096 };
         let port = DevicePort { device: "mlx5_0".to_owned(), port: 1, mtu };
         let errors = DeviceErrors::of(counts);
-        let silence = Silence { port, evidence: evidence(), hello_seen, errors };
+        let silence = Silence { port, evidence: evidence(), hello_seen, is_soft: false, errors };
         silence.causes().iter().map(|cause| (cause.breaks(), cause.to_string())).collect()
     }
 
@@ -148,5 +156,19 @@ mod tests {
             )
         );
         assert!(!unseen[1].0, "{unseen:?}");
+    }
+
+    #[test]
+    fn a_host_that_answers_for_the_port_has_no_firewall_before_it() {
+        let mut evidence = evidence();
+        let from = evidence.target.ip();
+        evidence.outcome.complaints = vec![Complaint { from, what: What::PortUnreachable }];
+        let mtu = Mtu { active: 1024, most: 4096 };
+        let port = DevicePort { device: "mlx5_0".to_owned(), port: 1, mtu };
+        let errors = DeviceErrors::default();
+        let silence = Silence { port, evidence, hello_seen: false, is_soft: false, errors };
+        let causes = silence.causes();
+        assert!(causes[0].to_string().starts_with("messages of mlx5_0 get lost, while datagrams"));
+        assert_eq!((causes.len(), causes[0].breaks()), (1, true));
     }
 }
