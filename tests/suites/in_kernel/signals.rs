@@ -1,6 +1,8 @@
 //! Signals that come while the verifier checks a program.
 
 use std::ffi::c_int;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use switchml_userspace::data_plane::xdp::verifier::check;
 
 extern "C" fn nothing(_: c_int) {}
 
-/// The first one ends the check; the second one ends the check in which aya wants to hear why.
+/// They end the check, and the one after it, in which aya wants to hear why.
 #[test]
 fn signals_cost_time_and_not_the_program() {
     needs_racks!();
@@ -22,14 +24,17 @@ fn signals_cost_time_and_not_the_program() {
     unsafe { sigaction(Signal::SIGUSR1, &action) }.expect("a handler");
     let mut object = EbpfLoader::new().load(switchml_userspace::xdp_object()).expect("maps");
     let program: &mut Xdp = object.program_mut("switchml").expect("a program").try_into().unwrap();
-    let loader = pthread_self();
+    let (loader, [has_failed, is_over]) = (pthread_self(), [const { AtomicBool::new(false) }; 2]);
     scope(|scope| {
-        scope.spawn(move || {
-            for _ in 0..3 {
-                sleep(Duration::from_millis(5));
+        scope.spawn(|| {
+            while !has_failed.load(Relaxed) && !is_over.load(Relaxed) {
                 pthread_kill(loader, Signal::SIGUSR1).expect("a signal");
+                sleep(Duration::from_millis(1));
             }
         });
-        check(|| program.load()).expect("the verifier takes the program");
+        let checked = check(|| program.load().inspect_err(|_| has_failed.store(true, Relaxed)));
+        is_over.store(true, Relaxed);
+        checked.expect("the verifier takes the program");
     });
+    assert!(has_failed.into_inner(), "no signal came while the verifier checked");
 }
