@@ -137,6 +137,7 @@ fn with(environment: &Path, wanted: &str, (about, size): (&str, f64)) -> Result<
     }
     if complete.exists() {
         // The environment was made for fewer packages; pip installs the missing ones.
+        ensure_room(environment, size)?;
         return install(&python, &complete, wanted);
     }
     if !can_make_environments() {
@@ -161,6 +162,10 @@ fn ensure_room(environment: &Path, size: f64) -> Result<()> {
     let wanted = 1.5 * size;
     let target = cargo::target_folder()?;
     fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    if !environment.join("complete").exists() {
+        // What an installation that failed has left.
+        let _ = fs::remove_dir_all(environment);
+    }
     let disk = statvfs(&target).with_context(|| format!("cannot look at {}", target.display()))?;
     let free = disk.f_bavail as f64 * disk.f_frsize as f64 / 1e9;
     ensure!(
@@ -174,7 +179,7 @@ fn ensure_room(environment: &Path, size: f64) -> Result<()> {
 
 /// Installs the wanted packages, and lists them in the file `complete`.
 fn install(python: &Path, complete: &Path, wanted: &str) -> Result<PathBuf> {
-    succeed(pip(python).args(["install", "--no-cache-dir"]).args(wanted.lines()))?;
+    succeed(pip(python)?.args(["install", "--no-cache-dir"]).args(wanted.lines()))?;
     fs::write(complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
     Ok(python.to_owned())
 }
@@ -189,7 +194,7 @@ pub fn with_package() -> Result<PathBuf> {
             .into_iter()
             .chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
     )?;
-    let mut install = pip(&python);
+    let mut install = pip(&python)?;
     install.args(["install", "--force-reinstall", "--no-deps", "--no-build-isolation"]);
     install.arg(cargo::workspace().join("worker-lib/python"));
     install.env("PATH", path).env("CARGO_TARGET_DIR", cargo::target_folder()?);
@@ -216,7 +221,7 @@ pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
     );
     succeed(Command::new(newest).args(["-m", "venv", "--clear", "--without-pip"]).arg(&folder))?;
     succeed(
-        pip(newest)
+        pip(newest)?
             .arg("--python")
             .arg(&python)
             .args(["install", "--no-cache-dir", "--no-deps"])
@@ -271,11 +276,16 @@ fn can_make_environments() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn pip(python: &Path) -> Command {
+/// pip, which keeps its downloads on the disk whose room [`ensure_room`] looks at.
+fn pip(python: &Path) -> Result<Command> {
+    let downloads = cargo::target_folder()?.join("python/downloads");
+    fs::create_dir_all(&downloads)
+        .with_context(|| format!("cannot create {}", downloads.display()))?;
     let mut command = Command::new(python);
     command
         .args(["-m", "pip", "--quiet"])
+        .env("TMPDIR", downloads)
         .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
         .env("PIP_ROOT_USER_ACTION", "ignore");
-    command
+    Ok(command)
 }
