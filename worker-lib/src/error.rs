@@ -47,13 +47,14 @@ pub enum Error {
     },
     /// No packet comes back from the aggregator.
     #[error(
-        "the data path to {aggregator} is closed: {reason}; check that UDP port {} passes both \
-         ways",
-        aggregator.port()
+        "the data path to {aggregator} is closed: {reason}; check that UDP port {port} passes both \
+         ways"
     )]
     DataPathClosed {
         /// The aggregator's data plane.
         aggregator: SocketAddr,
+        /// Its UDP port, which is another by RDMA.
+        port: u16,
         /// What was tried.
         reason: String,
     },

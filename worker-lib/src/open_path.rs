@@ -1,11 +1,11 @@
 //! Opens the data path: says [`Hello`]s over a transport.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::header::Header;
+use switchml_protocol::roce;
 use switchml_worker_core::engine::Identity;
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath, PathFailure};
 use switchml_worker_core::packet::{ip_packet_len, len_of, packet_len};
@@ -60,7 +60,7 @@ pub(crate) fn open_path(
                 return Ok(path);
             }
             HelloStep::Failed(failure) => {
-                return Err(explain(failure, identity, transport.aggregator()));
+                return Err(explain(failure, identity, transport));
             }
         }
     }
@@ -71,12 +71,14 @@ fn batch(transport: &mut dyn Transport, hello: &Hello, header: &Header) -> io::R
     Ok(())
 }
 
-fn explain(failure: PathFailure, identity: &Identity, aggregator: SocketAddr) -> Error {
+fn explain(failure: PathFailure, identity: &Identity, transport: &dyn Transport) -> Error {
+    let aggregator = transport.aggregator();
     match failure {
         PathFailure::Closed => {
             let waited = Hello::longest_wait().as_secs_f64();
             let reason = format!("no HELLO came back within {waited:.1} s");
-            Error::DataPathClosed { aggregator, reason }
+            let port = if transport.device().is_some() { roce::PORT } else { aggregator.port() };
+            Error::DataPathClosed { aggregator, port, reason }
         }
         PathFailure::TooSmall => {
             let [passed, needed] = [0, LANES_PER_BLOCK]

@@ -21,6 +21,8 @@ struct Path {
     /// Largest packet that passes, in bytes. Longer packets are lost, or refused by the system.
     limit: usize,
     refuses: bool,
+    /// The RDMA device, if it is one's.
+    device: Option<&'static str>,
     /// Packets lost before any passes.
     lost: usize,
     sent: usize,
@@ -31,14 +33,23 @@ struct Path {
 
 impl Path {
     fn new(interface: usize, limit: usize) -> Self {
-        let (batch, back) = (Vec::new(), VecDeque::new());
-        Self { interface, limit, refuses: false, lost: 0, sent: 0, change: |_| {}, batch, back }
+        Self {
+            interface,
+            limit,
+            refuses: false,
+            device: None,
+            lost: 0,
+            sent: 0,
+            change: |_| {},
+            batch: Vec::new(),
+            back: VecDeque::new(),
+        }
     }
 }
 
 impl Transport for Path {
     fn device(&self) -> Option<&str> {
-        None
+        self.device
     }
 
     fn aggregator(&self) -> SocketAddr {
@@ -164,15 +175,17 @@ fn silence_and_strangers_answers_are_a_closed_path() {
         |header| header.lanes.set(64),
     ];
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let error =
-                open_path(&mut Path::new(1472, 0), &IDENTITY, SECRET, 768, false).unwrap_err();
-            let text = error.to_string();
-            assert!(
-                text.starts_with("the data path to 10.0.0.1:48864 is closed: no HELLO came back"),
-                "{text}"
-            );
-        });
+        for (device, port) in [(None, "48864"), (Some("mlx5_0"), "4791")] {
+            scope.spawn(move || {
+                let mut path = Path { device, ..Path::new(1472, 0) };
+                let error = open_path(&mut path, &IDENTITY, SECRET, 768, false).unwrap_err();
+                let expected = format!(
+                    "the data path to 10.0.0.1:48864 is closed: no HELLO came back within 2.1 s; \
+                     check that UDP port {port} passes both ways"
+                );
+                assert_eq!(error.to_string(), expected);
+            });
+        }
         for change in changes {
             scope.spawn(move || {
                 let mut path = Path { change, ..Path::new(1472, 1472) };
