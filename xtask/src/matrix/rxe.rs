@@ -26,7 +26,7 @@ const PACKAGES: [&str; 4] =
 /// Modules, in the order in which they are loaded. Linux 6.1's `rdma_rxe` needs the first without
 /// saying so; later ones have none of its name.
 pub fn modules(kernel: &Kernel) -> Vec<&'static str> {
-    let all = ["crc32_generic", "rdma_rxe", "sch_netem"];
+    let all = ["crc32_generic", "rdma_rxe", "sch_netem", "cls_u32", "act_gact"];
     all.into_iter().filter(|module| kernel.has_module(module)).collect()
 }
 
@@ -46,8 +46,9 @@ pub fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Sums with ranks by RDMA, beside ranks with sockets, over links that lose, double and damage
-/// packets, and without a rank that is killed, in software and natively in XDP, whose answers no
-/// queue of the link sees. It prints what tests print.
+/// packets, without a rank that is killed, and beyond a daemon that is; and what the doctor says,
+/// with and without a filter. In software and natively in XDP, whose answers no queue of the link
+/// sees. It prints what tests print.
 pub const SCRIPT: &str = r#"
 # Not the shell's own.
 ip=$(which ip) tc=$(which tc)
@@ -58,29 +59,34 @@ $ip -n switch address add 10.88.0.254/24 dev port; $ip -n switch link set port u
 rdma link add rxe0 type rxe netdev rank
 ethtool -K rank gro on
 export SWITCHML_AGGREGATOR=10.88.0.254:48865
+# A namespace's /sys has no file system for BPF.
+mkdir /bpf; mount -t bpf bpf /bpf
 
-# A name of the data plane, and its options. A namespace's /sys has no file system for BPF.
+# A name of the data plane, and its options.
 serve() {
   plane=$1; shift
-  $ip netns exec switch sh -c "mount -t bpf bpf /sys/fs/bpf; exec $binaries/switchml-aggregator \
-    $* --rocev2 --control $SWITCHML_AGGREGATOR" >/daemon 2>&1 &
+  $ip netns exec switch $binaries/switchml-aggregator \
+    $* --rocev2 --control $SWITCHML_AGGREGATOR >/daemon 2>&1 &
   daemon=$!
   until grep -q ready /daemon; do
     kill -0 $daemon || { cat /daemon; echo "test rxe::$plane ... FAILED"; poweroff -f; }
-    sleep 1
+    sleep 0.2
   done
 }
+serve_natively() { serve native --mode native --iface port --pin-dir /bpf/switchml; }
+stop() { kill $daemon; wait $daemon; }
 
 # The name of a test, and the options of each rank.
 start() {
   job=$1; shift; ranks=$#; rank=0; started=
   for options; do
     $binaries/switchml-worker bench --job $job --rank $rank --world-size $ranks \
-      --no-local-sums --minbytes 8 --maxbytes 2M --stepfactor 512 \
-      --iters ${steps:-1} --warmup-iters 0 $options >/$job.$rank 2>&1 &
+      --no-local-sums --minbytes ${least:-8} --maxbytes 2M --stepfactor 512 \
+      --iters 1 --check ${checks:-1} --warmup-iters 0 $options >/$job.$rank 2>&1 &
     started="$started $!"; rank=$((rank + 1))
   done
 }
+until_started() { until grep -q "$job\": started" /daemon; do sleep 0.2; done; }
 # The test is right if all ranks say so: they check each element.
 finish() {
   outcome=ok
@@ -100,17 +106,62 @@ all() {
     echo "test rxe::$plane::links_lose ... FAILED"
   $tc qdisc del dev rank root; $tc -n switch qdisc del dev port root
 
-  steps=100000 start a_killed_rank_is_named --rdma --rdma
-  until grep -q "$job\": started" /daemon; do sleep 1; done
+  checks=100000 start a_killed_rank_is_named --rdma --rdma
+  until_started
   set -- $started; kill -9 $2
   outcome=FAILED
   if ! wait $1 && grep "^error: " /$job.0 | grep -q "rank 1"; then outcome=ok; fi
   [ $outcome = ok ] || cat /$job.0
   echo "test rxe::$plane::$job ... $outcome"
-  kill $daemon; wait $daemon
 }
-serve software --data-plane software --data-address 10.88.0.254; all
-serve native --mode native --iface port; all
+
+# The name of a test, the doctor's exit code, and the begin of the only cause or remark.
+doctor() {
+  code=0; $binaries/switchml-worker doctor --rdma >/doctor 2>&1 || code=$?
+  outcome=FAILED; named=$(grep -E "^(WHY|NOTE) " /doctor)
+  case "$code $named" in "$2 $3"*) outcome=ok ;; esac
+  [ $(echo "$named" | wc -l) = 1 ] || outcome=FAILED
+  [ $outcome = ok ] || cat /doctor
+  echo "test rxe::$plane::the_doctor_$1 ... $outcome"
+}
+content() {
+  doctor finds_all_well 0 "NOTE  small packets: rxe0 has a path MTU of 1024, so packets have 224"
+}
+# The same with RDMA's port filtered: where at the rank's interface, and what the doctor says. To
+# trap is to drop so that the sender does not hear of it.
+filtered() {
+  $tc qdisc add dev rank clsact
+  $tc filter add dev rank $1 protocol ip u32 match ip dport 4791 0xffff action trap
+  doctor names_a_port_filtered_at_$1 3 "WHY   filtered port: UDP to port 4791 $2"
+  $tc qdisc del dev rank clsact
+}
+
+# Sums go on without the daemon, slowly: it starts again meanwhile, on the same processor. A rank
+# that has not heard of the start ends with its daemon.
+restart() {
+  least=2M checks=4 start ranks_go_on_with_the_next_daemon --rdma --rdma
+  until_started; sleep 1
+  kill -9 $daemon; wait $daemon
+  renice -n 19 -p $started
+  serve_natively
+  finish
+  [ $(grep -c "came back" /daemon) = 2 ] ||
+    { cat /daemon; echo "test rxe::$plane::ranks_come_back ... FAILED"; }
+}
+
+serve software --data-plane software --data-address 10.88.0.254
+all
+content
+filtered egress "is dropped between this host and the aggregator"
+stop
+
+serve_natively
+all
+content
+filtered ingress "gets to the aggregator, and its answers are dropped"
+# In software the data plane ends with its daemon.
+restart
+stop
 
 outcome=ok
 for counter in /sys/class/infiniband/rxe0/ports/1/hw_counters/*err*; do
