@@ -65,8 +65,10 @@ mkdir /bpf; mount -t bpf bpf /bpf
 # A name of the data plane, and its options.
 serve() {
   plane=$1; shift
+  # Not what the last one said.
+  : >/daemon
   $ip netns exec switch $binaries/switchml-aggregator \
-    $* --rocev2 --control $SWITCHML_AGGREGATOR >/daemon 2>&1 &
+    $* --rocev2 --control $SWITCHML_AGGREGATOR >>/daemon 2>&1 &
   daemon=$!
   until grep -q ready /daemon; do
     kill -0 $daemon || { cat /daemon; echo "test rxe::$plane ... FAILED"; poweroff -f; }
