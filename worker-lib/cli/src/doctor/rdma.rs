@@ -71,6 +71,8 @@ struct Silence {
     evidence: Evidence,
     /// Whether the aggregator has seen HELLO.
     hello_seen: bool,
+    /// Whether the device has given up, as Soft-RoCE does when a packet cannot leave.
+    has_failed: bool,
     /// Whether the device is Soft-RoCE, whose packets pass this host's firewall.
     is_soft: bool,
     /// Packets that the device has lost meanwhile.
@@ -90,13 +92,17 @@ impl Silence {
         }
         let hello_seen = examine::aggregator(access, assigned)?.reply.hello_seen;
         let evidence = examine::gather(target, &[0], &before, None)?;
-        let is_soft = counted.are_of_soft_roce();
-        Some(Self { port: port.clone(), evidence, hello_seen, is_soft, errors })
+        let (has_failed, is_soft) = (answered.is_err(), counted.are_of_soft_roce());
+        Some(Self { port: port.clone(), evidence, hello_seen, has_failed, is_soft, errors })
     }
 
     fn causes(self) -> Vec<Cause> {
-        let Self { port, evidence, hello_seen, is_soft, errors } = self;
-        let breaks = hello_seen && errors.received() >= u64::from(BURST);
+        let Self { port, evidence, hello_seen, has_failed, is_soft, errors } = self;
+        let breaks = match hello_seen {
+            true => errors.received() >= u64::from(BURST),
+            // This host's firewall refuses datagrams, too.
+            false => has_failed && errors.sent() > 0 && evidence.outcome.refused == 0,
+        };
         let lost = || match !hello_seen && evidence.reaches_host() {
             true => Cause::Rdma(Obstacle::Unheard(port.clone())),
             false => evidence.filtered_by_rdma(hello_seen, is_soft, errors.sent() > 0),
@@ -120,10 +126,18 @@ mod tests {
     /// Lines about HELLOs by RDMA that nobody answers, of which the aggregator has seen some or
     /// none, with these counters of a device.
     fn lines(hello_seen: bool, counts: &[(&'static str, u64)]) -> Vec<(bool, String)> {
+        causes(silence(hello_seen, counts))
+    }
+
+    fn silence(hello_seen: bool, counts: &[(&'static str, u64)]) -> Silence {
         let mtu = Mtu { active: 1024, most: 4096 };
         let port = DevicePort { device: "mlx5_0".to_owned(), port: 1, mtu };
         let errors = DeviceErrors::of(counts);
-        let silence = Silence { port, evidence: evidence(), hello_seen, is_soft: false, errors };
+        let (has_failed, is_soft) = (false, false);
+        Silence { port, evidence: evidence(), hello_seen, has_failed, is_soft, errors }
+    }
+
+    fn causes(silence: Silence) -> Vec<(bool, String)> {
         silence.causes().iter().map(|cause| (cause.breaks(), cause.to_string())).collect()
     }
 
@@ -136,6 +150,19 @@ mod tests {
         let damaged = "lost by mlx5_0: 10 packets came with a wrong ICRC (rx_icrc_encapsulated), \
                        while this ran; packets of other programs count, too";
         assert_eq!(lines(true, &[("rx_icrc_encapsulated", 10)]), [(true, damaged.to_owned())]);
+    }
+
+    #[test]
+    fn a_device_that_cannot_send_is_no_filter() {
+        let failed = || Silence { has_failed: true, ..silence(false, &[("send_err", 1)]) };
+        let unsent = "lost by mlx5_0: 1 packets could not be sent (send_err), while this ran; \
+                      packets of other programs count, too";
+        assert_eq!(causes(failed()), [(true, unsent.to_owned())]);
+        let mut refused = failed();
+        refused.evidence.outcome.refused = BURST;
+        let lines = causes(refused);
+        assert!(lines[0].1.contains("by this host's firewall on its way out"), "{lines:?}");
+        assert_eq!(lines[1], (false, unsent.to_owned()));
     }
 
     #[test]
@@ -160,15 +187,10 @@ mod tests {
 
     #[test]
     fn a_host_that_answers_for_the_port_has_no_firewall_before_it() {
-        let mut evidence = evidence();
-        let from = evidence.target.ip();
-        evidence.outcome.complaints = vec![Complaint { from, what: What::PortUnreachable }];
-        let mtu = Mtu { active: 1024, most: 4096 };
-        let port = DevicePort { device: "mlx5_0".to_owned(), port: 1, mtu };
-        let errors = DeviceErrors::default();
-        let silence = Silence { port, evidence, hello_seen: false, is_soft: false, errors };
-        let causes = silence.causes();
-        assert!(causes[0].to_string().starts_with("messages of mlx5_0 get lost, while datagrams"));
-        assert_eq!((causes.len(), causes[0].breaks()), (1, true));
+        let mut silence = silence(false, &[]);
+        let from = silence.evidence.target.ip();
+        silence.evidence.outcome.complaints = vec![Complaint { from, what: What::PortUnreachable }];
+        let [(true, line)] = &causes(silence)[..] else { panic!("one cause that breaks it") };
+        assert!(line.starts_with("messages of mlx5_0 get lost, while datagrams"), "{line}");
     }
 }
