@@ -24,9 +24,10 @@ const PACKAGES: [&str; 4] =
     ["libibverbs1", "ibverbs-providers", "libnl-3-200", "libnl-route-3-200"];
 
 /// Modules, in the order in which they are loaded. Linux 6.1's `rdma_rxe` needs the first without
-/// saying so; later ones have none of its name.
+/// saying so; later ones have none of its name. 7.3's no longer needs `ib_uverbs`, but libibverbs
+/// does, which is loaded where udev runs.
 pub fn modules(kernel: &Kernel) -> Vec<&'static str> {
-    let all = ["crc32_generic", "rdma_rxe", "sch_netem", "cls_u32", "act_gact"];
+    let all = ["crc32_generic", "ib_uverbs", "rdma_rxe", "sch_netem", "cls_u32", "act_gact"];
     all.into_iter().filter(|module| kernel.has_module(module)).collect()
 }
 
@@ -88,7 +89,10 @@ start() {
     started="$started $!"; rank=$((rank + 1))
   done
 }
-until_started() { until grep -q "$job\": started" /daemon; do sleep 0.2; done; }
+# Within a minute, or never.
+until_started() {
+  for wait in $(seq 300); do grep -q "$job\": started" /daemon && return; sleep 0.2; done
+}
 # The test is right if all ranks say so: they check each element.
 finish() {
   outcome=ok
