@@ -137,7 +137,7 @@ fn with(environment: &Path, wanted: &str, (about, size): (&str, f64)) -> Result<
     }
     if complete.exists() {
         // The environment was made for fewer packages; pip installs the missing ones.
-        ensure_room(environment, size)?;
+        make_room(environment, size)?;
         return install(&python, &complete, wanted);
     }
     if !can_make_environments() {
@@ -146,7 +146,7 @@ fn with(environment: &Path, wanted: &str, (about, size): (&str, f64)) -> Result<
             "environments of Python need",
         )?;
     }
-    ensure_room(environment, size)?;
+    make_room(environment, size)?;
     eprintln!(
         "installing from PyPI into {}: {about}; deleting the folder undoes it",
         environment.display()
@@ -155,15 +155,14 @@ fn with(environment: &Path, wanted: &str, (about, size): (&str, f64)) -> Result<
     install(&python, &complete, wanted)
 }
 
-/// Fails where a disk has no room for an environment of so many gigabytes: pip's own message names
-/// no folder, and a linker beside it that finds the disk full dies of SIGBUS.
-fn ensure_room(environment: &Path, size: f64) -> Result<()> {
+/// Removes what a failed installation has left, and fails where the disk has no room for so many
+/// gigabytes: pip's own message names no folder, and a linker beside it dies of SIGBUS.
+fn make_room(environment: &Path, size: f64) -> Result<()> {
     // pip unpacks its downloads before it removes them.
     let wanted = 1.5 * size;
     let target = cargo::target_folder()?;
     fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
     if !environment.join("complete").exists() {
-        // What an installation that failed has left.
         let _ = fs::remove_dir_all(environment);
     }
     let disk = statvfs(&target).with_context(|| format!("cannot look at {}", target.display()))?;
@@ -212,7 +211,7 @@ pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
     if is_complete(&complete, &wanted) {
         return Ok(python);
     }
-    ensure_room(&folder, older.size)?;
+    make_room(&folder, older.size)?;
     eprintln!(
         "installing {} from PyPI into {}: {} GB; deleting the folder undoes it",
         older.packages[0],
@@ -276,7 +275,7 @@ fn can_make_environments() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// pip, which keeps its downloads on the disk whose room [`ensure_room`] looks at.
+/// pip, which keeps its downloads on the disk whose room [`make_room`] looks at.
 fn pip(python: &Path) -> Result<Command> {
     let downloads = cargo::target_folder()?.join("python/downloads");
     fs::create_dir_all(&downloads)

@@ -109,12 +109,7 @@ impl Switch {
     /// When there is no such table.
     pub fn entries(&self, table: &str) -> Vec<Entry> {
         let core = self.core();
-        let table = core
-            .state
-            .tables
-            .iter()
-            .find(|known| known.name == table)
-            .expect("a table of the switch");
+        let table = find(&core, table);
         core.state.rows(table.id).map(|(key, row)| entry(table, key, row)).collect()
     }
 
@@ -125,25 +120,14 @@ impl Switch {
     /// When there is no such table.
     pub fn default_entry(&self, table: &str) -> Option<Entry> {
         let core = self.core();
-        let table = core
-            .state
-            .tables
-            .iter()
-            .find(|known| known.name == table)
-            .expect("a table of the switch");
+        let table = find(&core, table);
         core.state.default_row(table.id).map(|row| entry(table, &BTreeMap::new(), row))
     }
 
     /// The pipeline counts packets, in a counter of that full name.
     pub fn count(&self, counter: &str, index: u64, packets: u64) {
         let mut core = self.core();
-        let id = core
-            .state
-            .tables
-            .iter()
-            .find(|table| table.name == counter)
-            .expect("a counter of the switch")
-            .id;
+        let id = find(&core, counter).id;
         *core.state.counted.entry((id, index)).or_default() += packets;
     }
 
@@ -154,13 +138,7 @@ impl Switch {
     /// When there is no such register, or no such pipeline.
     pub fn hold(&self, register: &str, pipeline: usize, index: u64, value: u32) {
         let mut core = self.core();
-        let id = core
-            .state
-            .tables
-            .iter()
-            .find(|table| table.name == register)
-            .expect("a register of the switch")
-            .id;
+        let id = find(&core, register).id;
         core.state.registers.entry((id, index)).or_default()[pipeline] = value;
     }
 
@@ -180,6 +158,12 @@ impl Drop for Switch {
         // A panic in the thread has been reported already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// A table, register or counter by its full name.
+fn find<'a>(core: &'a Core, name: &str) -> &'a schema::Table {
+    let mut tables = core.state.tables.iter();
+    tables.find(|table| table.name == name).expect("a table of the switch")
 }
 
 fn entry(table: &schema::Table, key: &BTreeMap<u32, Bits>, row: &Row) -> Entry {

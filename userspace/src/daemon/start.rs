@@ -97,7 +97,7 @@ fn start_software(options: &Options, events: EventSink) -> anyhow::Result<Arc<dy
 fn without_bundles(error: anyhow::Error) -> anyhow::Error {
     match error.to_string() {
         text if text.contains("--mode bundle") => {
-            anyhow!("{text} (without --rocev2; --data-plane software has both)")
+            anyhow!("{text} (without --rocev2; with it, use --data-plane software)")
         }
         _ => error,
     }

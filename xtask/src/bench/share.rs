@@ -35,7 +35,7 @@ const LINK: u64 = 400_000_000;
 /// Cells that one job has use for: as many as slots.
 const CELLS_OF_JOB: usize = 512;
 /// Jobs for which the pool suffices.
-pub const PARTS: usize = 2;
+const PARTS: usize = 2;
 
 /// Bytes of a tensor.
 const TENSOR: usize = 512 << 10;
@@ -51,7 +51,7 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    pub const ALL: [Self; 3] = [Self::BestEffort, Self::Partition, Self::NoCombiner];
+    const ALL: [Self; 3] = [Self::BestEffort, Self::Partition, Self::NoCombiner];
 
     pub fn name(self) -> &'static str {
         match self {
