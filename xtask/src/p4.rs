@@ -31,6 +31,9 @@ pub enum P4 {
         /// The switch's BFRT server
         #[arg(value_name = "ADDRESS:PORT")]
         server: SocketAddr,
+        /// The program of a combiner, instead of the root's
+        #[arg(long)]
+        combiner: bool,
     },
 }
 
@@ -42,7 +45,7 @@ impl P4 {
             Self::Check => check(),
             Self::Build => build(),
             Self::Test => test(),
-            Self::Deploy { server } => deploy(*server),
+            Self::Deploy { server, combiner } => deploy(*server, *combiner),
         }
     }
 }
@@ -84,8 +87,9 @@ fn test() -> Result<()> {
 
 /// The daemon's binary deploys the program: xtask itself must build on a machine without special
 /// tools.
-fn deploy(server: SocketAddr) -> Result<()> {
-    let program = folder()?;
+fn deploy(server: SocketAddr, combiner: bool) -> Result<()> {
+    let program = if combiner { Program::TofinoCombiner } else { Program::Tofino };
+    let program = program.folder(&folder()?);
     let mut aggregator =
         Command::new(cargo::binaries_folder(None, Selection::All)?.join("switchml-aggregator"));
     aggregator

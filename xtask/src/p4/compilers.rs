@@ -51,17 +51,22 @@ impl Program {
         }
     }
 
-    /// Compiles the program into `folder`, if its tools are on the PATH.
+    /// The folder of its files in that of all programs: a root's and a combiner's have the same
+    /// names.
+    pub fn folder(self, all: &Path) -> PathBuf {
+        match self {
+            Self::Bmv2 | Self::Tofino => all.to_owned(),
+            Self::Bmv2Combiner | Self::TofinoCombiner => all.join("combiner"),
+        }
+    }
+
+    /// Compiles the program into its part of `folder`, if its tools are on the PATH.
     pub fn compile(self, folder: &Path) -> Result<Compiled> {
         let missing = tools::missing(self.tools());
         if !missing.is_empty() {
             return Ok(Compiled::Missing(missing));
         }
-        // The files have the same names.
-        let folder = &match self {
-            Self::Bmv2 | Self::Tofino => folder.to_owned(),
-            Self::Bmv2Combiner | Self::TofinoCombiner => folder.join("combiner"),
-        };
+        let folder = &self.folder(folder);
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let files = match self {
