@@ -129,7 +129,7 @@ pub enum Command {
         /// Its BFRT server.
         #[arg(long, value_name = "ADDRESS:PORT")]
         tofino_server: SocketAddr,
-        /// Folder that `cargo xtask p4 build` has filled.
+        /// Folder that `cargo xtask p4 build` has filled; `combiner` in it is a combiner's.
         #[arg(long, value_name = "FOLDER")]
         tofino_program: PathBuf,
     },
@@ -183,7 +183,8 @@ pub struct Options {
               .range(SLOTS_PER_SHARD as i64..=i64::from(MAX_SLOTS)))]
     pub slots: u32,
     /// Be a combiner: add up what comes from below on the way to this aggregator, the root or
-    /// another combiner, as host, host:port, an IP address or [IPv6]:port of its control plane.
+    /// another combiner, as host, host:port, an IP address or [IPv6]:port of its control plane. A
+    /// P4 switch needs --uplink-port and --uplink-mac, too.
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "slots")]
     pub parent: Option<String>,
     /// Cells of a combiner, of 3 KiB each: memory for packets that wait for other ranks'. The
@@ -295,10 +296,18 @@ pub struct P4Options {
     #[arg(long, value_name = "ADDRESS",
           default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
     pub bmv2_thrift: SocketAddr,
+    /// The switch's port towards the parent: its number for `--data-plane bmv2`, its name in the
+    /// file of ports for `tofino`. A switch does not find the way to its parent by itself.
+    #[arg(long, value_name = "PORT", requires = "parent")]
+    pub uplink_port: Option<String>,
+    /// MAC of the parent, or of the router on the way to it, with --uplink-port.
+    #[arg(long, value_name = "MAC", requires = "parent", value_parser = station)]
+    pub uplink_mac: Option<[u8; 6]>,
     /// BFRT server of the switch, for `--data-plane tofino`; bf_switchd has it on port 50052.
     #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("data_plane", "tofino"))]
     pub tofino_server: Option<SocketAddr>,
-    /// Folder that `cargo xtask p4 build` has filled; its program is what the switch runs.
+    /// Folder that `cargo xtask p4 build` has filled, or with --parent the folder `combiner` in it;
+    /// its program is what the switch runs.
     #[arg(long, value_name = "FOLDER", required_if_eq("data_plane", "tofino"))]
     pub tofino_program: Option<PathBuf>,
     /// File with the switch's ports that stations are behind, in TOML.
@@ -316,8 +325,31 @@ pub enum DataPlaneKind {
     /// A P4 program on a Tofino switch, by BFRT.
     Tofino,
     #[cfg(feature = "p4")]
-    /// bmv2's `simple_switch` with `p4/bmv2.p4`, which runs already: for trying the P4 program out.
+    /// bmv2's `simple_switch` with `p4/bmv2.p4`, which runs already: for trying the P4 program out;
+    /// for a combiner with `p4/bmv2_combiner.p4`.
     Bmv2,
+}
+
+impl DataPlaneKind {
+    /// Whether it is a switch, which forwards other frames only once its data plane has started.
+    pub const fn is_switch(self) -> bool {
+        !matches!(self, Self::Xdp | Self::Software)
+    }
+}
+
+#[cfg(feature = "p4")]
+/// The MAC of one host.
+fn station(text: &str) -> Result<[u8; 6], String> {
+    let byte = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2);
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    match bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()) {
+        None => Err("not a MAC; write one as 02:00:00:00:00:01".to_owned()),
+        Some([0, 0, 0, 0, 0, 0]) => Err("no host has this MAC; give the parent's".to_owned()),
+        Some([first, ..]) if first & 1 == 1 => {
+            Err("the MAC of a group; give that of one host, whose first byte is even".to_owned())
+        }
+        Some(mac) => Ok(mac),
+    }
 }
 
 /// Where something listens: not at port 0.
@@ -403,17 +435,16 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("rocev2", &[Xdp, Software]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
-        // These options are before `parent`, which they require: the error names the first that is
-        // given.
         ("cells", &[Xdp, Software]),
-        ("parent_tls_fingerprint", &[Xdp, Software]),
-        ("parent_tls_ca", &[Xdp, Software]),
-        ("parent", &[Xdp, Software]),
         ("packet_tags", &[Xdp, Software]),
         ("for_tests", &[Xdp, Software]),
         ("drop_rate", &[Xdp, Software]),
         #[cfg(feature = "p4")]
         ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
+        #[cfg(feature = "p4")]
+        ("uplink_port", &[DataPlaneKind::Bmv2, DataPlaneKind::Tofino]),
+        #[cfg(feature = "p4")]
+        ("uplink_mac", &[DataPlaneKind::Bmv2, DataPlaneKind::Tofino]),
         #[cfg(feature = "p4")]
         ("tofino_server", &[DataPlaneKind::Tofino]),
         #[cfg(feature = "p4")]
@@ -475,12 +506,30 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
         ));
     }
     #[cfg(feature = "p4")]
-    if matches!(kind, DataPlaneKind::Tofino | DataPlaneKind::Bmv2)
-        && let Some(address @ IpAddr::V6(_)) = options.data_address
-    {
+    check_switch(options)?;
+    Ok(())
+}
+
+#[cfg(feature = "p4")]
+/// Refuses what a P4 switch cannot do.
+fn check_switch(options: &Options) -> Result<(), clap::Error> {
+    let kind = options.data_plane;
+    if !kind.is_switch() {
+        return Ok(());
+    }
+    if let Some(address @ IpAddr::V6(_)) = options.data_address {
         return Err(refused(format!(
             "--data-address {address}: it must be an IPv4 address with --data-plane {}; a P4 \
              program passes all IPv6 on",
+            name(kind)
+        )));
+    }
+    let P4Options { uplink_port, uplink_mac, .. } = &options.p4;
+    if options.parent.is_some() && (uplink_port.is_none() || uplink_mac.is_none()) {
+        return Err(refused(format!(
+            "--parent needs --uplink-port and --uplink-mac with --data-plane {}, because a switch \
+             does not find the way by itself; give the port that leads to the parent, and the MAC \
+             of the parent or of the router on the way",
             name(kind)
         )));
     }
@@ -536,7 +585,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; they are tried with each value of `--data-plane`.
-    const VALUES: [(&str, &str); 30] = [
+    const VALUES: [(&str, &str); 32] = [
         ("iface", "p0"),
         ("mode", "native"),
         ("fanout", "auto"),
@@ -547,6 +596,8 @@ mod tests {
         ("bmv2-thrift", "127.0.0.1:9090"),
         ("slots", "1024"),
         ("parent", "10.0.0.2"),
+        ("uplink-port", "1"),
+        ("uplink-mac", "02:00:00:00:00:01"),
         ("cells", "1024"),
         ("pin-dir", "/sys/fs/bpf/other"),
         ("trace", ""),
@@ -593,8 +644,23 @@ mod tests {
 
     /// The daemon's arguments with this data plane, and with an option.
     fn with(kind: DataPlaneKind, option: &str) -> Result<(Cli, ArgMatches), clap::Error> {
+        let is_below = matches!(
+            option,
+            "parent"
+                | "cells"
+                | "parent-tls-fingerprint"
+                | "parent-tls-ca"
+                | "uplink-port"
+                | "uplink-mac"
+        );
+        let below: &[&str] = match (is_below, kind) {
+            (false, _) => &[],
+            (true, DataPlaneKind::Xdp | DataPlaneKind::Software) => &["parent"],
+            #[cfg(feature = "p4")]
+            (true, _) => &["parent", "uplink-port", "uplink-mac"],
+        };
+        let below = below.iter().copied().filter(|name| *name != option);
         let besides = match option {
-            "cells" | "parent-tls-fingerprint" | "parent-tls-ca" => Some("parent"),
             "tls-cert" => Some("tls-key"),
             "tls-key" => Some("tls-cert"),
             "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
@@ -608,7 +674,7 @@ mod tests {
         };
         let tls = (option == "tls-client-crl").then_some("tls-self-signed");
         let options = required(kind).into_iter().filter(|name| *name != option);
-        let options = options.chain(besides).chain(tls).chain([option]);
+        let options = options.chain(below).chain(besides).chain(tls).chain([option]);
         let given = options
             .flat_map(|name| [format!("--{name}"), value(name).to_owned()])
             .filter(|text| !text.is_empty());
@@ -642,18 +708,12 @@ mod tests {
                     "iface" | "mode" | "fanout" | "pin-dir" | "trace" => {
                         *kind == DataPlaneKind::Xdp
                     }
-                    "rocev2"
-                    | "data-port"
-                    | "slots"
-                    | "parent"
-                    | "cells"
-                    | "packet-tags"
-                    | "drop-rate"
-                    | "for-tests"
-                    | "parent-tls-fingerprint"
-                    | "parent-tls-ca" => {
+                    "rocev2" | "data-port" | "slots" | "cells" | "packet-tags" | "drop-rate"
+                    | "for-tests" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
+                    "uplink-port" | "uplink-mac" => kind.is_switch(),
+                    "parent" | "parent-tls-fingerprint" | "parent-tls-ca" => true,
                     "control" | "data-address" | "log-format" | "otlp-endpoint" | "tls-cert"
                     | "tls-key" | "tls-self-signed" | "tls-client-ca" | "tls-client-crl"
                     | "token-key" | "tenant-quota" => true,
@@ -740,6 +800,43 @@ mod tests {
             let refused = parse_from([options, &["--data-port", "4791"]].concat());
             let line = switchml_cli::one_line(&refused.expect_err("the port is taken"));
             assert!(line.starts_with("--data-port 4791: ") && !line.contains('\n'), "{line}");
+        }
+    }
+
+    #[cfg(feature = "p4")]
+    #[test]
+    fn a_switch_is_told_the_way_to_its_parent() {
+        let bmv2 = ["aggregator", "--data-plane", "bmv2", "--data-address", "10.0.0.1"];
+        let below = [&bmv2[..], &["--parent", "10.0.0.2"]].concat();
+        let (port, mac) = (["--uplink-port", "4"], ["--uplink-mac", "02:00:00:0A:0b:01"]);
+        let line = |given: &[&[&str]]| {
+            let refused = parse_from(given.concat()).expect_err("refused");
+            let line = switchml_cli::one_line(&refused);
+            assert!(!line.contains('\n'), "{line}");
+            line
+        };
+        for incomplete in [&[&below[..]][..], &[&below, &port], &[&below, &mac]] {
+            let line = line(incomplete);
+            assert!(
+                line.starts_with("--parent needs --uplink-port and --uplink-mac with "),
+                "{line}"
+            );
+        }
+        for without_parent in [&port, &mac] {
+            assert!(line(&[&bmv2, without_parent]).contains("--parent <HOST[:PORT]>"));
+        }
+        let (cli, _) = parse_from([&below[..], &port, &mac].concat()).expect("complete");
+        assert_eq!(cli.options.p4.uplink_mac, Some([2, 0, 0, 0x0A, 0x0B, 1]));
+        for (mac, why) in [
+            ("02:00:00:00:00", "write one as 02:00:00:00:00:01"),
+            ("02:00:00:00:00:00:01", "write one as 02:00:00:00:00:01"),
+            ("02:00:00:00:00:1", "write one as 02:00:00:00:00:01"),
+            ("00:00:00:00:00:00", "no host has this MAC"),
+            ("01:00:5e:00:00:01", "the MAC of a group"),
+            ("ff:ff:ff:ff:ff:ff", "the MAC of a group"),
+        ] {
+            let line = line(&[&below, &port, &["--uplink-mac", mac]]);
+            assert!(line.contains(mac) && line.contains(why), "{line}");
         }
     }
 

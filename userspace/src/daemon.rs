@@ -61,19 +61,25 @@ pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
         info!("options from {file:?}");
     }
     let control = Control::open(&options)?;
-    let parent = match &options.parent {
-        Some(given) => {
-            let tls = parent_tls(&options.security)?;
-            tokio::select! {
-                found = find_parent(given, tls, control.address) => Some(found?),
-                () = &mut stop => return Ok(()),
-            }
-        }
-        None => None,
-    };
+    // A switch may be on this host's own way to the parent, so it is to forward first.
+    let is_way = options.data_plane.is_switch();
+    let mut parent = None;
+    if !is_way {
+        let found = unless(&mut stop, find_parent(&options, control.address)).await?;
+        let Some(found) = found else { return Ok(()) };
+        parent = found;
+    }
     let (event_sink, event_receiver) = events::channel();
     let started = start::start_unless(&mut stop, Arc::clone(&options), event_sink).await?;
     let Some(data_plane) = started else { return Ok(()) };
+    if is_way {
+        let found = unless(&mut stop, find_parent(&options, control.address)).await;
+        if !matches!(found, Ok(Some(_))) {
+            data_plane.stop();
+        }
+        let Some(found) = found? else { return Ok(()) };
+        parent = found;
+    }
     let room = match &parent {
         Some(_) => format!("{} cells", data_plane.cells()),
         None => format!("{} slots", data_plane.limits().slots()),
@@ -193,11 +199,25 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// The given parent, if it can be the parent of this daemon, which listens at `here`.
-async fn find_parent(given: &str, tls: ClientTls, here: SocketAddr) -> anyhow::Result<Parent> {
+/// The result of this work; `None` if `stop` was ready first.
+async fn unless<T>(
+    stop: impl Future<Output = ()>,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<Option<T>> {
+    tokio::select! {
+        done = work => done.map(Some),
+        () = stop => Ok(None),
+    }
+}
+
+/// The given parent, if it can be the parent of this daemon, which listens at `here`; `None` if
+/// none was given.
+async fn find_parent(options: &Options, here: SocketAddr) -> anyhow::Result<Option<Parent>> {
+    let Some(given) = &options.parent else { return Ok(None) };
+    let tls = parent_tls(&options.security)?;
     let addresses = switchml_control::resolve(given, CONTROL_PORT).context("--parent")?;
     let parent = Parent::new(addresses).by_tls(switchml_control::host(given), tls);
-    Ok(parent.check(here).await?)
+    Ok(Some(parent.check(here).await?))
 }
 
 /// The TLS settings for connections to the parent.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use switchml_p4::bmv2::thrift::Client;
 use switchml_p4::bmv2::{Bmv2, CAPABILITIES};
 use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
-use switchml_p4::{combiner, entries};
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 
 /// The register with the round of each set.
@@ -97,16 +96,16 @@ pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
 
 /// The data plane of a daemon that starts.
 fn root() -> P4DataPlane {
-    take_over(entries::ROUNDS, Role::Root(CAPABILITIES))
+    take_over(Role::Root(CAPABILITIES))
 }
 
 fn combiner() -> P4DataPlane {
     let (port, mac) = (PORTS as u16, [2, 0, 0, 0, 1, 0xFE]);
-    take_over(combiner::CELLS, Role::Combiner(NextHop { port, mac }))
+    take_over(Role::Combiner(NextHop { port, mac }))
 }
 
-fn take_over(register: &str, role: Role) -> P4DataPlane {
-    let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT, register).expect("control");
+fn take_over(role: Role) -> P4DataPlane {
+    let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT, role.program()).expect("control");
     P4DataPlane::start(Box::new(switch), role, learned, Box::new(drop)).expect("a data plane")
 }
 

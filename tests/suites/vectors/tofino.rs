@@ -15,6 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_p4::data_plane::{P4DataPlane, Role};
 use switchml_p4::entries::{ROUNDS, most_ternary};
+use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
 use switchml_p4::tofino::{CAPABILITIES, exclusion, pipeline_of};
@@ -120,7 +121,7 @@ impl Model {
             std::fs::read_to_string(program.join("pipe/context.json")).expect("context.json");
         let model = Self {
             harness: Mutex::new(Harness::start(&program)),
-            names: Names::read(&program.join("bf-rt.json")).expect("bf-rt.json"),
+            names: Names::read(&program.join("bf-rt.json"), ProgramKind::Root).expect("bf-rt.json"),
             context: serde_json::from_str(&text).expect("JSON"),
             places: Mutex::default(),
         };
@@ -235,7 +236,7 @@ impl Model {
     fn write_rounds(&self, sets: Range<u32>, round: u32) -> Result<(), String> {
         self.run(&[format!(
             "write_register {} {} {} {round}",
-            of_pipeline(&self.names.rounds.name),
+            of_pipeline(&self.names.register(ROUNDS).name),
             sets.start,
             sets.len()
         )])
@@ -456,7 +457,8 @@ impl Ports for ModelPorts {
     }
 
     fn round(&mut self, set: u32) -> Result<u32, String> {
-        Ok(self.model.read(&self.model.names.rounds.name, set..set + 1)?[0] as u32)
+        let rounds = &self.model.names.register(ROUNDS).name;
+        Ok(self.model.read(rounds, set..set + 1)?[0] as u32)
     }
 
     fn set_round(&mut self, set: u32, round: u32) -> Result<(), String> {

@@ -18,6 +18,9 @@ pub const JOB_NUMBERS: u16 = 4096;
 /// Most slots of a job, for the same reason.
 pub const MAX_SLOTS: u32 = 1024;
 
+/// The tables of an aggregator that a combiner has as they are.
+pub const SHARED: &[&str] = &["newcomers", "aggregators", "forgeries", "refusals", "stations"];
+
 /// The combiner's tables that an aggregator does not have, or has with other actions or keys.
 pub const TABLES: &[Table] = &[
     Table {

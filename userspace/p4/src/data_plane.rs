@@ -28,6 +28,7 @@ use tracing::error;
 
 use crate::combiner::{JOB_NUMBERS, MAX_SLOTS};
 use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS};
+use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Switch, SwitchError};
 use crate::unfinished::{progress_of, unfinished};
 
@@ -41,6 +42,16 @@ pub enum Role {
     Root(Capabilities),
     /// A combiner.
     Combiner(NextHop),
+}
+
+impl Role {
+    /// The kind of program that the switch must run.
+    pub const fn program(self) -> ProgramKind {
+        match self {
+            Self::Root(_) => ProgramKind::Root,
+            Self::Combiner(_) => ProgramKind::Combiner,
+        }
+    }
 }
 
 /// The way of frames to a combiner's parent.
@@ -191,12 +202,21 @@ impl DataPlane for P4DataPlane {
             max_jobs: MAX_JOBS,
             capabilities: match self.shared.role {
                 Role::Root(capabilities) => capabilities,
-                Role::Combiner(_) => Capabilities::PARTIAL_SUMS,
+                // It is no parent of combiners: RESULTs to all go to the group alone, not to the
+                // ports of rule 27.4.
+                Role::Combiner(_) => Capabilities::empty(),
             },
             ipv4_only: Capabilities::empty(),
             port: DATA_PORT,
             fanout: Fanout::Multicast,
             durable: false,
+        }
+    }
+
+    fn cells(&self) -> u32 {
+        match self.shared.role {
+            Role::Root(_) => 0,
+            Role::Combiner(_) => self.shared.switch.sets(),
         }
     }
 

@@ -1,10 +1,11 @@
-//! The data planes in switches that run a program of the folder `p4`, `tofino.p4` or `bmv2.p4`.
+//! The data planes in switches that run a program of the folder `p4`.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`data_plane`] | the data plane, whatever the switch and its protocol are |
 //! | [`entries`] | what the tables hold, as a function of the jobs |
 //! | [`combiner`] | what the tables of a combiner hold in addition |
+//! | [`program`] | the two kinds of programs, for a root and for a combiner |
 //! | [`switch`] | the interface of a switch, independent of its protocol |
 //! | `unfinished` | the rounds that ranks are missing in, from the registers |
 //! | [`tofino`] | a Tofino switch, over BFRT |
@@ -16,6 +17,7 @@ pub mod bmv2;
 pub mod combiner;
 pub mod data_plane;
 pub mod entries;
+pub mod program;
 pub mod switch;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ pub trait Switch: Send + Sync {
     /// One line about the switch and its program.
     fn attachment(&self) -> String;
 
-    /// Entries of each register of a set's state; two for each slot.
+    /// Entries of each register of a set's state, two for each slot; or of a cell's.
     fn sets(&self) -> u32;
 
     /// All ports that stations may be behind.

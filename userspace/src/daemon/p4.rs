@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use switchml_cli::say;
 use switchml_p4::bmv2::{self, Bmv2};
-use switchml_p4::data_plane::{P4DataPlane, Role};
-use switchml_p4::entries::ROUNDS;
+use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
+use switchml_p4::program::ProgramKind;
 use switchml_p4::tofino;
 use switchml_userspace_core::data_plane::{DataPlane, EventSink};
 
@@ -28,12 +28,19 @@ pub fn start_tofino(options: &P4Options, events: EventSink) -> anyhow::Result<Ar
     let ((server, program), ports) = given.context(
         "--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports",
     )?;
-    Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports }, events)?))
+    let way = options.uplink_port.clone().zip(options.uplink_mac);
+    let uplink = way.map(|(port, mac)| tofino::Uplink { port, mac });
+    Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports, uplink }, events)?))
 }
 
 /// Serves by bmv2's `simple_switch`.
 pub fn start_bmv2(options: &P4Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
-    let (switch, learned) = Bmv2::connect(options.bmv2_thrift, ROUNDS)?;
-    let role = Role::Root(bmv2::CAPABILITIES);
+    let way = options.uplink_port.as_deref().zip(options.uplink_mac);
+    let program = if way.is_some() { ProgramKind::Combiner } else { ProgramKind::Root };
+    let (switch, learned) = Bmv2::connect(options.bmv2_thrift, program)?;
+    let role = match way {
+        Some((port, mac)) => Role::Combiner(NextHop { port: switch.uplink(port)?, mac }),
+        None => Role::Root(bmv2::CAPABILITIES),
+    };
     Ok(Arc::new(P4DataPlane::start(Box::new(switch), role, learned, events)?))
 }

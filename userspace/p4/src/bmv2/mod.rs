@@ -1,5 +1,5 @@
-//! bmv2's `simple_switch` with `p4/bmv2.p4`, controlled over Thrift: a software switch that
-//! interprets P4 programs, to try them out.
+//! bmv2's `simple_switch` with `p4/bmv2.p4` or `p4/bmv2_combiner.p4`, controlled over Thrift: a
+//! software switch that interprets P4 programs, to try them out.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -28,6 +28,7 @@ use switchml_protocol::outcome::Outcome;
 use tracing::{error, warn};
 
 use crate::entries::OUTCOMES;
+use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use schema::{Schema, SchemaError};
 use thrift::{CallError, Client};
@@ -36,7 +37,10 @@ use thrift::{CallError, Client};
 pub const CAPABILITIES: Capabilities =
     Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
-/// The digest of a HELLO whose rank is new, in `p4/bmv2.p4`.
+/// The data plane's name, and the beginning of its programs' names.
+const NAME: &str = "bmv2";
+
+/// The digest of a HELLO whose rank is new.
 const HELLOS: &str = "learn_t";
 
 /// A `simple_switch`.
@@ -61,12 +65,11 @@ struct Control {
 type EntryKey = (&'static str, Vec<(&'static str, Match)>, u32);
 
 impl Bmv2 {
-    /// Takes over the `simple_switch` at a Thrift port, and clears it. Also returns a channel of
-    /// the HELLOs that it reports. `register` is a register of its program, with an entry for each
-    /// set or cell.
+    /// Takes over the `simple_switch` at a Thrift port, which must run a program of this kind, and
+    /// clears it. Also returns a channel of the HELLOs that it reports.
     pub fn connect(
         address: SocketAddr,
-        register: &str,
+        program: ProgramKind,
     ) -> Result<(Self, Receiver<Learned>), SwitchError> {
         let failed = |error: String| SwitchError(format!("simple_switch at {address}: {error}"));
         let client = Client::connect(address).map_err(|error| {
@@ -76,7 +79,7 @@ impl Bmv2 {
             ))
         })?;
         let mut control = Control { client, entries: HashMap::new(), groups: HashMap::new() };
-        let taken = take_over(&mut control.client, register).map_err(failed)?;
+        let taken = take_over(&mut control.client, program).map_err(failed)?;
         let Taken { schema, sets, ports, notifications } = taken;
         let list = ports
             .iter()
@@ -96,6 +99,17 @@ impl Bmv2 {
         Ok((switch, learned))
     }
 
+    /// The port that was given as the one towards a combiner's parent.
+    pub fn uplink(&self, given: &str) -> Result<u16, SwitchError> {
+        let port = given.parse().ok().filter(|port| self.ports.contains(port));
+        port.ok_or_else(|| {
+            SwitchError(format!(
+                "--uplink-port {given} is not among the switch's ports: {}; give the number of one",
+                self.attachment
+            ))
+        })
+    }
+
     fn table(&self, entry: &Entry) -> Result<&schema::Table, SwitchError> {
         self.schema.table(entry.table).map_err(failed("write entries"))
     }
@@ -111,12 +125,12 @@ struct Taken {
 
 /// Clears the switch of an earlier daemon's entries, and subscribes to its notifications. The error
 /// is a line of text.
-fn take_over(client: &mut Client, register: &str) -> Result<Taken, String> {
+fn take_over(client: &mut Client, program: ProgramKind) -> Result<Taken, String> {
     let text = |error: CallError| error.to_string();
     let schema =
         Schema::parse(&client.program().map_err(text)?).map_err(|error| error.to_string())?;
     let unfit = |error: SchemaError| error.to_string();
-    let sets = schema.register(register).map_err(unfit)?.size;
+    let sets = schema.register_of(program).map_err(unfit)?.size;
     let outcomes = schema.counter(OUTCOMES).map_err(unfit)?;
     let hellos = schema.digest(HELLOS).map_err(unfit)?;
     // `simple_switch` can clear itself by one call, but then constant entries go, too.
@@ -147,7 +161,7 @@ fn take_over(client: &mut Client, register: &str) -> Result<Taken, String> {
 
 impl Switch for Bmv2 {
     fn name(&self) -> &'static str {
-        "bmv2"
+        NAME
     }
 
     fn attachment(&self) -> String {

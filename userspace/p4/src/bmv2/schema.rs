@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::thrift;
+use super::{NAME, thrift};
+use crate::program::ProgramKind;
 use crate::switch::Match;
 
 /// Why a program does not fit an entry.
@@ -18,11 +19,13 @@ use crate::switch::Match;
 pub enum SchemaError {
     #[error("its program cannot be read: {0}")]
     Unreadable(String),
-    #[error("its program has no {kind} `{name}`; it is not p4/bmv2.p4 of this version")]
+    #[error("it runs {}", .0.instead_of_other(NAME))]
+    Other(ProgramKind),
+    #[error("its program has no {kind} `{name}`; it is not one of this version's p4/")]
     Missing { kind: &'static str, name: String },
-    #[error("its program has an unknown {kind} `{name}`; it is not p4/bmv2.p4 of this version")]
+    #[error("its program has an unknown {kind} `{name}`; it is not one of this version's p4/")]
     Unset { kind: &'static str, name: String },
-    #[error("`{name}` is matched {how} in its program; it is not p4/bmv2.p4 of this version")]
+    #[error("`{name}` is matched {how} in its program; it is not one of this version's p4/")]
     Otherwise { name: String, how: &'static str },
     #[error("`{name}` has {width} bits, too few for {value:#x}")]
     TooLarge { name: String, width: u32, value: u64 },
@@ -180,6 +183,13 @@ impl Schema {
     /// The register of that name.
     pub fn register(&self, name: &str) -> Result<&Register, SchemaError> {
         find("register", name, &self.registers, |register| &register.name)
+    }
+
+    /// The register with an entry for each set or cell of a program of this kind.
+    pub fn register_of(&self, kind: ProgramKind) -> Result<&Register, SchemaError> {
+        let other = || self.register(kind.other().register()).is_ok();
+        self.register(kind.register())
+            .map_err(|missing| if other() { SchemaError::Other(kind) } else { missing })
     }
 
     /// The number of a kind of digest.
@@ -377,10 +387,30 @@ mod tests {
     }
 
     #[test]
+    fn a_program_of_the_other_kind_is_named() {
+        let (root, combiner) = (PROGRAM, PROGRAM.replace("rounds", "begins"));
+        let refused = |program: &str, wanted| {
+            Schema::parse(program).unwrap().register_of(wanted).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(root, ProgramKind::Combiner),
+            "it runs bmv2.p4, the root's program; with --parent it must be bmv2_combiner.p4"
+        );
+        assert_eq!(
+            refused(&combiner, ProgramKind::Root),
+            "it runs bmv2_combiner.p4, a combiner's program; without --parent it must be bmv2.p4"
+        );
+        let neither = refused(&PROGRAM.replace("rounds", "other"), ProgramKind::Combiner);
+        assert!(neither.starts_with("its program has no register `begins`; "), "{neither}");
+        let cells = Schema::parse(&combiner).unwrap();
+        assert_eq!(cells.register_of(ProgramKind::Combiner).unwrap().size, 64);
+    }
+
+    #[test]
     fn what_does_not_fit_is_named() {
         let schema = Schema::parse(PROGRAM).unwrap();
         let says = |error: SchemaError, expected: &str| assert_eq!(error.to_string(), expected);
-        let other = "it is not p4/bmv2.p4 of this version";
+        let other = "it is not one of this version's p4/";
         says(
             schema.table("embers").unwrap_err(),
             &format!("its program has no table `embers`; {other}"),

@@ -6,8 +6,9 @@ use crate::data_plane::{NextHop, Role};
 use crate::entries::Contents;
 use crate::switch::{Entry, Match};
 use crate::tests::changes::Bench;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Kind;
-use switchml_userspace_core::data_plane::{JobSpec, ServesJobs};
+use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 
 fn field(entry: &Entry, name: &str) -> Option<u64> {
     entry.key.iter().find(|(field, _)| *field == name).map(|(_, matched)| match *matched {
@@ -67,6 +68,15 @@ fn who_waits_for_nobody_goes_by() {
     let actions = contents.entries.iter().filter(|entry| entry.table == "members");
     assert!(actions.clone().count() > 3);
     assert!(actions.clone().all(|entry| entry.action == "pass_by"));
+}
+
+/// Another combiner would wait in vain for RESULTs to all: a switch sends these to the group alone.
+#[test]
+fn it_has_cells_and_is_no_parent() {
+    let combiner = Bench::of(Role::Combiner(NextHop { port: 3, mac: [2; 6] }));
+    assert_eq!(combiner.data_plane.cells(), 16384);
+    assert_eq!(combiner.data_plane.limits().capabilities, Capabilities::empty());
+    assert_eq!(Bench::of(Role::Root(Capabilities::empty())).data_plane.cells(), 0);
 }
 
 #[test]

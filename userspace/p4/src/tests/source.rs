@@ -10,8 +10,9 @@ use super::{below, job, jobs};
 use crate::combiner;
 use crate::entries::{
     Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, PORTS_OF_PIPELINE, RANKS, RECIRCULATION_PORT, ROUNDS,
-    TABLES, Table, most_ternary,
+    most_ternary,
 };
+use crate::program::ProgramKind;
 use crate::switch::{Entry, Match};
 use crate::tofino::names::EXCLUSIONS;
 
@@ -63,9 +64,9 @@ fn defined(text: &str, name: &str) -> u64 {
 fn tables_keys_actions_and_parameters_are_those_of_the_source() {
     let (shared, tofino) = (source("include/aggregator.p4"), source("tofino.p4"));
     let combiner = source("include/combiner.p4");
-    let tables = TABLES.iter().map(|table| (table, &shared)).chain([(&EXCLUSIONS, &tofino)]);
-    let of_combiner = combiner::TABLES.iter().map(|table| (table, &combiner));
-    for (table, text) in tables.chain(of_combiner) {
+    let of_root = ProgramKind::Root.tables().map(|table| (table, &shared));
+    let of_combiner = ProgramKind::Combiner.tables().map(|table| (table, &combiner));
+    for (table, text) in of_root.chain([(&EXCLUSIONS, &tofino)]).chain(of_combiner) {
         let body = after(text, &format!("table {} {{", table.name), "\n    }\n");
         let keys: Vec<String> = after(body, "key = {", "}")
             .split(';')
@@ -205,24 +206,24 @@ fn size_of(text: &str, table: &str) -> u64 {
     size.split('+').map(|product| product.split('*').map(factor).product::<u64>()).sum()
 }
 
-/// Entries use only the names in [`TABLES`], in their order, so that the test above covers all
-/// entries.
+/// Entries use only the names of their program's tables, in their order, so that the test above
+/// covers all entries.
 #[test]
 fn entries_use_the_listed_names_alone() {
     let mut all = jobs([job(0, 3, true), job(1, 31, false)]);
     let mut aborted = job(2, 2, true);
     aborted.is_aborted = true;
     all.insert(2, aborted);
-    names_are_listed(&Contents::of(&[1, 2], &all).entries, &[TABLES]);
+    names_are_listed(&Contents::of(&[1, 2], &all).entries, ProgramKind::Root);
     let mut aborted = below(1, 0..3);
     aborted.is_aborted = true;
     let all = jobs([below(0, 20..40), aborted, below(2, 7..8)]);
-    names_are_listed(&Contents::of(&[1, 2], &all).entries, &[combiner::TABLES, TABLES]);
+    names_are_listed(&Contents::of(&[1, 2], &all).entries, ProgramKind::Combiner);
 }
 
-fn names_are_listed(entries: &[Entry], tables: &[&[Table]]) {
+fn names_are_listed(entries: &[Entry], program: ProgramKind) {
     for entry in entries {
-        let listed = tables.iter().copied().flatten().find(|table| table.name == entry.table);
+        let listed = program.tables().find(|table| table.name == entry.table);
         let table = listed.expect("a listed table");
         let names: Vec<_> = entry.key.iter().map(|(name, _)| *name).collect();
         assert!(names.is_empty() || names == table.key, "{entry:?}");

@@ -8,14 +8,15 @@ use serde_json::json;
 
 use super::connection::{Connection, Program};
 use super::names::{Names, NamesError};
-use super::{PROGRAM, SCHEMA, StartError};
+use super::{SCHEMA, StartError, name_of};
 
 /// Sends the program that `cargo xtask p4 build` wrote to `folder` to the switch, replacing the
 /// switch's program.
 pub fn deploy(server: SocketAddr, folder: &Path) -> Result<(), StartError> {
-    let names = Names::read(&folder.join(SCHEMA))?;
-    let config = config(folder)?;
-    let failed = |why: String| StartError::Switch { server, why };
+    let names = Names::read_any(&folder.join(SCHEMA))?;
+    let program = names.program;
+    let config = config(folder, name_of(program))?;
+    let failed = |why: String| StartError::Switch { server, program, why };
     // The library reads the program from files that a configuration file lists.
     let path = std::env::temp_dir().join(format!("switchml-deploy-{}.json", std::process::id()));
     std::fs::write(&path, config.to_string())
@@ -28,7 +29,7 @@ pub fn deploy(server: SocketAddr, folder: &Path) -> Result<(), StartError> {
 }
 
 /// The program's files, as bf_switchd's own configuration names them.
-fn config(folder: &Path) -> Result<serde_json::Value, NamesError> {
+fn config(folder: &Path, name: &str) -> Result<serde_json::Value, NamesError> {
     let pipe = folder.join("pipe");
     let file = |path: PathBuf| {
         let readable = std::fs::File::open(&path).and_then(|_| path.canonicalize());
@@ -37,7 +38,7 @@ fn config(folder: &Path) -> Result<serde_json::Value, NamesError> {
     Ok(json!({ "p4_devices": [{
         "device-id": 0,
         "p4_programs": [{
-            "program-name": PROGRAM,
+            "program-name": name,
             "bfrt-config": file(folder.join(SCHEMA))?,
             "p4_pipelines": [{
                 "p4_pipeline_name": "pipe",

@@ -30,17 +30,22 @@ use switchml_protocol::outcome::Outcome;
 
 use switchml_userspace_core::data_plane::EventSink;
 
-use crate::data_plane::{P4DataPlane, Role};
-use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE, ROUNDS};
+use crate::data_plane::{NextHop, P4DataPlane, Role};
+use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE};
+use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use connection::{Command, Connection, Program};
 use names::{EXCLUSIONS, Names, NamesError, Register};
-use ports::{Port, PortsError};
+use ports::{Port, PortsError, UplinkError};
 
 /// Capabilities of `p4/tofino.p4`.
 pub const CAPABILITIES: Capabilities = Capabilities::EMPTY_CONTRIBUTIONS;
-/// Name of the program on the switch.
+/// Name of the root's program on the switch.
 pub const PROGRAM: &str = "switchml";
+/// Name of a combiner's program there: so it is not taken for the root's.
+pub const COMBINER: &str = "switchml_combiner";
+/// The data plane's name, and the beginning of its programs' names in `p4/`.
+const NAME: &str = "tofino";
 /// The compiler's description of the tables, in the folder that it filled.
 const SCHEMA: &str = "bf-rt.json";
 
@@ -60,6 +65,17 @@ pub struct Config {
     pub program: PathBuf,
     /// File with the ports to bring up.
     pub ports: PathBuf,
+    /// The way to a combiner's parent; `None` if the switch is the root.
+    pub uplink: Option<Uplink>,
+}
+
+/// The way to a combiner's parent.
+#[derive(Clone, Debug)]
+pub struct Uplink {
+    /// Name of the port.
+    pub port: String,
+    /// MAC of the parent, or of the router on the way.
+    pub mac: [u8; 6],
 }
 
 /// Why the data plane cannot start.
@@ -70,31 +86,45 @@ pub enum StartError {
     Names(#[from] NamesError),
     #[error(transparent)]
     Ports(#[from] PortsError),
-    #[error("the switch at {server}: {why}{}", hint(why))]
-    Switch { server: SocketAddr, why: String },
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
+    #[error("the switch at {server}: {why}{}", hint(why, *program))]
+    Switch { server: SocketAddr, program: ProgramKind, why: String },
 }
 
-fn hint(why: &str) -> &'static str {
+fn hint(why: &str, program: ProgramKind) -> String {
     if why.contains("reached") {
-        "; is bf_switchd running there, with its BFRT server on that port?"
+        "; is bf_switchd running there, with its BFRT server on that port?".to_owned()
     } else if why.contains("program") {
-        "; deploy this version's with `switchml-aggregator deploy`"
+        let source = program.source(NAME);
+        format!("; deploy this version's {source} with `switchml-aggregator deploy`")
     } else {
-        ""
+        String::new()
+    }
+}
+
+/// The name that a switch knows a program by.
+const fn name_of(program: ProgramKind) -> &'static str {
+    match program {
+        ProgramKind::Root => PROGRAM,
+        ProgramKind::Combiner => COMBINER,
     }
 }
 
 /// Connects to the switch, clears an earlier daemon's entries, brings the ports up, and serves.
 pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartError> {
-    let names = Names::read(&config.program.join(SCHEMA))?;
+    let program = if config.uplink.is_some() { ProgramKind::Combiner } else { ProgramKind::Root };
+    let names = Names::read(&config.program.join(SCHEMA), program)?;
     let wanted = ports::read(&config.ports)?;
-    let failed = |why: String| StartError::Switch { server: config.server, why };
+    let place = |uplink: &Uplink| ports::uplink(&wanted, &uplink.port, &config.ports);
+    let uplink = config.uplink.as_ref().map(place).transpose()?;
+    let failed = |why: String| StartError::Switch { server: config.server, program, why };
     let (learned, hellos) = mpsc::channel();
     let digest = names.digest.clone();
     let learn = move |hello: &Digest| if hello.name == digest { learned_of(hello) } else { None };
     let all = names.all().map(str::to_owned).collect();
     let connection =
-        Connection::open(config.server, Program::Running(PROGRAM), all, learn, learned);
+        Connection::open(config.server, Program::Running(name_of(program)), all, learn, learned);
     let mut switch = Tofino {
         server: config.server,
         connection: connection.map_err(|error| failed(error.0))?,
@@ -111,7 +141,13 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         switch.keep_from(number, exclusion_id).map_err(failed)?;
         switch.ports.push(number);
     }
-    P4DataPlane::start(Box::new(switch), Role::Root(CAPABILITIES), hellos, events)
+    let role = match config.uplink.as_ref().zip(uplink) {
+        Some((Uplink { mac, .. }, place)) => {
+            Role::Combiner(NextHop { port: switch.ports[place], mac: *mac })
+        }
+        None => Role::Root(CAPABILITIES),
+    };
+    P4DataPlane::start(Box::new(switch), role, hellos, events)
         .map_err(|error| failed(error.to_string()))
 }
 
@@ -232,11 +268,12 @@ impl Tofino {
 
 impl Switch for Tofino {
     fn name(&self) -> &'static str {
-        "tofino"
+        NAME
     }
 
     fn attachment(&self) -> String {
-        format!("program {PROGRAM} on the switch at {}, {} ports", self.server, self.ports.len())
+        let (program, ports) = (name_of(self.names.program), self.ports.len());
+        format!("program {program} on the switch at {}, {ports} ports", self.server)
     }
 
     fn sets(&self) -> u32 {
@@ -280,8 +317,7 @@ impl Switch for Tofino {
         indices: Range<u32>,
         value: u32,
     ) -> Result<(), SwitchError> {
-        assert_eq!(name, ROUNDS, "the one register that is the control plane's");
-        let Register { name, field } = &self.names.rounds;
+        let Register { name, field } = self.names.register(name);
         let write = |index| register::Request::new(name).index(index).data(field, value);
         self.run(Command::WriteRegister(indices.map(write).collect()))
     }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::entries::{OUTCOMES, RANKS, ROUNDS, TABLES, Table};
+use super::NAME;
+use crate::entries::{OUTCOMES, RANKS, ROUNDS, Table};
+use crate::program::ProgramKind;
 
 /// The digest of a HELLO, and its fields.
 const DIGEST: &str = "learn";
@@ -19,13 +21,15 @@ pub const EXCLUSIONS: Table =
 /// Full names of the objects that the control plane writes and reads.
 #[derive(Debug)]
 pub struct Names {
+    /// The kind of the program.
+    pub program: ProgramKind,
     tables: HashMap<&'static str, TableNames>,
-    /// The register of rounds.
-    pub rounds: Register,
-    /// The register of the ranks that are in.
-    ranks: Register,
+    /// The registers that the control plane writes and reads; a combiner has none.
+    registers: HashMap<&'static str, Register>,
     /// The number of each register's entries.
     pub sets: u32,
+    /// The register from which that is known.
+    sized: String,
     /// The counter of packets by outcome.
     pub outcomes: String,
     /// The digest of a HELLO.
@@ -65,6 +69,13 @@ pub enum NamesError {
         .path.display()
     )]
     Missing { path: PathBuf, what: String },
+    #[error(
+        "{} is of {}; give the folder of that one: `cargo xtask p4 build` fills p4 in the target \
+         folder for a root, and p4/combiner there for a combiner",
+        .path.display(),
+        .wanted.instead_of_other(NAME)
+    )]
+    Other { path: PathBuf, wanted: ProgramKind },
 }
 
 #[derive(Deserialize)]
@@ -110,17 +121,32 @@ struct Named {
 }
 
 impl Names {
-    /// Reads the names from a file that the compiler wrote.
-    pub fn read(path: &Path) -> Result<Self, NamesError> {
-        let unreadable = |why: String| NamesError::Unreadable { path: path.to_owned(), why };
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-        let schema = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
-        Self::find(&schema).map_err(|what| NamesError::Missing { path: path.to_owned(), what })
+    /// Reads the names of a program of this kind from a file that the compiler wrote.
+    pub fn read(path: &Path, program: ProgramKind) -> Result<Self, NamesError> {
+        let schema = Schema::read(path)?;
+        let has = |kind: ProgramKind| schema.table(kind.register()).is_ok();
+        if has(program.other()) && !has(program) {
+            return Err(NamesError::Other { path: path.to_owned(), wanted: program });
+        }
+        Self::find_in(&schema, program, path)
+    }
+
+    /// Reads the names of a program of either kind.
+    pub fn read_any(path: &Path) -> Result<Self, NamesError> {
+        let schema = Schema::read(path)?;
+        let is_combiner = schema.table(ProgramKind::Combiner.register()).is_ok();
+        let kind = if is_combiner { ProgramKind::Combiner } else { ProgramKind::Root };
+        Self::find_in(&schema, kind, path)
+    }
+
+    fn find_in(schema: &Schema, program: ProgramKind, path: &Path) -> Result<Self, NamesError> {
+        let missing = |what| NamesError::Missing { path: path.to_owned(), what };
+        Self::find(schema, program).map_err(missing)
     }
 
     /// Finds the names. The error is the missing object.
-    fn find(schema: &Schema) -> Result<Self, String> {
-        let tables = tables().map(|table| Ok((table.name, table_names(schema, table)?)));
+    fn find(schema: &Schema, program: ProgramKind) -> Result<Self, String> {
+        let tables = tables(program).map(|table| Ok((table.name, table_names(schema, table)?)));
         let digest = schema.learn_filters.iter().find(|filter| is_called(&filter.name, DIGEST));
         let digest = digest.ok_or_else(|| format!("digest {DIGEST}"))?;
         for field in DIGEST_FIELDS {
@@ -129,11 +155,18 @@ impl Names {
                 return Err(format!("field {field} in the digest {}", digest.name));
             }
         }
+        let registers: &[&'static str] = match program {
+            ProgramKind::Root => &[ROUNDS, RANKS],
+            ProgramKind::Combiner => &[],
+        };
+        let registers = registers.iter().map(|name| Ok((*name, register(schema, name)?)));
+        let sized = schema.table(program.register())?;
         Ok(Self {
+            program,
             tables: tables.collect::<Result<_, String>>()?,
-            rounds: register(schema, ROUNDS)?,
-            ranks: register(schema, RANKS)?,
-            sets: schema.table(ROUNDS)?.size,
+            registers: registers.collect::<Result<_, String>>()?,
+            sets: sized.size,
+            sized: sized.name.clone(),
             outcomes: schema.table(OUTCOMES)?.name.clone(),
             digest: digest.name.clone(),
         })
@@ -144,29 +177,26 @@ impl Names {
         &self.tables[name]
     }
 
-    /// The register of rounds, or that of ranks, by the name that it has in the source.
+    /// A root's register of rounds, or that of ranks, by the name that it has in the source.
     pub fn register(&self, name: &str) -> &Register {
-        match name {
-            ROUNDS => &self.rounds,
-            RANKS => &self.ranks,
-            _ => unreachable!("no other register is read or written: {name}"),
-        }
+        &self.registers[name]
     }
 
     /// All tables whose entries are the control plane's.
     pub fn tables(&self) -> impl Iterator<Item = &TableNames> {
-        tables().map(|table| self.table(table.name))
+        tables(self.program).map(|table| self.table(table.name))
     }
 
     /// Full names of all of them, and of registers and counter.
     pub fn all(&self) -> impl Iterator<Item = &str> {
-        let others = [&*self.rounds.name, &*self.ranks.name, &*self.outcomes];
-        self.tables().map(|table| &*table.name).chain(others)
+        let registers = self.registers.values().map(|register| &*register.name);
+        let others = [&*self.sized, &*self.outcomes];
+        self.tables().map(|table| &*table.name).chain(registers).chain(others)
     }
 }
 
-fn tables() -> impl Iterator<Item = &'static Table> {
-    TABLES.iter().chain([&EXCLUSIONS])
+fn tables(program: ProgramKind) -> impl Iterator<Item = &'static Table> {
+    program.tables().chain([&EXCLUSIONS])
 }
 
 impl TableNames {
@@ -182,6 +212,12 @@ impl TableNames {
 }
 
 impl Schema {
+    fn read(path: &Path) -> Result<Self, NamesError> {
+        let unreadable = |why: String| NamesError::Unreadable { path: path.to_owned(), why };
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))
+    }
+
     fn table(&self, name: &str) -> Result<&SchemaTable, String> {
         self.tables
             .iter()

@@ -74,6 +74,18 @@ pub struct PortsError {
     why: String,
 }
 
+/// No port of the file has the name of the one towards a combiner's parent.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "--uplink-port {given}: {} lists no such port, but {ports}; give one of these, or add it there",
+    .path.display()
+)]
+pub struct UplinkError {
+    given: String,
+    path: PathBuf,
+    ports: String,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -114,6 +126,16 @@ impl AutoNegotiation {
             Self::Off => "PM_AN_FORCE_DISABLE",
         }
     }
+}
+
+/// The place of the port that was given as the one towards a combiner's parent.
+pub fn uplink(ports: &[Port], given: &str, path: &Path) -> Result<usize, UplinkError> {
+    let place = ports.iter().position(|port| port.name == given);
+    place.ok_or_else(|| UplinkError {
+        given: given.to_owned(),
+        path: path.to_owned(),
+        ports: ports.iter().map(|port| &*port.name).collect::<Vec<_>>().join(", "),
+    })
 }
 
 /// The ports of a file, each once.

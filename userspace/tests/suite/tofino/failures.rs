@@ -7,7 +7,7 @@ use switchml_bfrt_switch::Switch;
 use switchml_control::JoinRequest;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
-use switchml_p4::entries;
+use switchml_p4::program::ProgramKind;
 use switchml_p4::tofino::names::EXCLUSIONS;
 use switchml_p4::tofino::{PROGRAM, deploy};
 
@@ -36,10 +36,16 @@ fn without(list: &str, name: &str) -> Value {
 /// The schema is the program's, whose tables another test compares with the P4 source.
 #[test]
 fn the_schema_has_the_tables_of_the_program() {
+    has_the_tables(ProgramKind::Root, &TABLES.iter().collect::<Vec<_>>());
+    has_the_tables(ProgramKind::Combiner, &schema::tables_of_combiner().collect::<Vec<_>>());
+}
+
+fn has_the_tables(kind: ProgramKind, tables: &[&schema::Table]) {
     let short = |name: &'static str| name.rsplit('.').next().expect("a name");
-    for table in entries::TABLES.iter().chain([&EXCLUSIONS]) {
+    assert_eq!(tables.len(), kind.tables().count() + 1, "{kind:?}");
+    for table in kind.tables().chain([&EXCLUSIONS]) {
         let (.., key, actions) =
-            TABLES.iter().find(|(name, ..)| *name == table.name).expect("a table of that name");
+            tables.iter().find(|(name, ..)| *name == table.name).expect("a table of that name");
         assert_eq!(
             key.iter().map(|(name, _)| short(name)).collect::<Vec<_>>(),
             table.key,
@@ -56,7 +62,6 @@ fn the_schema_has_the_tables_of_the_program() {
             );
         }
     }
-    assert_eq!(TABLES.len(), entries::TABLES.len() + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! The daemon over BFRT, against a server that keeps tables and refuses requests as a Tofino switch
 //! does.
 
+mod below;
 mod command;
 mod failures;
 mod jobs;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use switchml_bfrt_switch::Switch;
 use switchml_p4::data_plane::P4DataPlane;
-use switchml_p4::tofino::{self, PROGRAM, StartError};
+use switchml_p4::tofino::{self, COMBINER, PROGRAM, StartError, Uplink};
 use switchml_userspace_core::data_plane::DataPlane;
 use tempfile::TempDir;
 
@@ -53,12 +54,21 @@ impl Site {
 
     fn config(&self, server: SocketAddr) -> tofino::Config {
         let program = self.path().to_owned();
-        tofino::Config { server, ports: program.join("ports.toml"), program }
+        tofino::Config { server, ports: program.join("ports.toml"), program, uplink: None }
     }
 
     /// Starts the data plane where it may take its time.
     async fn start(&self, server: SocketAddr) -> Result<P4DataPlane, StartError> {
-        let config = self.config(server);
+        Self::start_as(self.config(server)).await
+    }
+
+    /// Starts a combiner's data plane, with this port towards the parent.
+    async fn start_below(&self, server: SocketAddr, port: &str) -> Result<P4DataPlane, StartError> {
+        let uplink = Some(Uplink { port: port.to_owned(), mac: [2; 6] });
+        Self::start_as(tofino::Config { uplink, ..self.config(server) }).await
+    }
+
+    async fn start_as(config: tofino::Config) -> Result<P4DataPlane, StartError> {
         tokio::task::spawn_blocking(move || tofino::start(&config, Box::new(drop)))
             .await
             .expect("no panic")
@@ -72,6 +82,11 @@ impl Site {
 /// A switch that runs the program.
 fn switch() -> Switch {
     switch_with(&schema::of_program())
+}
+
+/// A switch that runs a combiner's program.
+fn combiner() -> Switch {
+    Switch::start(Some((COMBINER, &schema::of_combiner().to_string())))
 }
 
 fn switch_with(schema: &Value) -> Switch {

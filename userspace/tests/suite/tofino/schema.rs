@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 /// Name, size, key and actions of a table; fields with their bits.
-type Table = (&'static str, u32, &'static [Field], &'static [(&'static str, &'static [Field])]);
+pub type Table = (&'static str, u32, &'static [Field], &'static [(&'static str, &'static [Field])]);
 type Field = (&'static str, u32);
 
 /// Tables with a priority; the others match exactly.
@@ -93,6 +93,92 @@ pub const TABLES: &[Table] = &[
     (EXCLUSIONS, 288, &[("port", 9)], &[("exclude", &[("id", 9)])]),
 ];
 
+/// The tables of a combiner that an aggregator lacks, or has otherwise.
+const OF_COMBINER: &[Table] = &[
+    (
+        "members",
+        1024,
+        &[
+            ("m.is_contribution", 1),
+            ("m.bad_ip_checksum", 1),
+            ("flags", 8),
+            ("kind", 8),
+            ("job", 16),
+            ("epoch", 32),
+            ("rank", 16),
+            ("set", 32),
+            ("slot", 16),
+            ("port", 9),
+            ("mac", 48),
+            ("address", 32),
+            ("aggregator", 32),
+            ("udp_port", 16),
+        ],
+        &[
+            (
+                "admit",
+                &[
+                    ("own", 32),
+                    ("rest", 32),
+                    ("surplus", 32),
+                    ("salts", 8),
+                    ("from", 16),
+                    ("again", 9),
+                ],
+            ),
+            ("pass_by", &[("from", 16)]),
+        ],
+    ),
+    (
+        "bindings",
+        512,
+        &[
+            ("job", 16),
+            ("epoch", 32),
+            ("rank", 16),
+            ("secret", 32),
+            ("port", 9),
+            ("mac", 48),
+            ("address", 32),
+            ("udp_port", 16),
+        ],
+        &[("greet", &[("from", 16)])],
+    ),
+    (
+        "uplinks",
+        16,
+        &[("job", 16)],
+        &[("up", &[("mac", 48), ("address", 32), ("udp_port", 16), ("port", 9)]), ("vacant", &[])],
+    ),
+    (
+        "answers",
+        528,
+        &[
+            ("job", 16),
+            ("epoch", 32),
+            ("rank", 16),
+            ("m.port", 9),
+            ("parent", 32),
+            ("parent_port", 16),
+            ("aggregator", 32),
+            ("udp_port", 16),
+        ],
+        &[
+            ("to_group", &[("group", 16), ("mac", 48), ("address", 32), ("udp_port", 16)]),
+            ("to_rank", &[("mac", 48), ("address", 32), ("udp_port", 16), ("port", 9)]),
+        ],
+    ),
+    ("aggregators", 544, &[("is_udp", 1), ("aggregator", 32), ("udp_port", 16)], &[("ours", &[])]),
+];
+
+/// The other tables of a combiner, which are as those of an aggregator.
+const SHARED: [&str; 5] = ["newcomers", "forgeries", "refusals", "stations", EXCLUSIONS];
+
+/// All tables of a combiner.
+pub fn tables_of_combiner() -> impl Iterator<Item = &'static Table> {
+    OF_COMBINER.iter().chain(TABLES.iter().filter(|(name, ..)| SHARED.contains(name)))
+}
+
 /// Full names, as the loader must find them.
 pub fn full(table: &str) -> String {
     format!("pipe.{}.{table}", control_of(table))
@@ -104,6 +190,7 @@ fn control_of(table: &str) -> &'static str {
 
 pub const ROUNDS: &str = "pipe.Ingress.aggregator.slot.tag.rounds";
 pub const RANKS: &str = "pipe.Ingress.aggregator.slot.ranks";
+pub const CELLS: &str = "pipe.Ingress.aggregator.cell.lease.begins";
 pub const OUTCOMES: &str = "pipe.Ingress.outcomes";
 pub const LEARN: &str = "pipe.IngressDeparser.learn";
 
@@ -112,9 +199,18 @@ pub const SETS: u32 = 16384;
 
 /// The compiler's own output, if the environment names it, or else the description below.
 pub fn of_program() -> Value {
-    let Some(path) = std::env::var_os("SWITCHML_BF_RT_JSON") else { return schema() };
+    compiled("SWITCHML_BF_RT_JSON").unwrap_or_else(schema)
+}
+
+/// The same of a combiner's program.
+pub fn of_combiner() -> Value {
+    compiled("SWITCHML_COMBINER_BF_RT_JSON").unwrap_or_else(combiner)
+}
+
+fn compiled(variable: &str) -> Option<Value> {
+    let path = std::env::var_os(variable)?;
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+    Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}")))
 }
 
 /// Slots of [`of_program`]: two sets each.
@@ -127,16 +223,28 @@ pub fn slots() -> u64 {
 }
 
 pub fn schema() -> Value {
-    let tables = (1..).zip(TABLES).map(|(id, table)| match_table(id, table));
-    let register = |id: u32, name: &str| {
-        json!({
-            "name": name, "id": id, "table_type": "Register", "size": SETS,
-            "key": [key(1, "$REGISTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
-            "data": [data(2, &format!("{}.f1", name.trim_start_matches("pipe.")), bytes(32))],
-            "supported_operations": ["Sync"],
-        })
-    };
-    let (rounds, ranks) = (register(100, ROUNDS), register(102, RANKS));
+    let registers = [register(100, ROUNDS, &["f1"]), register(102, RANKS, &["f1"])];
+    program(TABLES.iter(), registers.into())
+}
+
+/// A combiner's.
+fn combiner() -> Value {
+    program(tables_of_combiner(), vec![register(100, CELLS, &["turn", "begin"])])
+}
+
+fn register(id: u32, name: &str, fields: &[&str]) -> Value {
+    let short = name.trim_start_matches("pipe.");
+    let fields = (2..).zip(fields);
+    let fields = fields.map(|(id, field)| data(id, &format!("{short}.{field}"), bytes(32)));
+    json!({
+        "name": name, "id": id, "table_type": "Register", "size": SETS,
+        "key": [key(1, "$REGISTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
+        "data": fields.collect::<Vec<_>>(), "supported_operations": ["Sync"],
+    })
+}
+
+fn program(tables: impl Iterator<Item = &'static Table>, registers: Vec<Value>) -> Value {
+    let tables = (1..).zip(tables).map(|(id, table)| match_table(id, table));
     const COUNT: &str = "$COUNTER_SPEC_PKTS";
     let outcomes = json!({
         "name": OUTCOMES, "id": 101, "table_type": "Counter", "size": 256,
@@ -156,7 +264,7 @@ pub fn schema() -> Value {
     let fields = (1..).zip(fields).map(|(id, field)| parameter(id, field));
     json!({
         "schema_version": "1.0.0",
-        "tables": tables.chain([rounds, ranks, outcomes]).collect::<Vec<_>>(),
+        "tables": tables.chain(registers).chain([outcomes]).collect::<Vec<_>>(),
         "learn_filters": [{
             "name": LEARN, "id": 200, "annotations": [], "fields": fields.collect::<Vec<_>>(),
         }],
