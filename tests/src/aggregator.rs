@@ -1,6 +1,6 @@
 //! The daemon as a process, up and serving.
 
-use crate::rack::{HOST_PORT, SWITCHED_ADDRESS};
+use crate::rack::SWITCHED_ADDRESS;
 use crate::{Binaries, Error, Mode, Namespace, Process, Rack, SimpleSwitch};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -66,6 +66,13 @@ impl Aggregator {
         Self::start(rack.switch(), command)
     }
 
+    /// Starts the daemon on a host with these options, which say where its control plane is.
+    pub fn on_host(binaries: &Binaries, host: &Namespace, options: &[&str]) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(options);
+        Self::start(host, command)
+    }
+
     /// Starts the daemon in a host of [`Racks`](crate::Racks), at this address and on these ports.
     pub(crate) fn in_host(
         binaries: &Binaries,
@@ -98,8 +105,8 @@ impl Aggregator {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--control", control]).args(options);
         if rack.mode() == Mode::Bmv2 {
-            let interfaces = [rack.ports(), vec![HOST_PORT.to_owned()]].concat();
-            let switch = SimpleSwitch::start(rack.switch(), &interfaces, "bmv2.p4", &[])?;
+            let ports = rack.ports_of_simple_switch();
+            let switch = SimpleSwitch::start(rack.switch(), &ports, "bmv2.p4", &[])?;
             command.args([
                 "--data-plane",
                 "bmv2",

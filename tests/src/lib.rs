@@ -184,7 +184,7 @@ pub use namespace::Namespace;
 pub use network::{Fabric, Multicast, Router, Topology};
 pub use privilege::{LEFT_OUT, can_build_racks, leave_out, name_of_test, skip};
 pub use process::Process;
-pub use rack::{Mode, Rack, RackOptions};
+pub use rack::{Mode, Rack, RackOptions, SWITCHED_ADDRESS};
 pub use racks::{Carried, Racks};
 pub use rustix::process::Signal;
 pub use shaping::Shaping;

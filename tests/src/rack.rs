@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 /// The address for contributions in [`Mode::Bmv2`], from which the switch lets no other host send,
 /// and so not the daemon either.
-pub(crate) const SWITCHED_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 253);
+pub const SWITCHED_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 253);
 
 /// The hook at which [`Aggregator::in_rack`](crate::Aggregator::in_rack) takes frames, and the
 /// set-up of the workers' ends of the links for it.
@@ -248,10 +248,16 @@ impl Rack {
         ports.extend(self.own_host.then(|| "lo".to_owned()));
         ports
     }
+
+    /// The interfaces that are ports 1, 2, … of `simple_switch`: the workers', and the one to the
+    /// host with the aggregator's address.
+    pub fn ports_of_simple_switch(&self) -> Vec<String> {
+        [self.ports(), vec![HOST_PORT.to_owned()]].concat()
+    }
 }
 
 /// The interface at which `simple_switch` gets packets from the host with the aggregator's address.
-pub(crate) const HOST_PORT: &str = "host";
+const HOST_PORT: &str = "host";
 
 /// A namespace with an aggregator's address: on the bridge that joins the ports, or on a link to
 /// the `simple_switch` that joins them. With a single port, the address is assigned to it later.

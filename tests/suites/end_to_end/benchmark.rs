@@ -8,7 +8,7 @@ use switchml_rack::{
 
 use crate::{Cluster, report};
 
-fn check(report: &Value, world_size: usize, lanes: usize, sizes: &[u64]) {
+pub fn check(report: &Value, world_size: usize, lanes: usize, sizes: &[u64]) {
     assert_eq!(report["out_of_bounds"], 0, "{report}");
     assert_eq!(report["differing"].as_array().unwrap().len(), 0, "{report}");
     assert_eq!(report["world_size"], world_size);

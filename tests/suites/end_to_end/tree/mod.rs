@@ -3,6 +3,7 @@
 
 mod bits;
 mod hostile;
+mod switched;
 
 use std::process::Command;
 use std::sync::Arc;
