@@ -41,6 +41,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.combiner.from = from;
     }
 
+    action of_nobody() { m.outcome = OUTCOME_BAD_RANK; }
+
     // Contributions and partial sums. `kind` and `set` match partial sums, whose set (aux) may only
     // have bits of ranks at the sender's place.
     table members {
@@ -226,7 +228,14 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             resume();
         } else {
             CELL
-            members.apply();
+            // A partial sum of nobody. The parser has no register left to compare this.
+            if (m.is_contribution == 1 && h.switchml.kind == KIND_PARTIAL
+                && h.switchml.aux == 0)
+            {
+                of_nobody();
+            } else {
+                members.apply();
+            }
         }
         aggregators.apply();
         if (m.pass == PASS_NONE) {

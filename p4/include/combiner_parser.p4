@@ -10,8 +10,8 @@ state resent_##blocks {                                                         
 }                                                                                \
 state partial_##blocks {                                                         \
     transition select(h.switchml.lanes, h.switchml.op) {                         \
-        (LANES_PER_BLOCK * blocks, OP_SUM): partial;                             \
-        (LANES_PER_BLOCK * blocks, OP_MAX): partial;                             \
+        (LANES_PER_BLOCK * blocks, OP_SUM): by;                                  \
+        (LANES_PER_BLOCK * blocks, OP_MAX): by;                                  \
         (LANES_PER_BLOCK * blocks, _): bad_op;                                   \
         default: bad_lanes;                                                      \
     }                                                                            \
@@ -27,15 +27,6 @@ state partial_0 {
 }
 
 // A partial sum has no shape, so it frees no cell.
-state partial {
-    transition select(h.switchml.aux) {
-        0: empty_set;
-        default: by;
-    }
-}
-
-REFUSED(empty_set, OUTCOME_BAD_RANK)
-
 state by {
     m.is_contribution = 1;
     m.first = PASS_BY;
