@@ -20,10 +20,12 @@ void wait_for_idle();
 
 namespace {
 
-// All ports are those of the first pipeline, of the first chip.
+// All ports are those of one pipeline, of the first chip.
 const int CHIP = 0;
-const int PIPE = 0;
+int pipeline = 0;
 const int PIPES = 4;
+// A port's number is that of its pipeline and its own; the replication engine counts without gaps.
+const unsigned PORT_BITS = 7, PORTS = 72;
 
 // Port 68 has no cable: what leaves there comes in again, if this register says so.
 const uint64_t RECIRCULATION = 0x273d01c;
@@ -32,7 +34,10 @@ const int RECIRCULATION_BUFFER = 17, RECIRCULATION_CHANNEL = 0;
 
 // Addresses of the deparsers' tables of the pipelines that a multicast group has ports in.
 const uint64_t FIRST_DEPARSER_PIPES = 0x27f0000;
+// From a pipeline's registers to the next one's.
 const uint64_t PIPE_STRIDE = 0x800000;
+
+const uint64_t NODES_OF_PIPELINES = 0x620040;
 
 // Frames that the deparsers of ingress and egress have made copies of for mirroring.
 const uint64_t MIRRORED[] = {0x2790938, 0x2798938};
@@ -96,7 +101,7 @@ struct Word {
     }
     word_t read() const {
         uint64_t data[2] = {0, 0};
-        synth2port_read(PIPE, table, stage, address, data);
+        synth2port_read(pipeline, table, stage, address, data);
         word_t word;
         word.data0 = data[0];
         word.data1 = data[1];
@@ -112,7 +117,7 @@ struct Word {
         fill_sram_field(mask, field(), ~UINT64_C(0));
         word_t word = (read() & ~mask[0]) | bits[0];
         uint64_t data[2] = {word.data0, word.data1};
-        synth2port_write(PIPE, table, stage, address, data);
+        synth2port_write(pipeline, table, stage, address, data);
     }
 };
 
@@ -155,12 +160,14 @@ std::string as_hex(const std::vector<uint8_t> &bytes) {
 }
 
 uint64_t left_to_come_again() {
-    auto *counters = chip()->epb_counters_lookup(PIPE, RECIRCULATION_BUFFER, RECIRCULATION_CHANNEL);
+    auto *counters =
+        chip()->epb_counters_lookup(pipeline, RECIRCULATION_BUFFER, RECIRCULATION_CHANNEL);
     return counters->get_egr_bypass_count();
 }
 
 uint64_t came_again() {
-    auto *counters = chip()->ipb_counters_lookup(PIPE, RECIRCULATION_BUFFER, RECIRCULATION_CHANNEL);
+    auto *counters =
+        chip()->ipb_counters_lookup(pipeline, RECIRCULATION_BUFFER, RECIRCULATION_CHANNEL);
     return counters->chnl_parser_send_pkt_.chnl_parser_send_pkt();
 }
 
@@ -182,13 +189,13 @@ uint32_t mirrored_before;
 uint32_t mirrored() {
     uint32_t copies = 0;
     for (uint64_t address : MIRRORED)
-        copies += read_reg(CHIP, (volatile void *) address);
+        copies += read_reg(CHIP, (volatile void *) (address + pipeline * PIPE_STRIDE));
     return copies;
 }
 
 // The filter forgets what it has seen, as the driver has it do once it has read it.
 void clear_learning_filter() {
-    auto *filter = chip()->learning_filter_get(PIPE);
+    auto *filter = chip()->learning_filter_get(pipeline);
     filter->regs_.bft_ctrl_.clear(1);
     filter->clear();
     filter->regs_.bft_ctrl_.clear(0);
@@ -199,6 +206,13 @@ void clear_learning_filter() {
 ScriptCommand(done, "") {
     printf("done\n");
     fflush(stdout);
+}
+
+// Ahead of all others.
+ScriptCommand(pipeline, "<number>") {
+    pipeline = atoi(args);
+    // Two bits for each block of the replication engine's nodes: the pipeline that it serves.
+    write_reg(CHIP, (volatile void *) NODES_OF_PIPELINES, 0x55555555u * pipeline);
 }
 
 ScriptCommand(insert, "<table> [<priority>] {<key>:<value>} <action>({<name>:<value>})") {
@@ -263,28 +277,32 @@ ScriptCommand(group, "<number> {<port>}") {
     unsigned number, port;
     words >> number;
     uint64_t low_ports = 0, high_ports = 0;
-    while (words >> port)
+    while (words >> port) {
+        port &= (1u << PORT_BITS) - 1;
         (port < 64 ? low_ports : high_ports) |= UINT64_C(1) << (port % 64);
+    }
     bool exists = low_ports || high_ports;
     // Two nodes of the replication engine: what the group is, and which ports. Rows are of two
     // nodes' size.
     const uint64_t LAST_RANK_NODE = 3, LAST_PORTS_NODE = 9 | 1 << 7;
+    const int NODE_PIPELINE = 4;
     unsigned row = 2 * number + 2;
     std::array<uint64_t, 2> group_node = {
         {LAST_RANK_NODE | UINT64_C(2) * (row + 1) << 4 | uint64_t(number) << 24, 0}};
     std::array<uint64_t, 2> ports_node = {
-        {LAST_PORTS_NODE | low_ports << 8, low_ports >> 56 | high_ports << 8}};
+        {LAST_PORTS_NODE | uint64_t(pipeline) << NODE_PIPELINE | low_ports << 8,
+         low_ports >> 56 | high_ports << 8}};
     auto *engine = chip()->pre_reg_com_get();
     engine->write_rdm(row + 1, BitVector<128>(ports_node));
     engine->write_rdm(row, BitVector<128>(group_node));
-    chip()->pre_get(PIPE)->mit(number, exists ? 2 * row : 0);
+    chip()->pre_get(pipeline)->mit(number, exists ? 2 * row : 0);
     // Eight groups in a word, a bit for each pipeline.
     unsigned shift = number % 8 * 4;
     for (int pipe = 0; pipe < PIPES; pipe++) {
         auto offset = FIRST_DEPARSER_PIPES + pipe * PIPE_STRIDE + number / 8 * 4;
         auto *address = (volatile void *) offset;
         uint32_t others = read_reg(CHIP, address) & ~(0xfu << shift);
-        write_reg(CHIP, address, others | (exists ? 1u << PIPE << shift : 0));
+        write_reg(CHIP, address, others | (exists ? 1u << pipeline << shift : 0));
     }
 }
 
@@ -297,7 +315,8 @@ ScriptCommand(prune, "<exclusion id> <port>") {
     }
     // The drivers write one of two tables while the chip reads the other.
     for (int version = 0; version < 2; version++)
-        chip()->pre_reg_com_get()->set_pmt_bit(version, id, port, 1);
+        chip()->pre_reg_com_get()->set_pmt_bit(
+            version, id, (port >> PORT_BITS) * PORTS + port % (1u << PORT_BITS), 1);
 }
 
 // Before frames come in, by the harness's own command `packet`.
@@ -307,9 +326,11 @@ ScriptCommand(listen, "") {
         rmt_transmit_register(on_frame);
         rmt_install_dru_callbacks(on_digests, nullptr, nullptr, nullptr, nullptr);
         // The drivers' default.
-        write_reg(CHIP, (volatile void *) RECIRCULATION, RECIRCULATE | CHANNELS);
+        write_reg(
+            CHIP, (volatile void *) (RECIRCULATION + pipeline * PIPE_STRIDE),
+            RECIRCULATE | CHANNELS);
         // Digests come one by one.
-        chip()->learning_filter_get(PIPE)->regs_.lqt_timeout_.timeout() = 0;
+        chip()->learning_filter_get(pipeline)->regs_.lqt_timeout_.timeout() = 0;
         listening = true;
     }
     mirrored_before = mirrored();
