@@ -14,10 +14,20 @@
 // Entries of a register: two sets for each slot.
 #define ENTRIES 16384
 
-// Contributions are verified (rule 7.11), and a maximum's check word is made in egress (rule 3.4).
+// Contributions are verified (rule 7.11), and a maximum's check word is made in egress (rule 3.4),
+// where all lanes are there in one pass.
+#ifdef PARTS
+#define MAXIMUM_FLAGS 8w0
+#else
 #define MAXIMUM_FLAGS FLAG_CHECKED
+#endif
 
-#define IS_FIRST (m.pass == PASS_FIRST || m.pass == PASS_EMPTY)
+#ifdef PARTS
+#define IS_LATER_PART m.part != 0
+#else
+#define IS_LATER_PART false
+#endif
+#define IS_FIRST ((m.pass & ~PART_NOT_LAST) == PASS_FIRST || m.pass == PASS_EMPTY)
 
 // ---- State of a set, a register for each part ----
 
@@ -28,11 +38,11 @@ control Tag(in headers_t h, inout metadata_t m) {
     apply {
         bit<32> round;
         rounds.read(round, (bit<32>) m.index);
-        if (m.pass == PASS_NONE || m.pass >= PASS_TURNED_AWAY) {
+        if (m.pass == PASS_NONE || (m.pass & PASS_TURNED_AWAY) != 0) {
             m.held = 0;
         } else if (round == h.switchml.round) {
             m.held = HELD_SAME;
-        } else if (IS_FIRST && round == m.previous) {
+        } else if (IS_FIRST && (round == m.previous || IS_LATER_PART)) {
             m.held = HELD_BEFORE;
             rounds.write((bit<32>) m.index, h.switchml.round);
         } else {
@@ -121,8 +131,10 @@ control FinishCheck(inout headers_t h, in metadata_t m) {
     apply {
         if (h.control_reply.isValid()) {
             check_word.apply(h, 1, h.switchml.check);
+#ifndef PARTS
         } else if (m.step == STEP_SECOND && h.switchml.op == OP_MAX) {
             check_word.apply(h, 1 + (bit<32>) m.others, h.switchml.check);
+#endif
         }
     }
 }

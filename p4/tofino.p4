@@ -37,17 +37,39 @@ control Tag(in headers_t h, inout metadata_t m) {
             held = this.predicate(same);
         }
     };
+#ifdef PARTS
+    // Of a later part than a packet's first: packets may not have had it for many rounds.
+    RegisterAction<bit<32>, index_t, bit<8>>(rounds) follow = {
+        void apply(inout bit<32> round, out bit<8> held) {
+            bool same = round == h.switchml.round;
+            bool other = round != m.previous;
+            held = this.predicate(same, other);
+            round = h.switchml.round;
+        }
+    };
+    action do_follow() { m.held = follow.execute(m.index); }
+#define TAG_KEY m.pass: ternary; m.part: ternary;
+#define TAG_ACTIONS do_advance; do_compare; do_follow; NoAction;
+#define TAG_ENTRIES                                                              \
+    (FIRST, 0): do_advance();                                                    \
+    (FIRST, _): do_follow();                                                     \
+    (QUERY, _): do_compare();                                                    \
+    (PASS_RESULT, _): do_compare();
+#else
+#define TAG_KEY m.pass: exact;
+#define TAG_ACTIONS do_advance; do_compare; NoAction;
+#define TAG_ENTRIES                                                              \
+    PASS_FIRST: do_advance();                                                    \
+    PASS_EMPTY: do_advance();                                                    \
+    PASS_QUERY: do_compare();                                                    \
+    PASS_RESULT: do_compare();
+#endif
     action do_advance() { m.held = advance.execute(m.index); }
     action do_compare() { m.held = compare.execute(m.index); }
     table pass {
-        key = { m.pass: exact; }
-        actions = { do_advance; do_compare; NoAction; }
-        const entries = {
-            PASS_FIRST: do_advance();
-            PASS_EMPTY: do_advance();
-            PASS_QUERY: do_compare();
-            PASS_RESULT: do_compare();
-        }
+        key = { TAG_KEY }
+        actions = { TAG_ACTIONS }
+        const entries = { TAG_ENTRIES }
         const default_action = NoAction();
         size = 4;
     }
@@ -86,13 +108,13 @@ control Seen(inout metadata_t m) {
     action do_join_empty() { m.seen = join_empty.execute(m.index); }
     table held {
         key = {
-            m.pass: exact;
+            m.pass: ternary;
             m.held: exact;
         }
         actions = { do_start; do_join; do_join_empty; NoAction; }
         const entries = {
-            (PASS_FIRST, HELD_BEFORE): do_start();
-            (PASS_FIRST, HELD_SAME): do_join();
+            (FIRST, HELD_BEFORE): do_start();
+            (FIRST, HELD_SAME): do_join();
             (PASS_EMPTY, HELD_BEFORE): do_start();
             (PASS_EMPTY, HELD_SAME): do_join_empty();
         }
@@ -128,13 +150,13 @@ control Call(in headers_t h, inout metadata_t m) {
     action do_compare() { m.call = compare.execute(m.index); }
     table held {
         key = {
-            m.pass: exact;
+            m.pass: ternary;
             m.held: exact;
         }
         actions = { do_start; do_compare; NoAction; }
         const entries = {
-            (PASS_FIRST, HELD_BEFORE): do_start();
-            (PASS_FIRST, HELD_SAME): do_compare();
+            (FIRST, HELD_BEFORE): do_start();
+            (FIRST, HELD_SAME): do_compare();
             (PASS_EMPTY, HELD_BEFORE): do_start();
             (PASS_EMPTY, HELD_SAME): do_compare();
         }

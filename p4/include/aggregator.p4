@@ -29,7 +29,10 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // Of an aborted job; or without payload, of a job's only rank, which completes each round (rule
     // 24.9).
-    action turn_away() { m.pass = m.first | PASS_TURNED_AWAY; }
+    action turn_away(port_t again) {
+        m.pass = m.first | PASS_TURNED_AWAY;
+        m.again = again;
+    }
 
     // Contributions. Each member has two entries, for even and for odd rounds. The mask of `slot`
     // gives the number of the job's slots, a power of two.
@@ -61,6 +64,12 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.port = h.pass.port;
         m.others = h.pass.others;
         m.is_answer = 1;
+#ifdef PARTS
+        m.part = h.pass.part;
+        m.blocks = h.pass.blocks;
+        m.own = h.pass.own;
+        m.previous = h.switchml.round;
+#endif
     }
 
     // The flags that a RESULT of this contribution alone would have (rule 8.11). CHECKED is missing
@@ -114,6 +123,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         h.control_reply.second = second;
         h.low.setInvalid();
         h.high.setInvalid();
+        h.pass.setInvalid();
         h.udp.len = CONTROL_REPLY_UDP_BYTES;
         h.ipv4.total_len = 20 + CONTROL_REPLY_UDP_BYTES;
         swap_ends();
@@ -204,7 +214,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             (STEP_SECOND, _, _, EVERYONE): NoAction();
             (STEP_SECOND, _, _, _): deliver();
             (STEP_FIRST, _, _, _): queried();
-            (STEP_MAX, _, PASS_QUERY, _): queried();
+            (STEP_MAX, _, QUERY, _): queried();
             (STEP_START, 0, _, _): complete();
             (STEP_ADD, 0, _, _): complete();
             (STEP_MAX, 0, _, _): complete();
@@ -254,6 +264,12 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     }
 
 #include "admission.p4"
+#ifdef PARTS
+#include "parts.p4"
+#define UNLESS_PARTS_FOLLOW if (parts.apply().miss)
+#else
+#define UNLESS_PARTS_FOLLOW
+#endif
 
     apply {
         if (h.pass.isValid()) {
@@ -268,12 +284,14 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         own_flags.apply();
         slot.apply(h, m);
         if (m.pass != PASS_NONE) {
-            verdict.apply();
-            if (m.step == STEP_SECOND && h.switchml.rank == EVERYONE) {
-                jobs.apply();
-            }
-            if (h.ipv4.ecn == ECN_CE) {
-                h.ipv4.ecn = ECN_ECT0;
+            UNLESS_PARTS_FOLLOW {
+                verdict.apply();
+                if (m.step == STEP_SECOND && h.switchml.rank == EVERYONE) {
+                    jobs.apply();
+                }
+                if (h.ipv4.ecn == ECN_CE) {
+                    h.ipv4.ecn = ECN_ECT0;
+                }
             }
         } else if (m.outcome == OUTCOME_SPOOFED) {
             nowhere();

@@ -14,6 +14,13 @@ const bit<8> PASS_TURNED_AWAY = 8;
 const bit<8> PASS_ABORTED = PASS_TURNED_AWAY | PASS_FIRST;
 const bit<8> PASS_ROOM = PASS_TURNED_AWAY | PASS_EMPTY;
 
+// Bits of passes, for packets of several parts only (`parts.p4`): the first pass, or one that was
+// turned away, of a part that others follow; and the query of a part whose followers are read.
+const bit<8> PART_NOT_LAST = 16;
+const bit<8> PART_EARLIER = 4;
+// An earlier part was of another call.
+const bit<8> PASS_REFUSED = PASS_TURNED_AWAY | PASS_QUERY;
+
 // The round that a set holds: another one than the packet's, the same, or the one before. (The TNA
 // numbers predicates in this way.)
 const bit<8> HELD_OTHER = 1;

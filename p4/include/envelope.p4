@@ -25,5 +25,10 @@
         h.pass.index = m.index;
         h.pass.port = m.port;
         h.pass.others = m.others;
+#ifdef PARTS
+        h.pass.part = m.part;
+        h.pass.blocks = m.blocks;
+        h.pass.own = m.own;
+#endif
         ONCE_MORE
     }

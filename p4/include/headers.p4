@@ -4,6 +4,8 @@ typedef bit<9> port_t;
 typedef bit<16> group_t;
 // Index of a set of a slot, in every register.
 typedef bit<16> index_t;
+// Number of a part of a packet: 64 lanes, or 32 if it is the last.
+typedef bit<8> part_t;
 
 header ethernet_t {
     bit<48> dst;
@@ -66,6 +68,12 @@ header pass_t {
 #ifdef COMBINER
     bit<32> turn;
     bit<8> salts;
+#endif
+#ifdef PARTS
+    part_t part;
+    // Blocks of 32 lanes of this part and those after it.
+    bit<8> blocks;
+    bit<32> own;
 #endif
 }
 
@@ -149,5 +157,9 @@ struct metadata_t {
     bit<8> step;
 #ifdef COMBINER
     combiner_t combiner;
+#endif
+#ifdef PARTS
+    part_t part;
+    bit<8> blocks;
 #endif
 }

@@ -30,20 +30,46 @@
 #define MAXIMUM_PAYLOAD(payload) payload
 #endif
 
+#ifdef PARTS
+#define LONGER_PACKETS                                                           \
+    (DATA_PORT, IPV4_BYTES(3)): header_3;                                        \
+    (DATA_PORT, IPV4_BYTES(4)): header_4;                                        \
+    (DATA_PORT, IPV4_BYTES(5)): header_5;                                        \
+    (DATA_PORT, IPV4_BYTES(6)): header_6;                                        \
+    (DATA_PORT, IPV4_BYTES(7)): header_7;                                        \
+    (DATA_PORT, IPV4_BYTES(8)): header_8;
+#else
+#define LONGER_PACKETS
+#endif
+
 state again {
     packet.extract(h.pass);
     packet.extract(h.ethernet);
     packet.extract(h.ipv4);
     packet.extract(h.udp);
     packet.extract(h.switchml);
-    packet.extract(h.low);
-    transition select(h.switchml.lanes) {
-        2 * LANES_PER_BLOCK: high;
-        default: accept;
+#ifdef PARTS
+    transition select(h.pass.kind, h.pass.blocks) {
+        // Its lanes come in front of those that the frame has.
+        (PASS_QUERY | PART_EARLIER, _): accept;
+        (_, 1): low;
+        default: low_and_high;
     }
+#else
+    transition select(h.switchml.lanes) {
+        2 * LANES_PER_BLOCK: low_and_high;
+        default: low;
+    }
+#endif
 }
 
-state high {
+state low {
+    packet.extract(h.low);
+    transition accept;
+}
+
+state low_and_high {
+    packet.extract(h.low);
     packet.extract(h.high);
     transition accept;
 }
@@ -128,6 +154,7 @@ state udp {
         (DATA_PORT, IPV4_BYTES(0)): header_0;
         (DATA_PORT, IPV4_BYTES(1)): header_1;
         (DATA_PORT, IPV4_BYTES(2)): header_2;
+        LONGER_PACKETS
         (DATA_PORT, _): bad_length;
         default: OTHER_PORTS;
     }
@@ -170,6 +197,9 @@ state hello {
 // Without payload (rule 2.8).
 #define EMPTY FLAG_EMPTY &&& FLAG_EMPTY
 
+#ifndef PARTS
+#define OF_BLOCKS(blocks)
+
 state contribution_0 {
     transition select(h.switchml.flags, h.switchml.lanes, h.switchml.op) {
         (EMPTY, LANES_PER_BLOCK, OP_SUM): empty_1;
@@ -195,6 +225,7 @@ state empty {
     m.first = EMPTY_PASS;
     transition accept;
 }
+#endif
 
 #define SHAPE_STATES(blocks, payload)                                            \
 state contribution_##blocks {                                                    \
@@ -210,12 +241,18 @@ state contribution_##blocks {                                                   
 }                                                                                \
 state sum_##blocks {                                                             \
     m.shape = SHAPE(blocks, OP_SUM);                                             \
+    OF_BLOCKS(blocks)                                                            \
     transition payload;                                                          \
 }                                                                                \
 state max_##blocks {                                                             \
     m.shape = SHAPE(blocks, OP_MAX);                                             \
-    transition MAXIMUM_PAYLOAD(payload);                                                          \
+    OF_BLOCKS(blocks)                                                            \
+    transition MAXIMUM_PAYLOAD(payload);                                         \
 }
+
+#ifdef PARTS
+#include "parts_parser.p4"
+#endif
 
 SHAPE_STATES(1, one_block)
 SHAPE_STATES(2, two_blocks)
@@ -223,16 +260,13 @@ SHAPE_STATES(2, two_blocks)
 state one_block {
     m.is_contribution = 1;
     m.first = PASS_FIRST;
-    packet.extract(h.low);
-    transition accept;
+    transition low;
 }
 
 state two_blocks {
     m.is_contribution = 1;
     m.first = PASS_FIRST;
-    packet.extract(h.low);
-    packet.extract(h.high);
-    transition accept;
+    transition low_and_high;
 }
 
 #define REFUSED(state_name, why)                                                 \

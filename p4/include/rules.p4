@@ -20,10 +20,17 @@
 // (rule 24.5). `again`: its rank is in already (rule 8.5, rule 8.6). `sum`, `maximum`: it is new to
 // its round (rule 8.4). Otherwise: another call (rule 8.3), or another round (rule 8.9).
 #define RULES(start, again, sum, maximum)                                        \
-    (PASS_FIRST, HELD_BEFORE, _, _, _, _): start;                                \
-    ANY_IN_ALREADY(PASS_FIRST, again)                                            \
-    (PASS_FIRST, HELD_SAME, CALL_SAME, OP_SUM, _, _): sum;                       \
-    (PASS_FIRST, HELD_SAME, CALL_SAME, OP_MAX, _, _): maximum;
+    (FIRST, HELD_BEFORE, _, _, _, _): start;                                     \
+    ANY_IN_ALREADY(FIRST, again)                                                 \
+    (FIRST, HELD_SAME, CALL_SAME, OP_SUM, _, _): sum;                            \
+    (FIRST, HELD_SAME, CALL_SAME, OP_MAX, _, _): maximum;
+
+#ifdef PARTS
+#include "parts_rules.p4"
+#else
+
+#define FIRST PASS_FIRST
+#define QUERY PASS_QUERY
 
 // The same of packets without payload, which are of sums. `room`: its rank is in, or would be the
 // last one (rule 8.13). If it is of another call, it gets ROOM as well (rule 24.9).
@@ -31,6 +38,7 @@
     (PASS_EMPTY, HELD_BEFORE, _, _, _, _): start;                                \
     ANY_IN_ALREADY(PASS_EMPTY, room)                                             \
     (PASS_EMPTY, HELD_SAME, CALL_SAME, _, _, _): sum;
+#define MORE_STEPS (PASS_EMPTY, HELD_SAME, _, _, _, _): to(STEP_ROOM);
 
 // The effect on lanes. The first lanes of a sum are stored, later ones added (rule 8.13): the flags
 // of a set without lanes have no CHECKED.
@@ -44,3 +52,4 @@
     (STEP_FIRST, _): add;                                                        \
     (STEP_MAX, _): maximum;                                                      \
     (STEP_SECOND, _): read_second;
+#endif

@@ -25,13 +25,13 @@ control Slot(inout headers_t h, inout metadata_t m) {
         const entries = {
             (PASS_ABORTED, _, _, _, _, _): to(STEP_ABORTED);
             (PASS_ROOM, _, _, _, _, _): to(STEP_ROOM);
-            (PASS_QUERY, HELD_SAME, _, OP_SUM, _, _): to(STEP_FIRST);
-            (PASS_QUERY, HELD_SAME, _, OP_MAX, _, _): to(STEP_MAX);
+            (QUERY, HELD_SAME, _, OP_SUM, _, _): to(STEP_FIRST);
+            (QUERY, HELD_SAME, _, OP_MAX, _, _): to(STEP_MAX);
             (PASS_RESULT, HELD_SAME, _, _, _, _): to(STEP_SECOND);
             RULES(to(STEP_START), to(STEP_AGAIN), to(STEP_ADD), to(STEP_MAX))
             EMPTY_RULES(to(STEP_START_EMPTY), to(STEP_ROOM), to(STEP_ADD_EMPTY))
-            (PASS_FIRST, HELD_SAME, _, _, _, _): to(STEP_MISMATCH);
-            (PASS_EMPTY, HELD_SAME, _, _, _, _): to(STEP_ROOM);
+            (FIRST, HELD_SAME, _, _, _, _): to(STEP_MISMATCH);
+            MORE_STEPS
         }
         const default_action = to(STEP_STALE);
         size = 128;
@@ -85,18 +85,35 @@ control Slot(inout headers_t h, inout metadata_t m) {
         const entries = {
             (PASS_QUERY, OP_SUM): zeros();
             (PASS_QUERY, OP_MAX): lowest();
+#ifdef PARTS
+            (PASS_QUERY | PART_EARLIER, OP_SUM): zeros();
+            (PASS_QUERY | PART_EARLIER, OP_MAX): lowest();
+#endif
         }
         const default_action = NoAction();
-        size = 2;
+        size = 4;
     }
 
     apply {
+#ifdef PARTS
+        if (m.pass == PASS_QUERY | PART_EARLIER) {
+            h.low.setValid();
+            h.high.setValid();
+        }
+#endif
         tag.apply(h, m);
         neutral.apply();
         seen.apply(m);
         call.apply(h, m);
         missing.apply(h, m);
+#ifdef PARTS
+        // The check word counts once, with the last part.
+        if ((m.pass & PART_NOT_LAST) == 0) {
+            check.apply(h, m);
+        }
+#else
         check.apply(h, m);
+#endif
         flags.apply(h, m);
         steps.apply();
         lanes.apply(h, m);

@@ -9,7 +9,7 @@ use crate::tools;
 /// The harness, built with the commands of `suites/vectors/tofino_harness.cpp`.
 pub const HARNESS: &str = "tofino_test_harness";
 
-/// What is missing to play `p4/tofino.p4` on the model, if anything. `program` is the folder into
+/// What is missing to play a program on the model, if anything. `program` is the folder into
 /// which `cargo xtask p4 build` writes.
 pub fn obstacle(program: &Path) -> Option<String> {
     if tools::on_path(HARNESS).is_none() {
@@ -42,5 +42,5 @@ fn sources() -> Vec<PathBuf> {
         entries.map(|entry| entry.path()).filter(|path| path.is_file())
     };
     let included = files(folder.join("include")).chain(files(folder.join("include/tofino")));
-    included.chain([folder.join("tofino.p4")]).collect()
+    included.chain(["tofino.p4", "tofino_256.p4"].map(|file| folder.join(file))).collect()
 }

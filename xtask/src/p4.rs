@@ -20,7 +20,7 @@ pub enum P4 {
     Doctor,
     /// Check that the programs compile, where their compilers are on the PATH
     Check,
-    /// Compile the programs into `<target folder>/p4`, and say what the one for Tofino takes of the
+    /// Compile the programs into `<target folder>/p4`, and say what those for Tofino take of the
     /// chip
     Build,
     /// Play the vectors of tests/vectors on bmv2, and bursts: needs p4c-bm2-ss and simple_switch on
@@ -31,9 +31,9 @@ pub enum P4 {
         /// The switch's BFRT server
         #[arg(value_name = "ADDRESS:PORT")]
         server: SocketAddr,
-        /// The program of a combiner, instead of the root's
+        /// The program for packets of up to 256 lanes, instead of 64: see docs/tofino.md
         #[arg(long)]
-        combiner: bool,
+        wide: bool,
     },
 }
 
@@ -45,7 +45,8 @@ impl P4 {
             Self::Check => check(),
             Self::Build => build(),
             Self::Test => test(),
-            Self::Deploy { server, combiner } => deploy(*server, *combiner),
+            Self::Deploy { server, wide: true } => deploy(*server, Program::TofinoOf256),
+            Self::Deploy { server, wide: false } => deploy(*server, Program::Tofino),
         }
     }
 }
@@ -67,7 +68,10 @@ fn build() -> Result<()> {
         .map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and ")))
         .collect();
     ensure!(lacks.is_empty(), "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
-    say!("\n{}", report::text(&folder()?.join("pipe/logs"))?.trim_end());
+    for program in [Program::Tofino, Program::TofinoOf256, Program::TofinoCombiner] {
+        let logs = program.folder(&folder()?).join("pipe/logs");
+        say!("\n{}\n\n{}", program.source(), report::text(&logs)?.trim_end());
+    }
     Ok(())
 }
 
@@ -78,7 +82,7 @@ fn test() -> Result<()> {
     if let Some(obstacle) = SimpleSwitch::obstacle() {
         return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
     }
-    let tests = ["--exact", "bmv2", "bmv2_in_bursts", "bmv2_as_a_combiner"];
+    let tests = ["--exact", "bmv2", "bmv2_of_256_lanes", "bmv2_in_bursts", "bmv2_as_a_combiner"];
     Test::chosen(
         &[&["-p", "switchml-rack", "--test", "vectors", "--", "--nocapture"], &tests[..]].concat(),
     )
@@ -87,8 +91,7 @@ fn test() -> Result<()> {
 
 /// The daemon's binary deploys the program: xtask itself must build on a machine without special
 /// tools.
-fn deploy(server: SocketAddr, combiner: bool) -> Result<()> {
-    let program = if combiner { Program::TofinoCombiner } else { Program::Tofino };
+fn deploy(server: SocketAddr, program: Program) -> Result<()> {
     let program = program.folder(&folder()?);
     let mut aggregator =
         Command::new(cargo::binaries_folder(None, Selection::All)?.join("switchml-aggregator"));

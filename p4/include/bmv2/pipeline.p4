@@ -37,7 +37,8 @@ control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metad
         m.combiner.now = standard.ingress_global_timestamp + PATIENCE;
 #endif
         // A recirculated packet was a contribution: it is not checked twice. A packet that goes by
-        // is not checked, either.
+        // is not checked, either, nor one of several parts.
+#ifndef PARTS
         if (m.is_contribution == 1 && m.first != PASS_BY) {
             bit<32> right;
             check_word.apply(h, 1, right);
@@ -46,6 +47,7 @@ control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metad
                 m.outcome = OUTCOME_BAD_CHECK;
             }
         }
+#endif
         aggregator.apply(h, m, standard);
         // Further passes of a frame are not counted again.
         if (m.pass == PASS_NONE || m.outcome != OUTCOME_NOT_OURS) {

@@ -18,6 +18,9 @@ parser IngressParser(
 #ifdef COMBINER
             , { 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #endif
+#ifdef PARTS
+            , 0, 0
+#endif
         };
         transition select(intrinsic.ingress_port) {
             RECIRCULATION_PORT: again;

@@ -1,9 +1,12 @@
 //! The benchmark checks every element on every rank against a closed form, and that all ranks hold
 //! the same bits.
 
+use std::process::Command;
+
 use serde_json::Value;
 use switchml_rack::{
-    Mode, Namespace, RackOptions, Shaping, SimpleSwitch, in_both_modes, leave_out, needs_racks,
+    Aggregator, Binaries, Mode, Namespace, Rack, RackOptions, SWITCHED_ADDRESS, Shaping,
+    SimpleSwitch, in_both_modes, leave_out, needs_racks,
 };
 
 use crate::{Cluster, report};
@@ -137,6 +140,35 @@ fn two_and_four_workers_on_bmv2() {
             [0; 4]
         );
         cluster.stop();
+    }
+}
+
+/// Packets of up to 256 lanes, which take several passes through the P4 program.
+#[test]
+fn two_workers_on_bmv2_of_256_lanes() {
+    needs_racks!();
+    if let Some(obstacle) = SimpleSwitch::obstacle() {
+        return leave_out("two_workers_on_bmv2_of_256_lanes", &obstacle);
+    }
+    const CONTROL: &str = "10.88.0.254:48865";
+    let options = RackOptions { workers: 2, mode: Mode::Bmv2, ..RackOptions::default() };
+    let rack = Rack::new(options).unwrap();
+    let ports = rack.ports_of_simple_switch();
+    let _switch = SimpleSwitch::start(rack.switch(), &ports, "bmv2_256.p4", &[]).unwrap();
+    let binaries = Binaries::for_test().unwrap();
+    let address = SWITCHED_ADDRESS.to_string();
+    let options = ["--data-plane", "bmv2", "--data-address", &address, "--control", CONTROL];
+    let _aggregator = Aggregator::on_host(&binaries, rack.switch(), &options).unwrap();
+    for (dtype, op) in [("f32", "sum"), ("f16", "max"), ("i32", "min")] {
+        let start = |rank: usize| {
+            let mut command = Command::new(&binaries.worker);
+            command.args(["bench", "--aggregator", CONTROL, "--job", dtype, "--json", "-"]);
+            command.args(["--rank", &rank.to_string(), "--world-size", "2", "--no-own-hosts"]);
+            command.args(QUICK).args(["-b", "8", "-e", "8K", "-f", "1024"]);
+            command.args(["--dtype", dtype, "--op", op]);
+            rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
+        };
+        check(&report((0..2).map(start).collect()), 2, 256, &[8, 8192]);
     }
 }
 

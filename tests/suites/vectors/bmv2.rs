@@ -5,9 +5,12 @@ use crate::p4::{Left, P4Switch, PATIENCE, Ports};
 use crate::raw::{ALL, RawSocket};
 use std::fs;
 use std::time::{Duration, Instant};
+use switchml_p4::bmv2::Bmv2;
 use switchml_p4::bmv2::thrift::Client;
-use switchml_p4::bmv2::{Bmv2, CAPABILITIES};
 use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
+use switchml_p4::entries::MOST_PARTS;
+use switchml_p4::program::ProgramKind;
+use switchml_p4::switch::Switch;
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 
 /// The register with the round of each set.
@@ -24,9 +27,11 @@ const FENCE: &[u8] =
 const QUEUE: usize = 16;
 /// Longer than all steps take, however loaded the machine is.
 const COMBINERS_PATIENCE: Duration = Duration::from_secs(3600);
-/// The most passes through the pipeline that a frame takes. After each, it is queued behind the
-/// frames that came in meanwhile.
+/// The most passes through the pipeline that a frame takes, and one of several parts: one to take
+/// each part off, three to read a repeated RESULT's last part, and two for each other one. After
+/// each, the frame is queued behind those that came in meanwhile.
 const PASSES: usize = 3;
+const PASSES_OF_PARTS: usize = MOST_PARTS as usize - 1 + PASSES + 2 * (MOST_PARTS as usize - 1);
 
 /// `simple_switch` in the hands of a data plane.
 pub type Bmv2Switch = P4Switch<Veths>;
@@ -35,6 +40,8 @@ pub type Bmv2Switch = P4Switch<Veths>;
 pub struct Veths {
     /// Thrift client for what the data plane does not do.
     client: Client,
+    /// Parts that a packet may have, and from one to the next the distance of their sets.
+    parts: (u32, u32),
     /// The register of a combiner's cells.
     cells: Option<&'static str>,
     /// The socket at port n + 1 has index n.
@@ -52,6 +59,11 @@ pub fn start() -> Bmv2Switch {
     start_as("bmv2.p4", &[], root, None)
 }
 
+/// The same, for packets of up to 256 lanes.
+pub fn start_for_256_lanes() -> Bmv2Switch {
+    start_as("bmv2_256.p4", &[], root, None)
+}
+
 /// A switch that is a combiner of one cell, without jobs.
 pub fn start_combiner() -> Bmv2Switch {
     let patience = format!("-DPATIENCE={}", COMBINERS_PATIENCE.as_micros());
@@ -61,7 +73,7 @@ pub fn start_combiner() -> Bmv2Switch {
 fn start_as(
     program: &str,
     defines: &[&str],
-    take_over: fn() -> P4DataPlane,
+    take_over: fn() -> TakenOver,
     cells: Option<&'static str>,
 ) -> Bmv2Switch {
     let options = RackOptions {
@@ -74,7 +86,7 @@ fn start_as(
     rack.workers().iter().chain([rack.switch()]).for_each(keep_quiet);
     let switch =
         SimpleSwitch::start(rack.switch(), &rack.ports(), program, defines).expect("simple_switch");
-    let (data_plane, client) = rack
+    let ((data_plane, parts), client) = rack
         .switch()
         .run(move || (take_over(), Client::connect(SimpleSwitch::THRIFT).expect("control")));
     let mut ports: Vec<_> =
@@ -82,7 +94,7 @@ fn start_as(
     let fence = ports.pop().expect("one more port");
     P4Switch::new(
         data_plane,
-        Veths { client, cells, ports, fence, fences: 0, _switch: switch, rack },
+        Veths { client, parts, cells, ports, fence, fences: 0, _switch: switch, rack },
     )
 }
 
@@ -90,23 +102,30 @@ fn start_as(
 pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
     let Bmv2Switch { data_plane, ports, .. } = switch;
     drop(data_plane);
-    let data_plane = ports.rack.switch().run(root);
+    let (data_plane, _) = ports.rack.switch().run(root);
     P4Switch::new(data_plane, Veths { fences: 0, ..ports })
 }
 
+/// A data plane, and of its program parts and distance as in [`Veths`].
+type TakenOver = (P4DataPlane, (u32, u32));
+
 /// The data plane of a daemon that starts.
-fn root() -> P4DataPlane {
-    take_over(Role::Root(CAPABILITIES))
+fn root() -> TakenOver {
+    take_over(ProgramKind::Root, |switch| Role::Root(switch.capabilities()))
 }
 
-fn combiner() -> P4DataPlane {
+fn combiner() -> TakenOver {
     let (port, mac) = (PORTS as u16, [2, 0, 0, 0, 1, 0xFE]);
-    take_over(Role::Combiner(NextHop { port, mac }))
+    take_over(ProgramKind::Combiner, |_| Role::Combiner(NextHop { port, mac }))
 }
 
-fn take_over(role: Role) -> P4DataPlane {
-    let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT, role.program()).expect("control");
-    P4DataPlane::start(Box::new(switch), role, learned, Box::new(drop)).expect("a data plane")
+fn take_over(program: ProgramKind, role: impl FnOnce(&Bmv2) -> Role) -> TakenOver {
+    let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT, program).expect("control");
+    let role = role(&switch);
+    let parts = u32::from(switch.parts());
+    let stride = switch.sets() / parts;
+    let data_plane = P4DataPlane::start(Box::new(switch), role, learned, Box::new(drop));
+    (data_plane.expect("a data plane"), (parts, stride))
 }
 
 /// Keeps the kernel from sending frames by itself.
@@ -153,7 +172,14 @@ fn collect(
 
 impl Ports for Veths {
     fn features(&self) -> &'static [&'static str] {
-        &["age", "combiner", "empty", "frames", "long", "max", "runts", "verify"]
+        match self.parts {
+            (1, _) => &["age", "combiner", "empty", "frames", "long", "max", "runts", "verify"],
+            _ => &["age", "frames", "long", "runts"],
+        }
+    }
+
+    fn parts(&self) -> (u32, u32) {
+        self.parts
     }
 
     fn exchange(
@@ -165,7 +191,7 @@ impl Ports for Veths {
         let mut left = Vec::new();
         for frames in frames.chunks(QUEUE) {
             frames.iter().for_each(|frame| self.ports[usize::from(port) - 1].send(frame));
-            for _ in 0..PASSES {
+            for _ in 0..if self.parts.0 > 1 { PASSES_OF_PARTS } else { PASSES } {
                 self.wait(Some(port), &mut left)?;
                 self.wait(None, &mut left)?;
             }

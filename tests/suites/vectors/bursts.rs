@@ -14,7 +14,6 @@ use switchml_rack::vectors::{Job, Member, Subject};
 
 const ROUNDS: u32 = 64;
 const SLOT: u16 = 3;
-const LANES: u32 = 64;
 /// The port of all ranks: frames from several ports may overtake each other.
 const PORT: u16 = 1;
 
@@ -22,30 +21,32 @@ const PORT: u16 = 1;
 #[derive(Clone, Copy, Debug)]
 struct Rounds {
     ranks: u16,
+    lanes: u32,
     /// Whether in each round one rank has only zeros.
     with_zeros: bool,
 }
 
 type Burst = fn(Rounds) -> Vec<Packet>;
 
-/// Plays all bursts with jobs of several sizes: with fewer ranks, the next round of the same set
-/// comes sooner.
-pub fn play<P: Ports>(switch: &mut P4Switch<P>) {
-    for ranks in 1..=3 {
+/// Plays all bursts with packets of each of these sizes, and with jobs of several sizes: with fewer
+/// ranks, the next round of the same set comes sooner.
+pub fn play<P: Ports>(switch: &mut P4Switch<P>, lanes: &[u32]) {
+    let takes_empty = switch.ports.features().contains(&"empty");
+    for (ranks, &lanes) in (1..=3).flat_map(|ranks| lanes.iter().map(move |lanes| (ranks, lanes))) {
         let bursts: [(&str, Burst, bool); 3] = [
             ("rounds", Rounds::in_turns, false),
             ("duplicates", Rounds::with_duplicates, false),
             ("zeros", Rounds::with_empty, true),
         ];
         for (name, burst, with_zeros) in bursts {
-            if with_zeros && ranks == 1 {
+            if with_zeros && (ranks == 1 || !takes_empty) {
                 continue;
             }
             switch.reset().expect("without jobs");
             switch.open(&job(ranks)).expect("open");
-            let rounds = Rounds { ranks, with_zeros };
+            let rounds = Rounds { ranks, lanes, with_zeros };
             let wrong = rounds.play(switch, &burst(rounds));
-            assert_eq!(wrong, Ok(()), "{name} of {ranks} ranks");
+            assert_eq!(wrong, Ok(()), "{name} of {ranks} ranks, {lanes} lanes");
         }
     }
 }
@@ -138,7 +139,7 @@ impl Rounds {
     }
 
     fn contribution(self, rank: u16, round: u32) -> Packet {
-        let values: Vec<_> = (0..LANES).map(|lane| self.value(rank, round, lane)).collect();
+        let values: Vec<_> = (0..self.lanes).map(|lane| self.value(rank, round, lane)).collect();
         Packet::contribution(rank, SLOT, round, &values)
     }
 
@@ -146,7 +147,7 @@ impl Rounds {
     fn empty(self, rank: u16, round: u32) -> Packet {
         Packet {
             flags: CHECKED | EMPTY,
-            lanes: Some(LANES as u16),
+            lanes: Some(self.lanes as u16),
             ..Packet::contribution(rank, SLOT, round, &[])
         }
     }
@@ -175,7 +176,7 @@ impl Rounds {
 
     fn sums(self, round: u32) -> Vec<u32> {
         let sum = |lane| (0..self.ranks).map(|rank| self.value(rank, round, lane)).sum();
-        (0..LANES).map(sum).collect()
+        (0..self.lanes).map(sum).collect()
     }
 }
 

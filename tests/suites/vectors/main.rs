@@ -144,6 +144,13 @@ fn bmv2() {
 }
 
 #[test]
+fn bmv2_of_256_lanes() {
+    if has_bmv2("bmv2_of_256_lanes") {
+        play_all(&of_roots(), &mut bmv2::start_for_256_lanes()).conclude("bmv2 of 256 lanes");
+    }
+}
+
+#[test]
 fn relay() {
     let played = play_all(&of_combiners(), &mut relay::Relay::default());
     played.conclude("relay");
@@ -176,26 +183,48 @@ fn bmv2_is_taken_over_with_what_an_earlier_daemon_left() {
 #[test]
 fn bmv2_in_bursts() {
     if has_bmv2("bmv2_in_bursts") {
-        bursts::play(&mut bmv2::start());
+        bursts::play(&mut bmv2::start(), &[64]);
+        bursts::play(&mut bmv2::start_for_256_lanes(), &[64, 224, 256]);
     }
 }
 
-/// Whether there is a model of the chip to test.
-fn has_tofino_model(name: &str) -> bool {
-    tofino::obstacle().inspect(|obstacle| leave_out(name, obstacle)).is_none()
+/// Whether there is a model of the chip to test, and the program.
+fn has_tofino_model(name: &str, program: &str) -> bool {
+    tofino::obstacle(program).inspect(|obstacle| leave_out(name, obstacle)).is_none()
 }
 
 #[test]
 fn tofino_model() {
-    if has_tofino_model("tofino_model") {
-        play_all(&of_roots(), &mut tofino::start()).conclude("Tofino model");
+    if has_tofino_model("tofino_model", tofino::OF_64) {
+        play_all(&of_roots(), &mut tofino::start(tofino::OF_64, 0)).conclude("Tofino model");
+    }
+}
+
+/// Each pipeline has registers, recirculation ports and learning filters of its own.
+#[test]
+fn tofino_model_in_other_pipelines() {
+    for pipeline in [1, 2] {
+        if has_tofino_model("tofino_model_in_other_pipelines", tofino::OF_64) {
+            let played = play_all(&of_roots(), &mut tofino::start(tofino::OF_64, pipeline));
+            played.conclude(&format!("Tofino model in pipeline {pipeline}"));
+        }
+    }
+}
+
+#[test]
+fn tofino_model_of_256_lanes() {
+    if has_tofino_model("tofino_model_of_256_lanes", tofino::OF_256) {
+        let played = play_all(&of_roots(), &mut tofino::start(tofino::OF_256, 0));
+        played.conclude("Tofino model of 256 lanes");
     }
 }
 
 #[test]
 fn tofino_model_in_bursts() {
-    if has_tofino_model("tofino_model_in_bursts") {
-        bursts::play(&mut tofino::start());
+    for (program, lanes) in [(tofino::OF_64, &[64][..]), (tofino::OF_256, &[64, 224, 256])] {
+        if has_tofino_model("tofino_model_in_bursts", program) {
+            bursts::play(&mut tofino::start(program, 0), lanes);
+        }
     }
 }
 

@@ -18,6 +18,9 @@ pub trait Ports {
     /// Features that the switch offers.
     fn features(&self) -> &'static [&'static str];
 
+    /// Parts that a packet may have, and from one to the next the distance of their sets.
+    fn parts(&self) -> (u32, u32);
+
     /// Sends frames into a port, one right behind the other. Returns the frames that leave, with
     /// their ports.
     fn exchange(
@@ -194,7 +197,9 @@ impl<P: Ports> Subject for P4Switch<P> {
     fn age(&mut self, age: &Age) -> Result<(), String> {
         let (job, first_slot) = &self.jobs[&age.job];
         let even = 2 * first_slot + u32::from(age.slot);
-        for set in [even, even + job.slots] {
+        let (parts, stride) = self.ports.parts();
+        let sets = [even, even + job.slots];
+        for set in (0..parts).flat_map(|part| sets.map(|set| set + part * stride)) {
             let round = self.ports.round(set)?;
             self.ports.set_round(set, round.wrapping_add(age.by))?;
         }

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_p4::data_plane::{P4DataPlane, Role};
-use switchml_p4::entries::{ROUNDS, most_ternary};
+use switchml_p4::entries::{PORTS_OF_PIPELINE, ROUNDS, most_ternary};
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
-use switchml_p4::tofino::{CAPABILITIES, exclusion, pipeline_of};
+use switchml_p4::tofino::{capabilities, exclusion, pipeline_of};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
@@ -29,25 +29,30 @@ const STATIONS_DEFAULT: &str = "nowhere";
 /// Job, epoch, rank, port, MAC, address and UDP port of a HELLO.
 const DIGEST_FIELDS: usize = 7;
 
+/// The program for packets of up to 64 lanes, and for packets of up to 256: folders into which
+/// `cargo xtask p4 build` writes them.
+pub const OF_64: &str = "p4";
+pub const OF_256: &str = "p4/256";
+
 /// The reason why there is no model with the program, if there is none.
-pub fn obstacle() -> Option<String> {
-    tofino_model::obstacle(&program())
+pub fn obstacle(program: &str) -> Option<String> {
+    tofino_model::obstacle(&folder(program))
 }
 
-/// The folder into which `cargo xtask p4 build` writes the program.
-fn program() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("p4")
+fn folder(program: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(program)
 }
 
-/// A model served by a data plane, with the vectors' ports and without jobs.
-pub fn start() -> P4Switch<ModelPorts> {
+/// A model served by a data plane, with the vectors' ports at one pipeline and without jobs.
+pub fn start(program: &str, pipeline: u16) -> P4Switch<ModelPorts> {
     let (learned, hellos) = mpsc::channel();
-    let model = Arc::new(Model::start());
-    let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
+    let model = Arc::new(Model::start(&folder(program), pipeline));
+    let ports = (1..=PORTS as u16).map(|port| model.first_port + port).collect();
+    let switch = ModelSwitch { model: model.clone(), ports };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
+    let role = Role::Root(capabilities(&model.names));
     let data_plane =
-        P4DataPlane::start(Box::new(switch), Role::Root(CAPABILITIES), hellos, Box::new(drop))
-            .expect("a data plane");
+        P4DataPlane::start(Box::new(switch), role, hellos, Box::new(drop)).expect("a data plane");
     P4Switch::new(data_plane, ModelPorts { model, learned })
 }
 
@@ -56,6 +61,8 @@ struct Model {
     harness: Mutex<Harness>,
     names: Names,
     context: Value,
+    /// The lowest number of the pipeline's ports.
+    first_port: u16,
     places: Mutex<Places>,
 }
 
@@ -115,16 +122,17 @@ impl Drop for Harness {
 }
 
 impl Model {
-    fn start() -> Self {
-        let program = program();
+    fn start(program: &Path, pipeline: u16) -> Self {
         let text =
             std::fs::read_to_string(program.join("pipe/context.json")).expect("context.json");
         let model = Self {
-            harness: Mutex::new(Harness::start(&program)),
+            harness: Mutex::new(Harness::start(program)),
             names: Names::read(&program.join("bf-rt.json"), ProgramKind::Root).expect("bf-rt.json"),
             context: serde_json::from_str(&text).expect("JSON"),
+            first_port: pipeline * PORTS_OF_PIPELINE,
             places: Mutex::default(),
         };
+        model.run(&[format!("pipeline {pipeline}")]).expect("a pipeline");
         model.enter_constants().expect("constant entries");
         model
     }
@@ -331,6 +339,10 @@ impl Switch for ModelSwitch {
         self.model.names.sets
     }
 
+    fn parts(&self) -> u16 {
+        self.model.names.parts
+    }
+
     fn ports(&self) -> &[u16] {
         &self.ports
     }
@@ -424,7 +436,15 @@ pub struct ModelPorts {
 
 impl Ports for ModelPorts {
     fn features(&self) -> &'static [&'static str] {
-        &["age", "empty", "frames", "long"]
+        match self.model.names.parts {
+            1 => &["age", "empty", "frames", "long"],
+            _ => &["age", "frames", "long"],
+        }
+    }
+
+    fn parts(&self) -> (u32, u32) {
+        let parts = u32::from(self.model.names.parts);
+        (parts, self.model.names.sets / parts)
     }
 
     fn exchange(
@@ -433,10 +453,11 @@ impl Ports for ModelPorts {
         port: u16,
         frames: &[Vec<u8>],
     ) -> Result<Vec<Left>, String> {
+        let at = self.model.first_port + port;
         let digits =
             |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let mut commands: Vec<_> =
-            frames.iter().map(|frame| format!("packet {port} {}", digits(frame))).collect();
+            frames.iter().map(|frame| format!("packet {at} {}", digits(frame))).collect();
         commands.insert(0, "listen".to_owned());
         commands.push("collect".to_owned());
         let said = lock(&self.model.harness).ask(&commands)?;
@@ -444,7 +465,9 @@ impl Ports for ModelPorts {
         for line in said {
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["frame", port, digits] => {
-                    left.push((port.parse().map_err(|_| line.clone())?, bytes(digits)))
+                    let port = port.parse::<u16>().ok();
+                    let port = port.and_then(|port| port.checked_sub(self.model.first_port));
+                    left.push((port.ok_or_else(|| line.clone())?, bytes(digits)));
                 }
                 ["digest", digits] => {
                     let hello = self.model.learned(&bytes(digits)).ok_or_else(|| line.clone())?;

@@ -1,6 +1,6 @@
 """What ranks get if nothing goes wrong: sums and maxima."""
 
-from .numbers import MAX, SUM
+from .numbers import ABORTED, MAX, MISMATCH, RETRANSMIT, SUM
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 SIZES = range(32, 769, 32)
@@ -18,6 +18,10 @@ def vectors():
         max_of_i32(),
         max_checked_or_not(),
         lanes_32_and_64(),
+        lanes_to_256(),
+        lanes_to_256_again(),
+        refusals_of_256_lanes(),
+        maxima_to_256(),
         lanes_to_768(),
         calls_change(),
     ]
@@ -162,13 +166,23 @@ def max_of_i32():
     return v
 
 
+def maxima_to_256():
+    about = """
+Maxima of packets that take several passes through a Tofino, as in max_checked_or_not."""
+    return unchecked_maxima("maxima_to_256", about, [96, 128, 256, 224])
+
+
 def max_checked_or_not():
     about = """MAX, and who cannot sum up a maximum's lanes sends the RESULT without CHECKED: in \
 the check word's place is then what those of
 the contributions add up to."""
-    v = Vector("max_checked_or_not", " ".join(about.split()), "fifo")
+    return unchecked_maxima("max_checked_or_not", about, [32, 64, 64])
+
+
+def unchecked_maxima(name, about, sizes):
+    v = Vector(name, " ".join(about.split()), "fifo")
     job = v.open(Job(ranks=3))
-    for round, size in enumerate([32, 64, 64]):
+    for round, size in enumerate(sizes):
         # Signed, and in each lane another rank's.
         least = [16 * (index - 32) for index in range(size)]
         lanes = [
@@ -232,6 +246,70 @@ def lanes_32_and_64():
         "The two sizes that fit a pass through a Tofino, in turns.",
         [32, 64, 32, 64],
     )
+
+
+# More than a pass through a Tofino, all of them, in turns with those that fit.
+TO_256 = [96, 64, 128, 160, 32, 192, 224, 256, 256, 96]
+
+
+def lanes_to_256():
+    about = "Packets of several passes through a Tofino: each lane has a number of its own."
+    return lanes_of_i32("lanes_to_256", about, TO_256)
+
+
+def lanes_to_256_again():
+    about = "Packets of several passes through a Tofino, sent again before and after the RESULT."
+    v = Vector("lanes_to_256_again", about, "fifo")
+    job = v.open(Job(ranks=3))
+    for round, size in enumerate(TO_256):
+        packets = [job.contribution(rank, 7, round, ramp(rank, round, size)) for rank in range(3)]
+        result = ramp_sum(3, round, size)
+        v.step(f"rank 2, {size} lanes", job, packets[2], nobody("started"))
+        v.step("rank 2 again", job, packets[2], back("pending", packets[2].pending(2)))
+        v.step("rank 0", job, packets[0], nobody("added"))
+        v.step("rank 2 once more", job, packets[2], back("pending", packets[2].pending(0, 2)))
+        v.step("rank 1", job, packets[1], to_all(job, packets[1].result_for_all(result, 3)))
+        for packet in packets:
+            again = packet.changed(flags=packet.flags | RETRANSMIT)
+            answer = back("replayed", packet.result(result, 3))
+            v.step(f"rank {packet.rank} asks again", job, again, answer)
+        if round > 1:
+            size = TO_256[round - 2]
+            late = job.contribution(0, 7, round - 2, ramp(0, round - 2, size))
+            v.step("a late duplicate", job, late, nobody("stale"))
+    return v
+
+
+def refusals_of_256_lanes():
+    about = """
+Packets of several passes through a Tofino are refused as others are: of another call, or \
+of an aborted job."""
+    v = Vector("refusals_of_256_lanes", about, "fifo")
+    job = v.open(Job(ranks=2))
+    for slot, (size, difference) in enumerate(
+        [
+            (256, {"fingerprint": 1}),
+            (224, {"op": MAX}),
+            (256, {"values": tuple(ramp(1, 9, 96))}),
+            (96, {"values": tuple(ramp(1, 9, 256))}),
+            (64, {"values": tuple(ramp(1, 9, 96))}),
+            (128, {"values": tuple(ramp(1, 9, 64))}),
+        ]
+    ):
+        packets = [job.contribution(rank, slot, 0, ramp(rank, slot, size)) for rank in range(2)]
+        other = packets[1].changed(**difference)
+        refused = [back("mismatch", other.reject(MISMATCH, by << 16 | 1)) for by in range(2)]
+        v.step(f"rank 0, {size} lanes", job, packets[0], nobody("started"))
+        v.step(f"rank 1 calls something else in slot {slot}", job, other, *refused)
+        v.step("rank 1 again", job, other, *refused)
+    for round in range(3):
+        play_round(v, job, 7, round, lanes=256)
+    v.abort(job)
+    for size in (64, 96, 256):
+        packet = job.contribution(1, 7, 3, ramp(1, 3, size))
+        refused = back("aborted", packet.reject(ABORTED, 0))
+        v.step(f"rank 1, {size} lanes, of the aborted job", job, packet, refused)
+    return v
 
 
 def lanes_to_768():

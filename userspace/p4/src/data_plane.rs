@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -32,8 +33,8 @@ use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Switch, SwitchError};
 use crate::unfinished::{progress_of, unfinished};
 
-/// A packet's lanes: a register holds two of the 64 of a set.
-const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
+/// Lanes of a part of a packet: a register holds two of the 64 of a set.
+const LANES_PER_PART: u16 = 2 * LANES_PER_BLOCK as u16;
 
 /// The role of a switch.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +140,9 @@ impl ServesJobs for P4DataPlane {
         };
         // Set the registers before any contribution is admitted.
         for (sets, round) in open.first_rounds() {
-            self.shared.switch.write_register(ROUNDS, sets, round).map_err(&refused)?;
+            for at in self.shared.of_parts(sets) {
+                self.shared.switch.write_register(ROUNDS, at, round).map_err(&refused)?;
+            }
         }
         state.jobs.insert(job.number, open);
         let written = self.shared.write(&mut state);
@@ -193,11 +196,12 @@ impl DataPlane for P4DataPlane {
     }
 
     fn limits(&self) -> Limits {
-        let slots_per_shard = share(self.shared.switch.sets() / 2, MAX_JOBS);
+        let parts = self.shared.switch.parts();
+        let slots = self.shared.switch.sets() / u32::from(parts) / 2;
         Limits {
             shards: MAX_JOBS,
-            slots_per_shard,
-            max_lanes: MAX_LANES,
+            slots_per_shard: share(slots, MAX_JOBS),
+            max_lanes: parts * LANES_PER_PART,
             max_ranks: MAX_RANKS,
             max_jobs: MAX_JOBS,
             capabilities: match self.shared.role {
@@ -256,6 +260,13 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Each written entry is recorded at once, so a panic leaves a consistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These sets, of each part of a packet.
+    fn of_parts(&self, sets: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let parts = u32::from(self.switch.parts());
+        let stride = self.switch.sets() / parts;
+        (0..parts).map(move |part| sets.start + part * stride..sets.end + part * stride)
     }
 
     /// Checks that all ranks of a job are at one pipeline: registers belong to a pipeline.

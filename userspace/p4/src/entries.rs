@@ -83,7 +83,10 @@ pub const TABLES: &[Table] = &[
             "aggregator",
             "udp_port",
         ],
-        actions: &[("admit", &["base", "own", "rest", "others", "again"]), ("turn_away", &[])],
+        actions: &[
+            ("admit", &["base", "own", "rest", "others", "again"]),
+            ("turn_away", &["again"]),
+        ],
     },
     Table {
         name: "newcomers",
@@ -117,6 +120,10 @@ pub const TABLES: &[Table] = &[
         actions: &[("forward", &["port"]), ("flood", &["group"]), ("nowhere", &[])],
     },
 ];
+/// The table that only programs for packets of several parts have (`p4/include/parts.p4`).
+pub const PARTS: &str = "parts";
+/// The most parts of a packet then.
+pub const MOST_PARTS: u16 = 4;
 /// The register with the round of each set.
 pub const ROUNDS: &str = "rounds";
 /// The register with the ranks that are in each set, rank 0 in the lowest bit.
@@ -187,7 +194,7 @@ impl Contents {
 }
 
 /// Register indices of a job's sets for even and for odd rounds, with their values before the first
-/// round.
+/// round. Sets of later parts of a packet come at equal distances after them.
 pub fn first_rounds(spec: &JobSpec) -> [(Range<u32>, u32); 2] {
     let slots = spec.slots.end - spec.slots.start;
     let even = 2 * spec.slots.start;
@@ -268,7 +275,7 @@ impl OpenJob {
             bits(parity, 1),
         );
         if self.is_aborted {
-            return Entry { table: "members", key, priority: 0, action: "turn_away", data: vec![] };
+            return turned_away(key, binding);
         }
         let [even, odd] = first_rounds(&self.spec);
         let base = if parity == 0 { even.0.start } else { odd.0.start };
@@ -288,8 +295,7 @@ impl OpenJob {
     /// Contributions without payload of a job's only rank: each would complete its round.
     fn empty(&self, rank: u16, binding: Binding) -> Entry {
         let flags = u64::from(flags::CHECKED | flags::EMPTY);
-        let key = self.contributions(rank, binding, bits(flags, flags), ANY);
-        Entry { table: "members", key, priority: 0, action: "turn_away", data: vec![] }
+        turned_away(self.contributions(rank, binding, bits(flags, flags), ANY), binding)
     }
 
     fn contributions(
@@ -409,6 +415,12 @@ impl OpenJob {
         let slots = self.spec.slots.end - self.spec.slots.start;
         bits(0, 0xFFFF & !u64::from(slots.next_power_of_two() - 1))
     }
+}
+
+/// Contributions with this key, from this binding, are answered without their slot.
+fn turned_away(key: Vec<(&'static str, Match)>, binding: Binding) -> Entry {
+    let data = vec![("again", again(binding).into())];
+    Entry { table: "members", key, priority: 0, action: "turn_away", data }
 }
 
 /// The recirculation port for a rank's frames.

@@ -17,8 +17,11 @@ pub trait Switch: Send + Sync {
     /// One line about the switch and its program.
     fn attachment(&self) -> String;
 
-    /// Entries of each register of a set's state, two for each slot; or of a cell's.
+    /// Entries of each register of a set's state, two for each slot and part; or of a cell's.
     fn sets(&self) -> u32;
+
+    /// Parts of 64 lanes that a packet may have.
+    fn parts(&self) -> u16;
 
     /// All ports that stations may be behind.
     fn ports(&self) -> &[u16];

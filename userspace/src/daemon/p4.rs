@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use switchml_cli::say;
-use switchml_p4::bmv2::{self, Bmv2};
+use switchml_p4::bmv2::Bmv2;
 use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
 use switchml_p4::program::ProgramKind;
 use switchml_p4::tofino;
@@ -40,7 +40,7 @@ pub fn start_bmv2(options: &P4Options, events: EventSink) -> anyhow::Result<Arc<
     let (switch, learned) = Bmv2::connect(options.bmv2_thrift, program)?;
     let role = match way {
         Some((port, mac)) => Role::Combiner(NextHop { port: switch.uplink(port)?, mac }),
-        None => Role::Root(bmv2::CAPABILITIES),
+        None => Role::Root(switch.capabilities()),
     };
     Ok(Arc::new(P4DataPlane::start(Box::new(switch), role, learned, events)?))
 }

@@ -27,14 +27,14 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tracing::{error, warn};
 
-use crate::entries::OUTCOMES;
+use crate::entries::{MOST_PARTS, OUTCOMES, PARTS};
 use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use schema::{Schema, SchemaError};
 use thrift::{CallError, Client};
 
-/// Capabilities of `p4/bmv2.p4`.
-pub const CAPABILITIES: Capabilities =
+/// Capabilities of `p4/bmv2.p4`; `p4/bmv2_256.p4` has none.
+const CAPABILITIES: Capabilities =
     Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
 /// The data plane's name, and the beginning of its programs' names.
@@ -110,6 +110,11 @@ impl Bmv2 {
         })
     }
 
+    /// Capabilities of the aggregator's program that it runs.
+    pub fn capabilities(&self) -> Capabilities {
+        if self.parts() > 1 { Capabilities::empty() } else { CAPABILITIES }
+    }
+
     fn table(&self, entry: &Entry) -> Result<&schema::Table, SwitchError> {
         self.schema.table(entry.table).map_err(failed("write entries"))
     }
@@ -170,6 +175,10 @@ impl Switch for Bmv2 {
 
     fn sets(&self) -> u32 {
         self.sets
+    }
+
+    fn parts(&self) -> u16 {
+        if self.schema.table(PARTS).is_ok() { MOST_PARTS } else { 1 }
     }
 
     fn ports(&self) -> &[u16] {

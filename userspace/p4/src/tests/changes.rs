@@ -26,6 +26,8 @@ struct Memory {
     rounds: Mutex<BTreeMap<u32, u32>>,
     ranks: Mutex<BTreeMap<u32, u32>>,
     writes: AtomicUsize,
+    /// Parts of a packet; 0 is 1.
+    parts: u16,
     /// The write that is refused.
     refused: AtomicUsize,
 }
@@ -59,6 +61,10 @@ impl Switch for Arc<Memory> {
 
     fn sets(&self) -> u32 {
         16384
+    }
+
+    fn parts(&self) -> u16 {
+        self.parts.max(1)
     }
 
     fn ports(&self) -> &[u16] {
@@ -150,7 +156,11 @@ impl Bench {
     }
 
     pub fn of(role: Role) -> Self {
-        let memory = Arc::new(Memory { refused: usize::MAX.into(), ..Memory::default() });
+        Self::of_parts(1, role)
+    }
+
+    fn of_parts(parts: u16, role: Role) -> Self {
+        let memory = Arc::new(Memory { parts, refused: usize::MAX.into(), ..Memory::default() });
         let (hellos, learned) = channel();
         let data_plane =
             P4DataPlane::start(Box::new(Arc::clone(&memory)), role, learned, Box::new(drop))
@@ -213,6 +223,21 @@ fn the_switch_holds_what_the_jobs_say_at_every_step() {
     bench.assert_holds(&[two]);
     bench.data_plane.stop();
     assert_eq!((bench.memory.sorted().len(), bench.memory.groups.lock().unwrap().len()), (0, 0));
+}
+
+/// Of 16384 entries, each of four parts has 4096: two for each of 2048 slots, which 16 jobs share.
+#[test]
+fn each_part_of_a_packet_has_sets_of_its_own() {
+    let bench = Bench::of_parts(4, Role::Root(Capabilities::empty()));
+    let limits = bench.data_plane.limits();
+    assert_eq!((limits.max_lanes, limits.slots_per_shard), (256, 128));
+    bench.data_plane.open(&spec(3, 2, 384..512)).unwrap();
+    let sets = |part: u32, first: u32, round: u32| {
+        (0..128).map(move |slot| (4096 * part + first + slot, round))
+    };
+    let of_part = |part| sets(part, 768, u32::MAX - 1).chain(sets(part, 896, u32::MAX));
+    let expected: BTreeMap<_, _> = (0..4).flat_map(of_part).collect();
+    assert_eq!(*bench.memory.rounds.lock().unwrap(), expected);
 }
 
 #[test]

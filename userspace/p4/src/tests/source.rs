@@ -9,8 +9,8 @@ use switchml_protocol::outcome::Outcome;
 use super::{below, job, jobs};
 use crate::combiner;
 use crate::entries::{
-    Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, PORTS_OF_PIPELINE, RANKS, RECIRCULATION_PORT, ROUNDS,
-    most_ternary,
+    Contents, MAX_JOBS, MAX_RANKS, MOST_PARTS, OUTCOMES, PARTS, PORTS_OF_PIPELINE, RANKS,
+    RECIRCULATION_PORT, ROUNDS, most_ternary,
 };
 use crate::program::ProgramKind;
 use crate::switch::{Entry, Match};
@@ -102,6 +102,22 @@ fn every_front_has_the_register_and_the_counter() {
         let lanes = text.matches("lane() lane").count();
         assert_eq!(2 * lanes, 2 * LANES_PER_BLOCK, "{front}");
     }
+}
+
+/// The programs for packets of several parts say how many, and only they have the table by which
+/// the control plane knows them.
+#[test]
+fn programs_of_several_parts_are_known_by_their_table() {
+    for front in ["bmv2_256.p4", "tofino_256.p4"] {
+        let text = source(front);
+        assert_eq!(defined(&text, "PARTS"), u64::from(MOST_PARTS), "{front}");
+        assert_eq!(defined(&text, "ENTRIES") % (2 * u64::from(MOST_PARTS)), 0, "{front}");
+    }
+    let only_there = "#ifdef PARTS\n#include \"parts.p4\"\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/include/aggregator.p4");
+    let text = std::fs::read_to_string(path).expect("the source");
+    assert_eq!(text.matches("\"parts.p4\"").count(), text.matches(only_there).count());
+    assert!(source("include/parts.p4").contains(&format!("table {PARTS} {{")));
 }
 
 /// Ranks at ports of any pipeline: frames come in once more by a port of the same.

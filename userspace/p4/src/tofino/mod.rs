@@ -38,8 +38,11 @@ use connection::{Command, Connection, Program};
 use names::{EXCLUSIONS, Names, NamesError, Register};
 use ports::{Port, PortsError, UplinkError};
 
-/// Capabilities of `p4/tofino.p4`.
-pub const CAPABILITIES: Capabilities = Capabilities::EMPTY_CONTRIBUTIONS;
+/// Capabilities of a root's program: of `p4/tofino.p4`, or none of `p4/tofino_256.p4`.
+pub fn capabilities(names: &Names) -> Capabilities {
+    if names.parts > 1 { Capabilities::empty() } else { Capabilities::EMPTY_CONTRIBUTIONS }
+}
+
 /// Name of the root's program on the switch.
 pub const PROGRAM: &str = "switchml";
 /// Name of a combiner's program there: so it is not taken for the root's.
@@ -145,7 +148,7 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         Some((Uplink { mac, .. }, place)) => {
             Role::Combiner(NextHop { port: switch.ports[place], mac: *mac })
         }
-        None => Role::Root(CAPABILITIES),
+        None => Role::Root(capabilities(&switch.names)),
     };
     P4DataPlane::start(Box::new(switch), role, hellos, events)
         .map_err(|error| failed(error.to_string()))
@@ -278,6 +281,10 @@ impl Switch for Tofino {
 
     fn sets(&self) -> u32 {
         self.names.sets
+    }
+
+    fn parts(&self) -> u16 {
+        self.names.parts
     }
 
     fn ports(&self) -> &[u16] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::NAME;
-use crate::entries::{OUTCOMES, RANKS, ROUNDS, Table};
+use crate::entries::{MOST_PARTS, OUTCOMES, PARTS, RANKS, ROUNDS, Table};
 use crate::program::ProgramKind;
 
 /// The digest of a HELLO, and its fields.
@@ -30,6 +30,8 @@ pub struct Names {
     pub sets: u32,
     /// The register from which that is known.
     sized: String,
+    /// Parts of 64 lanes that a packet may have.
+    pub parts: u16,
     /// The counter of packets by outcome.
     pub outcomes: String,
     /// The digest of a HELLO.
@@ -167,6 +169,7 @@ impl Names {
             registers: registers.collect::<Result<_, String>>()?,
             sets: sized.size,
             sized: sized.name.clone(),
+            parts: if schema.table(PARTS).is_ok() { MOST_PARTS } else { 1 },
             outcomes: schema.table(OUTCOMES)?.name.clone(),
             digest: digest.name.clone(),
         })

@@ -34,7 +34,7 @@ pub const TABLES: &[Table] = &[
         ],
         &[
             ("admit", &[("base", 16), ("own", 32), ("rest", 32), ("others", 8), ("again", 9)]),
-            ("turn_away", &[]),
+            ("turn_away", &[("again", 9)]),
         ],
     ),
     (
