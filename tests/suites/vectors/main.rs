@@ -203,8 +203,8 @@ fn tofino_model() {
 /// Each pipeline has registers, recirculation ports and learning filters of its own.
 #[test]
 fn tofino_model_in_other_pipelines() {
-    for pipeline in [1, 2] {
-        if has_tofino_model("tofino_model_in_other_pipelines", tofino::OF_64) {
+    if has_tofino_model("tofino_model_in_other_pipelines", tofino::OF_64) {
+        for pipeline in [1, 2] {
             let played = play_all(&of_roots(), &mut tofino::start(tofino::OF_64, pipeline));
             played.conclude(&format!("Tofino model in pipeline {pipeline}"));
         }
@@ -221,10 +221,15 @@ fn tofino_model_of_256_lanes() {
 
 #[test]
 fn tofino_model_in_bursts() {
-    for (program, lanes) in [(tofino::OF_64, &[64][..]), (tofino::OF_256, &[64, 224, 256])] {
-        if has_tofino_model("tofino_model_in_bursts", program) {
-            bursts::play(&mut tofino::start(program, 0), lanes);
-        }
+    if has_tofino_model("tofino_model_in_bursts", tofino::OF_64) {
+        bursts::play(&mut tofino::start(tofino::OF_64, 0), &[64]);
+    }
+}
+
+#[test]
+fn tofino_model_of_256_lanes_in_bursts() {
+    if has_tofino_model("tofino_model_of_256_lanes_in_bursts", tofino::OF_256) {
+        bursts::play(&mut tofino::start(tofino::OF_256, 0), &[64, 224, 256]);
     }
 }
 
