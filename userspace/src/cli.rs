@@ -129,7 +129,7 @@ pub enum Command {
         /// Its BFRT server.
         #[arg(long, value_name = "ADDRESS:PORT")]
         tofino_server: SocketAddr,
-        /// Folder that `cargo xtask p4 build` has filled; `combiner` in it is a combiner's.
+        /// Folder that `cargo xtask p4 build` has filled, or `256` in it, for packets of 256 lanes.
         #[arg(long, value_name = "FOLDER")]
         tofino_program: PathBuf,
     },
@@ -306,7 +306,7 @@ pub struct P4Options {
     /// BFRT server of the switch, for `--data-plane tofino`; bf_switchd has it on port 50052.
     #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("data_plane", "tofino"))]
     pub tofino_server: Option<SocketAddr>,
-    /// Folder that `cargo xtask p4 build` has filled, or with --parent the folder `combiner` in it;
+    /// Folder that `cargo xtask p4 build` has filled, or `256` in it, or with --parent `combiner`;
     /// its program is what the switch runs.
     #[arg(long, value_name = "FOLDER", required_if_eq("data_plane", "tofino"))]
     pub tofino_program: Option<PathBuf>,

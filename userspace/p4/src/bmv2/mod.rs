@@ -1,5 +1,5 @@
-//! bmv2's `simple_switch` with `p4/bmv2.p4` or `p4/bmv2_combiner.p4`, controlled over Thrift: a
-//! software switch that interprets P4 programs, to try them out.
+//! bmv2's `simple_switch` with `p4/bmv2.p4`, `bmv2_256.p4` or `bmv2_combiner.p4`, controlled over
+//! Thrift: a software switch that interprets P4 programs, to try them out.
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -13,6 +13,18 @@ const TERNARY: [&str; 2] = ["members", "refusals"];
 /// The table that is not in the control that all targets have.
 pub const EXCLUSIONS: &str = "exclusions";
 
+/// The key of `bindings`: a HELLO, and where it comes from.
+const BINDING: &[Field] = &[
+    ("job", 16),
+    ("epoch", 32),
+    ("rank", 16),
+    ("secret", 32),
+    ("port", 9),
+    ("mac", 48),
+    ("address", 32),
+    ("udp_port", 16),
+];
+
 pub const TABLES: &[Table] = &[
     (
         "members",
@@ -43,21 +55,7 @@ pub const TABLES: &[Table] = &[
         &[("job", 16), ("epoch", 32), ("rank", 16), ("secret", 32)],
         &[("learn", &[]), ("misplaced", &[])],
     ),
-    (
-        "bindings",
-        512,
-        &[
-            ("job", 16),
-            ("epoch", 32),
-            ("rank", 16),
-            ("secret", 32),
-            ("port", 9),
-            ("mac", 48),
-            ("address", 32),
-            ("udp_port", 16),
-        ],
-        &[("greet", &[])],
-    ),
+    ("bindings", 512, BINDING, &[("greet", &[])]),
     (
         "jobs",
         16,
@@ -129,21 +127,7 @@ const OF_COMBINER: &[Table] = &[
             ("pass_by", &[("from", 16)]),
         ],
     ),
-    (
-        "bindings",
-        512,
-        &[
-            ("job", 16),
-            ("epoch", 32),
-            ("rank", 16),
-            ("secret", 32),
-            ("port", 9),
-            ("mac", 48),
-            ("address", 32),
-            ("udp_port", 16),
-        ],
-        &[("greet", &[("from", 16)])],
-    ),
+    ("bindings", 512, BINDING, &[("greet", &[("from", 16)])]),
     (
         "uplinks",
         16,
