@@ -54,7 +54,11 @@ const TESTS: [Tests; 3] = [
         program: "suite",
         names: &["xdp::native::", "xdp::bundles::"],
     },
-    Tests { package: "switchml-rack", program: "end_to_end", names: &["two_workers"] },
+    Tests {
+        package: "switchml-rack",
+        program: "end_to_end",
+        names: &["benchmark::native::two_workers", "benchmark::bundles::two_workers"],
+    },
     Tests {
         package: "switchml-rack",
         program: "in_kernel",
