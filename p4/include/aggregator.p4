@@ -2,7 +2,7 @@
 // aggregator.
 //
 // Tables are filled by the control plane. The front defines how frames leave it: DROP, TO_PORT,
-// CONTROL_REPLY_TO_PORT, TO_GROUP, FLOOD, ONCE_MORE; LEARN tells the control plane of a HELLO.
+// THROUGH_EGRESS_TO_PORT, TO_GROUP, FLOOD, ONCE_MORE; LEARN tells the control plane of a HELLO.
 
 // The number of endpoints that the aggregator answers to.
 #define ENDPOINTS MAX_JOBS
@@ -128,7 +128,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         h.ipv4.total_len = 20 + CONTROL_REPLY_UDP_BYTES;
         swap_ends();
         finish_ip();
-        CONTROL_REPLY_TO_PORT(m.port)
+        THROUGH_EGRESS_TO_PORT(m.port)
     }
 
     action started() {

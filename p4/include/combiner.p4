@@ -4,8 +4,10 @@
 //
 // Tables are filled by the control plane. The front defines how frames leave, as in
 // `aggregator.p4`; CELL computes the index of the packet's cell, TURN and PLACE the numbers that
-// identify its contents; THROUGH_EGRESS sends a frame through egress, which adds a salt to its
-// check word.
+// identify its contents.
+//
+// What goes up is addressed to the parent before its cell is asked: after `verdict` there must be
+// nothing more to do, because the stages behind it belong to the lanes.
 
 // The number of endpoints: for each job, the data port, a port for each rank, and one for RESULTs
 // to all.
@@ -30,15 +32,15 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.rest = rest;
         m.combiner.surplus = surplus;
         m.combiner.salts = salts;
-        m.combiner.from = from;
         m.again = again;
+        h.udp.src = from;
     }
 
     // For partial sums, contributions with no others to be combined with, and all of an aborted
     // job.
     action pass_by(bit<16> from) {
         m.pass = PASS_BY;
-        m.combiner.from = from;
+        h.udp.src = from;
     }
 
     action of_nobody() { m.outcome = OUTCOME_BAD_RANK; }
@@ -75,7 +77,6 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.is_answer = 1;
         m.combiner.turn = h.pass.turn;
         m.combiner.salts = h.pass.salts;
-        m.combiner.from = h.udp.src;
     }
 
     // The flags that a partial sum of this contribution alone would have.
@@ -93,6 +94,39 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         }
         const default_action = with_flags(FLAG_CHECKED);
         size = 2;
+    }
+
+    // ---- To the parent: rule 27.2 ----
+
+    // The UDP port to send from is the rank's, so it comes with the rank's entries.
+    action address_to_parent(bit<48> mac, bit<32> address, bit<16> udp_port) {
+        h.ethernet.src = h.ethernet.dst;
+        h.ethernet.dst = mac;
+        h.ipv4.src = h.ipv4.dst;
+        h.ipv4.dst = address;
+        h.udp.dst = udp_port;
+        finish_ip();
+    }
+
+    action up(bit<48> mac, bit<32> address, bit<16> udp_port, port_t port) {
+        address_to_parent(mac, address, udp_port);
+        m.port = port;
+        TO_PORT(port)
+    }
+
+    action vacant() { DROP }
+
+    // The way of contributions and partial sums.
+    table uplinks {
+        key = { h.switchml.job: exact @name("job"); }
+        actions = { up; vacant; }
+        const default_action = vacant();
+        size = MAX_JOBS;
+    }
+
+    action report_congestion() {
+        h.ipv4.ecn = ECN_ECT0;
+        h.switchml.flags = h.switchml.flags | FLAG_CE;
     }
 
     // ---- Outcomes ----
@@ -119,7 +153,6 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         h.switchml.flags = m.union | m.flags;
         h.switchml.check = h.switchml.check + m.combiner.surplus;
         h.switchml.aux = m.own | m.rest;
-        h.udp.src = m.combiner.from;
         once_more(PASS_RESULT);
         h.pass.turn = m.combiner.turn;
         h.pass.salts = m.combiner.salts;
@@ -127,49 +160,37 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     action leave() {
         h.pass.setInvalid();
-        m.combiner.goes_up = 1;
+        TO_PORT(m.port)
+    }
+
+    // Egress adds the salt that is missing in the check word.
+    action leave_by_egress() {
+        h.pass.setInvalid();
+        THROUGH_EGRESS_TO_PORT(m.port)
     }
 
     action pass_on() {
         m.outcome = OUTCOME_PASSED;
-        m.combiner.goes_up = 1;
         m.combiner.salts = 0;
     }
 
     table verdict {
-        key = { m.step: exact; }
-        actions = { held; duplicate; forgotten; complete; leave; pass_on; }
+        key = {
+            m.step: exact;
+            m.combiner.salts: ternary;
+        }
+        actions = { held; duplicate; forgotten; complete; leave; leave_by_egress; pass_on; }
         const entries = {
-            STEP_START: held();
-            STEP_ADD: held();
-            STEP_AGAIN: duplicate();
-            STEP_COMPLETE: complete();
-            STEP_SECOND: leave();
-            STEP_PASS: pass_on();
+            (STEP_START, _): held();
+            (STEP_ADD, _): held();
+            (STEP_AGAIN, _): duplicate();
+            (STEP_COMPLETE, _): complete();
+            (STEP_SECOND, 0): leave();
+            (STEP_SECOND, _): leave_by_egress();
+            (STEP_PASS, _): pass_on();
         }
         const default_action = forgotten();
         size = 8;
-    }
-
-    // ---- To the parent: rule 27.2 ----
-
-    action up(bit<48> mac, bit<32> address, bit<16> udp_port, port_t port) {
-        h.ethernet.src = h.ethernet.dst;
-        h.ethernet.dst = mac;
-        h.ipv4.src = h.ipv4.dst;
-        h.ipv4.dst = address;
-        h.udp.src = m.combiner.from;
-        h.udp.dst = udp_port;
-        TO_PORT(port)
-    }
-
-    action vacant() { DROP }
-
-    table uplinks {
-        key = { h.switchml.job: exact @name("job"); }
-        actions = { up; vacant; }
-        const default_action = vacant();
-        size = MAX_JOBS;
     }
 
     // ---- From the parent: rule 27.4 ----
@@ -202,11 +223,11 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             h.switchml.job: exact @name("job");
             h.switchml.epoch: exact @name("epoch");
             h.switchml.rank: exact @name("rank");
-            m.port: exact @name("port");
+            m.port: exact @name("uplink");
             h.ipv4.src: exact @name("parent");
             h.udp.src: exact @name("parent_port");
             h.ipv4.dst: exact @name("aggregator");
-            h.udp.dst: exact @name("udp_port");
+            h.udp.dst: exact @name("own_port");
         }
         actions = { to_group; to_rank; NoAction; }
         const default_action = NoAction();
@@ -214,11 +235,14 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     }
 
     // Rule 27.3.
-    action greet(bit<16> from) {
+    action greet(
+        bit<16> from, bit<48> parent_mac, bit<32> parent, bit<16> parent_port, port_t uplink)
+    {
         m.is_member = 1;
         m.outcome = OUTCOME_HELLO_PASSED;
-        m.combiner.from = from;
-        m.combiner.goes_up = 1;
+        h.udp.src = from;
+        address_to_parent(parent_mac, parent, parent_port);
+        TO_PORT(uplink)
     }
 
 #include "admission.p4"
@@ -242,8 +266,14 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             forgeries.apply();
         }
         own_flags.apply();
-        cell.apply(h, m);
         if (m.pass != PASS_NONE) {
+            cell.apply(h, m);
+            if (m.pass != PASS_RESULT) {
+                uplinks.apply();
+                if (h.ipv4.ecn == ECN_CE) {
+                    report_congestion();
+                }
+            }
             verdict.apply();
         } else if (m.outcome == OUTCOME_SPOOFED) {
             nowhere();
@@ -261,23 +291,14 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             }
             if (m.is_member == 0) {
                 refusals.apply();
+            } else if (m.is_hello == 1 && h.ipv4.ecn == ECN_CE) {
+                report_congestion();
             }
         } else {
             if (m.outcome > OUTCOME_SPOOFED) {
                 not_ours();
             }
             stations.apply();
-        }
-        if (m.combiner.goes_up == 1) {
-            finish_ip();
-            if (h.ipv4.ecn == ECN_CE) {
-                h.ipv4.ecn = ECN_ECT0;
-                h.switchml.flags = h.switchml.flags | FLAG_CE;
-            }
-            uplinks.apply();
-            if (m.combiner.salts != 0) {
-                THROUGH_EGRESS
-            }
         }
     }
 }

@@ -95,8 +95,6 @@ struct headers_t {
 struct combiner_t {
     // The packet came to a port for the parent's answers.
     bit<1> is_from_parent;
-    // The packet goes to the parent.
-    bit<1> goes_up;
     // The time, as the front counts.
     clock_t now;
     // A hash of key, round and call; and slot, group and shape as one number.
@@ -104,8 +102,6 @@ struct combiner_t {
     bit<32> place;
     // Whether the cell's round is the packet's: CALL_SAME.
     bit<8> round;
-    // UDP port from which the rank's packets go up.
-    bit<16> from;
     // The additional terms in the check word of a partial sum of all ranks below (rule 3.5): the
     // number of salts, and a constant.
     bit<8> salts;
@@ -130,7 +126,8 @@ struct metadata_t {
     bit<8> pass;
     // The packet's first pass, once it is admitted: PASS_FIRST or PASS_EMPTY.
     bit<8> first;
-    // The port by which the frame came in the first time.
+    // The port by which the frame came in the first time; in a combiner, once the packet is to go
+    // to the parent, the port that leads there.
     port_t port;
     // The recirculation port.
     port_t again;

@@ -58,14 +58,10 @@ struct learn_t {
 #define TO_PORT(port) standard.egress_spec = port;
 #define TO_GROUP(group) standard.mcast_grp = group;
 #define FLOOD(group) standard.mcast_grp = group;
-#define CONTROL_REPLY_TO_PORT(port) standard.egress_spec = port;
+#define THROUGH_EGRESS_TO_PORT(port) standard.egress_spec = port;
 // Egress recirculates each frame with a pass header, whatever the port.
 #define ONCE_MORE standard.egress_spec = m.again;
 #define LEARN \
     digest<learn_t>(1, { \
         h.switchml.job, h.switchml.epoch, h.switchml.rank, \
         m.port, h.ethernet.src, h.ipv4.src, h.udp.src });
-#ifdef COMBINER
-// Egress checks whether it has to add one.
-#define THROUGH_EGRESS
-#endif

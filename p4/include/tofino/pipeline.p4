@@ -16,7 +16,7 @@ parser IngressParser(
             0, 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port,
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #ifdef COMBINER
-            , { 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+            , { 0, 0, 0, 0, 0, 0, 0 }
 #endif
 #ifdef PARTS
             , 0, 0
@@ -64,7 +64,7 @@ control Ingress(
         exclusions.apply();
         deparser.mirror_type = NOT_MIRRORED;
 #ifdef COMBINER
-        m.combiner.now = intrinsic.ingress_mac_tstamp[47:16] + PATIENCE;
+        m.combiner.now = intrinsic.ingress_mac_tstamp[47:16] + FIRST_TICK;
 #endif
         aggregator.apply(h, m, deparser, manager);
         // Further passes of a frame are not counted again.

@@ -24,11 +24,8 @@
     manager.mcast_grp_a = group;     \
     manager.rid = group;             \
     manager.bypass_egress = 1;
-// Through egress, which makes the check word.
-#define CONTROL_REPLY_TO_PORT(port) manager.ucast_egress_port = port; manager.bypass_egress = 0;
+// Egress makes the check word.
+#define THROUGH_EGRESS_TO_PORT(port) manager.ucast_egress_port = port; manager.bypass_egress = 0;
 #define ONCE_MORE manager.ucast_egress_port = m.again; manager.bypass_egress = 1;
-#ifdef COMBINER
-#define THROUGH_EGRESS manager.bypass_egress = 0;
-#endif
 #define LEARN deparser.digest_type = LEARN_DIGEST;
 

@@ -173,7 +173,10 @@ fn collect(
 impl Ports for Veths {
     fn features(&self) -> &'static [&'static str] {
         match self.parts {
-            (1, _) => &["age", "combiner", "empty", "frames", "long", "max", "runts", "verify"],
+            (1, _) if self.cells.is_some() => {
+                &["collisions", "combiner", "frames", "long", "runts", "verify"]
+            }
+            (1, _) => &["age", "empty", "frames", "long", "max", "runts", "verify"],
             _ => &["age", "frames", "long", "runts"],
         }
     }

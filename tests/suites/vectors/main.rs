@@ -8,7 +8,7 @@
 //! | [`relay`] | the protocol crate's combiner, as a subject |
 //! | [`p4`] | a switch that runs a program of `p4/`, as a subject |
 //! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths |
-//! | [`tofino`] | `p4/tofino.p4` on a model of the chip |
+//! | [`tofino`] | the programs for Tofino on a model of the chip |
 //! | [`bursts`] | frames without pauses, into either of these switches |
 //! | [`spec`] | a job in the form that data planes get |
 //! | [`files`] | the files are what their generator writes |
@@ -43,7 +43,9 @@ use in_kernel::{Hook, InKernel};
 use software::OverSockets;
 use std::path::Path;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
-use switchml_rack::{Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out, needs_racks};
+use switchml_rack::{
+    Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out, needs_racks, tofino_model,
+};
 
 /// The folder of the vectors.
 fn folder() -> &'static Path {
@@ -217,6 +219,24 @@ fn tofino_model_of_256_lanes() {
         let played = play_all(&of_roots(), &mut tofino::start(tofino::OF_256, 0));
         played.conclude("Tofino model of 256 lanes");
     }
+}
+
+#[test]
+fn tofino_model_as_a_combiner() {
+    if has_tofino_model("tofino_model_as_a_combiner", tofino::COMBINER) {
+        let played = play_all(&of_combiners(), &mut tofino::start(tofino::COMBINER, 0));
+        played.conclude("Tofino model as a combiner");
+    }
+}
+
+#[test]
+fn tofino_model_as_a_combiner_of_one_cell() {
+    if let Some(obstacle) = tofino_model::obstacle_to_compiling() {
+        return leave_out("tofino_model_as_a_combiner_of_one_cell", &obstacle);
+    }
+    tofino::compile_one_cell().expect("a program");
+    let played = play_all(&of_combiners(), &mut tofino::start(tofino::OF_ONE_CELL, 0));
+    played.conclude("Tofino model as a combiner of one cell");
 }
 
 #[test]

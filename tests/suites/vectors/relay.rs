@@ -101,7 +101,7 @@ impl Subject for Relay {
             ranks: 64,
             jobs: 512,
             slots: 512,
-            features: ["combiner", "verify"].map(str::to_owned).into(),
+            features: ["collisions", "combiner", "verify"].map(str::to_owned).into(),
         }
     }
 

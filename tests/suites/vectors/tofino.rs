@@ -1,5 +1,5 @@
-//! The compiled `p4/tofino.p4` on a model of the chip: open-p4studio's, in its test harness with
-//! the commands of `tofino_harness.cpp`.
+//! The compiled programs for Tofino on a model of the chip: open-p4studio's, in its test harness
+//! with the commands of `tofino_harness.cpp`.
 //!
 //! The daemon's data plane writes the tables, with the names from the compiler's bf-rt.json. New
 //! here is how a write gets into the chip; on a real switch the driver does this.
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use switchml_p4::data_plane::{P4DataPlane, Role};
+use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
 use switchml_p4::entries::{PORTS_OF_PIPELINE, ROUNDS, most_ternary};
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
@@ -29,14 +29,25 @@ const STATIONS_DEFAULT: &str = "nowhere";
 /// Job, epoch, rank, port, MAC, address and UDP port of a HELLO.
 const DIGEST_FIELDS: usize = 7;
 
-/// The program for packets of up to 64 lanes, and for packets of up to 256: folders into which
-/// `cargo xtask p4 build` writes them.
+/// The register with the age of a combiner's cells.
+const CELLS: &str = "Ingress.aggregator.cell.lease.begins";
+
+/// The program for packets of up to 64 lanes, for packets of up to 256, and the combiner: folders
+/// into which `cargo xtask p4 build` writes them.
 pub const OF_64: &str = "p4";
 pub const OF_256: &str = "p4/256";
+pub const COMBINER: &str = "p4/combiner";
+/// The combiner with one cell, so that keys collide: the test compiles it.
+pub const OF_ONE_CELL: &str = "p4/one_cell";
 
 /// The reason why there is no model with the program, if there is none.
 pub fn obstacle(program: &str) -> Option<String> {
     tofino_model::obstacle(&folder(program))
+}
+
+/// Compiles the combiner of one cell.
+pub fn compile_one_cell() -> Result<(), String> {
+    tofino_model::compile("tofino_combiner.p4", "ONE_CELL", &folder(OF_ONE_CELL))
 }
 
 fn folder(program: &str) -> PathBuf {
@@ -50,10 +61,17 @@ pub fn start(program: &str, pipeline: u16) -> P4Switch<ModelPorts> {
     let ports = (1..=PORTS as u16).map(|port| model.first_port + port).collect();
     let switch = ModelSwitch { model: model.clone(), ports };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
-    let role = Role::Root(capabilities(&model.names));
+    let role = match model.names.program {
+        ProgramKind::Root => Role::Root(capabilities(&model.names)),
+        // As the vectors have it.
+        ProgramKind::Combiner => Role::Combiner(NextHop {
+            port: model.first_port + PORTS as u16,
+            mac: [2, 0, 0, 0, 1, 0xFE],
+        }),
+    };
     let data_plane =
         P4DataPlane::start(Box::new(switch), role, hellos, Box::new(drop)).expect("a data plane");
-    P4Switch::new(data_plane, ModelPorts { model, learned })
+    P4Switch::new(data_plane, ModelPorts { model, has_one_cell: program == OF_ONE_CELL, learned })
 }
 
 /// The harness as a process, and the compiler's description of the program.
@@ -127,7 +145,7 @@ impl Model {
             std::fs::read_to_string(program.join("pipe/context.json")).expect("context.json");
         let model = Self {
             harness: Mutex::new(Harness::start(program)),
-            names: Names::read(&program.join("bf-rt.json"), ProgramKind::Root).expect("bf-rt.json"),
+            names: Names::read_any(&program.join("bf-rt.json")).expect("bf-rt.json"),
             context: serde_json::from_str(&text).expect("JSON"),
             first_port: pipeline * PORTS_OF_PIPELINE,
             places: Mutex::default(),
@@ -242,12 +260,12 @@ impl Model {
     }
 
     fn write_rounds(&self, sets: Range<u32>, round: u32) -> Result<(), String> {
-        self.run(&[format!(
-            "write_register {} {} {} {round}",
-            of_pipeline(&self.names.register(ROUNDS).name),
-            sets.start,
-            sets.len()
-        )])
+        self.write(of_pipeline(&self.names.register(ROUNDS).name), sets, round)
+    }
+
+    fn write(&self, register: &str, entries: Range<u32>, value: u32) -> Result<(), String> {
+        let (first, count) = (entries.start, entries.len());
+        self.run(&[format!("write_register {register} {first} {count} {value}")])
     }
 
     /// The HELLO that a digest reports.
@@ -431,14 +449,19 @@ impl ModelSwitch {
 /// The model, as who is at its ports has it.
 pub struct ModelPorts {
     model: Arc<Model>,
+    has_one_cell: bool,
     learned: mpsc::Sender<Learned>,
 }
 
 impl Ports for ModelPorts {
     fn features(&self) -> &'static [&'static str] {
-        match self.model.names.parts {
-            1 => &["age", "empty", "frames", "long"],
-            _ => &["age", "frames", "long"],
+        match (self.model.names.program, self.model.names.parts) {
+            (ProgramKind::Combiner, _) if self.has_one_cell => {
+                &["collisions", "combiner", "frames", "long"]
+            }
+            (ProgramKind::Combiner, _) => &["combiner", "frames", "long"],
+            (ProgramKind::Root, 1) => &["age", "empty", "frames", "long"],
+            (ProgramKind::Root, _) => &["age", "frames", "long"],
         }
     }
 
@@ -477,6 +500,14 @@ impl Ports for ModelPorts {
             }
         }
         Ok(left)
+    }
+
+    /// The model's time does not go on, so cells that hold something never grow old.
+    fn forget(&mut self) -> Result<(), String> {
+        match self.model.names.program {
+            ProgramKind::Root => Ok(()),
+            ProgramKind::Combiner => self.model.write(CELLS, 0..self.model.names.sets, 0),
+        }
     }
 
     fn round(&mut self, set: u32) -> Result<u32, String> {

@@ -1,4 +1,4 @@
-"""Combiners: section 27 of docs/protocol.md. All of these have one cell."""
+"""Combiners: section 27 of docs/protocol.md."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,7 @@ from .numbers import CE, CHECKED, MAX, RESULT, RETRANSMIT
 from .vector import AGGREGATOR, Expected, Job, Vector, group_of, nobody, passed, ramp, sums
 
 FEATURES = ("combiner",)
+OF_ONE_CELL = (*FEATURES, "collisions")
 PARENT = End("02:00:00:00:01:fe", "10.0.1.254", 48864)
 PARENT_PORT = 4
 
@@ -118,7 +119,7 @@ def combiner_cells():
     about = """
 A cell takes one call of one round. What finds it taken goes on as it is. A round that is older \
 gives way, or is left alone; what completes makes the cell free."""
-    v = Vector("combiner_cells", about, "fifo", FEATURES)
+    v = Vector("combiner_cells", about, "fifo", OF_ONE_CELL)
     job = v.open(Below(ranks=2))
     other = v.open(Below(ranks=2, number=8))
     v.step("rank 0", job, own(job, 0, 5), nobody("held"))
@@ -145,7 +146,7 @@ gives way, or is left alone; what completes makes the cell free."""
 
 def combiner_patience():
     about = "What has waited for long leaves in place of another key's packet, or is forgotten."
-    v = Vector("combiner_patience", about, "fifo", FEATURES)
+    v = Vector("combiner_patience", about, "fifo", OF_ONE_CELL)
     job = v.open(Below(ranks=3))
     other = v.open(Below(ranks=3, number=8))
     v.step("rank 0", job, own(job, 0, 0), nobody("held"))

@@ -49,7 +49,7 @@ pub const TABLES: &[Table] = &[
     Table {
         name: "bindings",
         key: &["job", "epoch", "rank", "secret", "port", "mac", "address", "udp_port"],
-        actions: &[("greet", &["from"])],
+        actions: &[("greet", &["from", "parent_mac", "parent", "parent_port", "uplink"])],
     },
     Table {
         name: "uplinks",
@@ -58,7 +58,7 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "answers",
-        key: &["job", "epoch", "rank", "port", "parent", "parent_port", "aggregator", "udp_port"],
+        key: &["job", "epoch", "rank", "uplink", "parent", "parent_port", "aggregator", "own_port"],
         actions: &[
             ("to_group", &["group", "mac", "address", "udp_port"]),
             ("to_rank", &["mac", "address", "udp_port", "port"]),
@@ -90,8 +90,19 @@ impl OpenJob {
         entries.extend(self.partial_sums());
     }
 
+    /// How a rank's HELLO goes on to the parent.
+    pub(crate) fn greeting(&self, rank: u16, uplink: Binding) -> Vec<(&'static str, u64)> {
+        vec![
+            ("from", self.port_of(rank).into()),
+            ("parent_mac", mac(uplink.mac)),
+            ("parent", word(uplink.ip.low().into())),
+            ("parent_port", uplink.port.get().into()),
+            ("uplink", uplink.ifindex.into()),
+        ]
+    }
+
     /// Rule 27.2.
-    pub(crate) fn port_of(&self, rank: u16) -> u16 {
+    fn port_of(&self, rank: u16) -> u16 {
         rank_port(DATA_PORT, self.spec.number, rank)
     }
 
@@ -102,16 +113,16 @@ impl OpenJob {
     }
 
     /// An entry without data.
-    fn answer(&self, uplink: Binding, rank: u16, udp_port: u16, action: &'static str) -> Entry {
+    fn answer(&self, uplink: Binding, rank: u16, own_port: u16, action: &'static str) -> Entry {
         let key = [
             ("job", self.spec.number.into()),
             ("epoch", self.spec.epoch.into()),
             ("rank", rank.into()),
-            ("port", uplink.ifindex.into()),
+            ("uplink", uplink.ifindex.into()),
             ("parent", word(uplink.ip.low().into())),
             ("parent_port", uplink.port.get().into()),
             ("aggregator", word_of(self.spec.address)),
-            ("udp_port", udp_port.into()),
+            ("own_port", own_port.into()),
         ];
         exact("answers", &key, action)
     }

@@ -341,8 +341,8 @@ impl OpenJob {
             ("udp_port", binding.port.get().into()),
         ];
         // At a combiner the HELLO goes on.
-        let from = self.uplink.map(|_| ("from", u64::from(self.port_of(number))));
-        Entry { data: from.into_iter().collect(), ..exact("bindings", &key, "greet") }
+        let data = self.uplink.map(|uplink| self.greeting(number, uplink)).unwrap_or_default();
+        Entry { data, ..exact("bindings", &key, "greet") }
     }
 
     fn hello(&self, rank: u16) -> [(&'static str, u64); 4] {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use switchml_rack::Shaping;
 
 use super::ways::{WAYS, Way};
@@ -26,11 +26,13 @@ pub const GOALS: [Goal; 2] = [
 /// How long a training took: one seed in one way.
 #[derive(Clone, Copy)]
 struct Trained {
-    seconds: f64,
+    /// Until the goal was reached, if it was.
+    seconds: Option<f64>,
     steps: usize,
 }
 
-/// Trains with all seeds in all ways, in turn, until the goal is reached.
+/// Trains with all seeds in all ways, in turn, until the goal is reached, or as long as the example
+/// trains.
 pub fn compare(site: &Site, goal: &Goal, seeds: usize) -> Result<Outcome> {
     let _shaped = (Shaping::new(&site.ours, RATE)?, Shaping::new(&site.gloo, RATE)?);
     let mut trained: [Vec<Trained>; WAYS.len()] = Default::default();
@@ -42,10 +44,11 @@ pub fn compare(site: &Site, goal: &Goal, seeds: usize) -> Result<Outcome> {
     }
     let name = goal.example.name();
     let lines = WAYS.iter().map(|way| way.name).zip(&trained);
+    let reached = lines.filter_map(|(name, all)| Some((name, seconds(all)?)));
     Ok(Outcome {
         name: format!("accuracy-{name}.svg"),
         text: table(goal, &trained),
-        plot: plot::durations(&title(goal), lines.map(|(name, all)| (name, seconds(all))))?,
+        plot: plot::durations(&title(goal), reached)?,
         missed: Vec::new(),
     })
 }
@@ -54,14 +57,11 @@ fn train(site: &Site, goal: &Goal, way: &Way, seed: usize) -> Result<Trained> {
     let seed = seed.to_string();
     let goals = ["--until", goal.share, "--width", goal.width, "--seed", &seed];
     let training = site.train(goal.example, way.backend, &[&goals, way.arguments].concat())?;
-    let seconds = training.seconds.first().with_context(|| {
-        let (name, share) = (goal.example.name(), goal.share);
-        format!("{name}.py with {} did not get {share} of its test right", way.name)
-    })?;
-    Ok(Trained { seconds: *seconds, steps: training.losses.len() })
+    Ok(Trained { seconds: training.seconds.first().copied(), steps: training.losses.len() })
 }
 
-fn seconds(trained: &[Trained]) -> Vec<f64> {
+/// The times of all seeds, if the goal was reached with each of them.
+fn seconds(trained: &[Trained]) -> Option<Vec<f64>> {
     trained.iter().map(|trained| trained.seconds).collect()
 }
 
@@ -78,21 +78,26 @@ fn table(goal: &Goal, trained: &[Vec<Trained>; WAYS.len()]) -> String {
         title(goal),
         trained[0].len()
     );
+    let gloo = seconds(&trained[0]);
     for (Way { name, .. }, all) in WAYS.iter().zip(trained) {
         let each =
             |show: &dyn Fn(&Trained) -> String| all.iter().map(show).collect::<Vec<_>>().join(", ");
-        let ratio = Spread::of_ratios(&seconds(&trained[0]), &seconds(all));
+        let times =
+            each(&|one| one.seconds.map_or("never".to_owned(), |time| format!("{time:.1}")));
+        let times = match seconds(all) {
+            Some(all) => format!("{:.1} ({times})", Spread::of(all).median),
+            None => times,
+        };
+        let ratio = match gloo.as_deref().zip(seconds(all)) {
+            Some((gloo, all)) => {
+                let Spread { low, median, high } = Spread::of_ratios(gloo, &all);
+                format!("{median:.2} ({low:.2}-{high:.2})")
+            }
+            None => "–".to_owned(),
+        };
+        let steps = each(&|one| one.steps.to_string());
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| {name} | {:.1} ({}) | {} | {:.2} ({:.2}-{:.2}) |",
-            Spread::of(seconds(all)).median,
-            each(&|one| format!("{:.1}", one.seconds)),
-            each(&|one| one.steps.to_string()),
-            ratio.median,
-            ratio.low,
-            ratio.high
-        );
+        let _ = writeln!(text, "| {name} | {times} | {steps} | {ratio} |");
     }
     text
 }
@@ -104,11 +109,25 @@ mod tests {
     /// Gloo takes 10 and 30 s, all others 5 and 10 s.
     #[test]
     fn ratios_are_taken_seed_by_seed() {
-        let of = |times: [f64; 2]| times.map(|seconds| Trained { seconds, steps: 40 }).to_vec();
+        let of = |times: [f64; 2]| {
+            times.map(|seconds| Trained { seconds: Some(seconds), steps: 40 }).to_vec()
+        };
         let trained =
             std::array::from_fn(|way| of(if way == 0 { [10.0, 30.0] } else { [5.0, 10.0] }));
         let text = table(&GOALS[0], &trained);
         let ours = text.lines().find(|line| line.starts_with("| switchml |")).unwrap();
         assert_eq!(ours, "| switchml | 7.5 (5.0, 10.0) | 40, 40 | 2.50 (2.25-2.75) |");
+    }
+
+    /// The second seed is not right after all steps.
+    #[test]
+    fn a_way_that_does_not_get_there_has_no_ratio() {
+        let after = |seconds| Trained { seconds, steps: 40 };
+        let trained = std::array::from_fn(|way| {
+            vec![after(Some(9.0)), after(if way == 5 { None } else { Some(8.0) })]
+        });
+        let text = table(&GOALS[0], &trained);
+        let last = text.lines().last().unwrap();
+        assert_eq!(last, "| Gloo, PowerSGD | 9.0, never | 40, 40 | – |");
     }
 }

@@ -49,10 +49,10 @@ fn contributions_know_what_is_below() {
         assert_eq!(data[..], expected, "rank {rank}");
         let answers = entries_of(&contents, "answers", rank);
         assert_eq!(answers.len(), 1);
-        assert_eq!((answers[0].action, field(&answers[0], "udp_port")), ("to_rank", Some(port)));
+        assert_eq!((answers[0].action, field(&answers[0], "own_port")), ("to_rank", Some(port)));
     }
     let to_all = &entries_of(&contents, "answers", 0xFFFF)[0];
-    assert_eq!((to_all.action, field(to_all, "udp_port")), ("to_group", Some(48864 + 1025 + 3)));
+    assert_eq!((to_all.action, field(to_all, "own_port")), ("to_group", Some(48864 + 1025 + 3)));
     let odd = Contents::of(&[1, 2], &jobs([below(3, 4..7)]));
     let entry = &entries_of(&odd, "members", 5)[0];
     assert_eq!(entry.data[3], ("salts", 0));

@@ -106,9 +106,9 @@ fn assert_what_is_below(switch: &Switch, assigned: &Assigned, root: u64) {
         .collect();
     ports.sort_unstable();
     assert_eq!(ports, [48864, 48865, 48866, to_all], "the data port, of both ranks, of all");
-    let from_root = |rank, udp_port| {
+    let from_root = |rank, own_port| {
         let parent = [("parent", 0x7F00_0001), ("parent_port", root)];
-        let here = [("m.port", 5), ("aggregator", 0x0A00_00FE), ("udp_port", udp_port)];
+        let here = [("uplink", 5), ("aggregator", 0x0A00_00FE), ("own_port", own_port)];
         [&[("job", 0), ("epoch", epoch), ("rank", rank)], &parent[..], &here].concat()
     };
     for rank in [0, 1] {
@@ -124,6 +124,15 @@ fn assert_what_is_below(switch: &Switch, assigned: &Assigned, root: u64) {
             ("again", 68),
         ];
         assert_eq!(data_of(switch, "members", "admit", &key), named(&expected), "rank {rank}");
+        let expected = [
+            ("from", 48865 + rank),
+            ("parent_mac", ROOTS_MAC),
+            ("parent", 0x7F00_0001),
+            ("parent_port", root),
+            ("uplink", 5),
+        ];
+        let key = [("rank", rank), ("udp_port", 40_000 + rank)];
+        assert_eq!(data_of(switch, "bindings", "greet", &key), named(&expected), "rank {rank}");
         let host = [("mac", 0x0200_0000_0001 + rank), ("address", 0x0A00_0001 + rank)];
         let expected = [&host[..], &[("udp_port", 40_000 + rank), ("port", 0)]].concat();
         let answers = data_of(switch, "answers", "to_rank", &from_root(rank, 48865 + rank));

@@ -127,7 +127,15 @@ const OF_COMBINER: &[Table] = &[
             ("pass_by", &[("from", 16)]),
         ],
     ),
-    ("bindings", 512, BINDING, &[("greet", &[("from", 16)])]),
+    (
+        "bindings",
+        512,
+        BINDING,
+        &[(
+            "greet",
+            &[("from", 16), ("parent_mac", 48), ("parent", 32), ("parent_port", 16), ("uplink", 9)],
+        )],
+    ),
     (
         "uplinks",
         16,
@@ -141,11 +149,11 @@ const OF_COMBINER: &[Table] = &[
             ("job", 16),
             ("epoch", 32),
             ("rank", 16),
-            ("m.port", 9),
+            ("uplink", 9),
             ("parent", 32),
             ("parent_port", 16),
             ("aggregator", 32),
-            ("udp_port", 16),
+            ("own_port", 16),
         ],
         &[
             ("to_group", &[("group", 16), ("mac", 48), ("address", 32), ("udp_port", 16)]),
