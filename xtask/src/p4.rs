@@ -32,8 +32,11 @@ pub enum P4 {
         #[arg(value_name = "ADDRESS:PORT")]
         server: SocketAddr,
         /// The program for packets of up to 256 lanes, instead of 64: see docs/tofino.md
-        #[arg(long)]
+        #[arg(long, conflicts_with = "combiner")]
         wide: bool,
+        /// The combiner's program, for a daemon with --parent
+        #[arg(long)]
+        combiner: bool,
     },
 }
 
@@ -45,8 +48,9 @@ impl P4 {
             Self::Check => check(),
             Self::Build => build(),
             Self::Test => test(),
-            Self::Deploy { server, wide: true } => deploy(*server, Program::TofinoOf256),
-            Self::Deploy { server, wide: false } => deploy(*server, Program::Tofino),
+            Self::Deploy { server, combiner: true, .. } => deploy(*server, Program::TofinoCombiner),
+            Self::Deploy { server, wide: true, .. } => deploy(*server, Program::TofinoOf256),
+            Self::Deploy { server, .. } => deploy(*server, Program::Tofino),
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct Train {
 
     /// Instead: the time until a convolutional network and a transformer are right, on links of
     /// 1 Gb/s
-    #[arg(long, conflicts_with = "only")]
+    #[arg(long)]
     accuracy: bool,
 
     /// Instead: so many ranks are killed, the others train on; beside restarts by torchrun
@@ -126,6 +126,10 @@ impl Train {
             !self.stalls || self.only != Some(Example::Sharded),
             "sharded.py is not among what --stalls trains: digits, text, ngram, wide"
         );
+        ensure!(
+            !self.accuracy || matches!(self.only, None | Some(Example::Digits | Example::Text)),
+            "--accuracy trains only digits and text: give one of these to --only, or none"
+        );
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
         let site = Site::new(&binaries, python::with_package()?)?;
@@ -145,8 +149,9 @@ impl Train {
             let outcomes = |job| Ok(vec![stalls::compare(&site, job, self.runs)?]);
             tell(&folder, "stalls.md", asked.map(outcomes))?
         } else if self.accuracy {
+            let asked = accuracy::GOALS.iter().filter(|goal| is_asked(goal.example));
             let outcomes = |goal| Ok(vec![accuracy::compare(&site, goal, self.runs)?]);
-            tell(&folder, "accuracy.md", accuracy::GOALS.iter().map(outcomes))?
+            tell(&folder, "accuracy.md", asked.map(outcomes))?
         } else {
             let asked = Example::ALL.into_iter().filter(|example| is_asked(*example));
             tell(&folder, "train.md", asked.map(|example| self.outcomes(&site, example)))?

@@ -169,6 +169,8 @@ Resends go on untouched. Ranks that they leave behind do not wait for them, or s
     resent = CHECKED | RETRANSMIT
     alone = own(job, 1, 0, flags=resent)
     v.step("rank 1 again", job, alone, goes_on(job, alone))
+    marked = alone.changed(flags=resent | CE)
+    v.step("marked in the IP header", job, alone, goes_on(job, marked), tos=3)
     v.step("rank 0", job, own(job, 0, 0), nobody("held"))
     v.step("rank 1 again", job, alone, goes_on(job, alone))
     without = up(job, "combined", partial(job, (0, 2), 0), 2)
@@ -197,6 +199,8 @@ Partial sums of combiners below are combined, or go on as they are. One that ove
     def passes(ranks, round):
         return up(job, "passed", partial(job, ranks, round), ranks[-1])
 
+    of_nobody = partial(job, (0, 1), 0).changed(aux=0)
+    v.step("of no rank", job, of_nobody, nobody("bad_rank"), sender=1)
     sent("ranks 0 and 1", (0, 1), 0, nobody("held"), passes((0, 1), 0))
     every = up(job, "combined", partial(job, (0, 1, 2, 3), 0), 3)
     sent("ranks 2 and 3", (2, 3), 0, every, passes((2, 3), 0))

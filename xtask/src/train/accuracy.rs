@@ -11,7 +11,7 @@ use crate::stats::Spread;
 
 /// What is trained, until so much of the test set is right.
 pub struct Goal {
-    example: Example,
+    pub example: Example,
     share: &'static str,
     /// Of the widest layer: as wide as it takes for gradients to be worth compressing.
     width: &'static str,
