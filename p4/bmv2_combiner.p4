@@ -34,9 +34,7 @@ control Lease(inout metadata_t m) {
         clock_t begin;
         turns.read(turn, (bit<32>) m.index);
         begins.read(begin, (bit<32>) m.index);
-        if (m.pass == PASS_NONE) {
-            m.held = 0;
-        } else if (m.pass == PASS_FIRST && begin + PATIENCE < m.combiner.now) {
+        if (m.pass == PASS_FIRST && begin + PATIENCE < m.combiner.now) {
             m.held = HELD_OLD;
             turns.write((bit<32>) m.index, m.combiner.turn);
             begins.write((bit<32>) m.index, m.combiner.now);

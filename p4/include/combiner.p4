@@ -6,8 +6,8 @@
 // `aggregator.p4`; CELL computes the index of the packet's cell, TURN and PLACE the numbers that
 // identify its contents.
 //
-// What goes up is addressed to the parent before its cell is asked: after `verdict` there must be
-// nothing more to do, because the stages behind it belong to the lanes.
+// What goes up is addressed to the parent before the verdict: after that there must be nothing more
+// to do, because the stages behind it belong to the lanes.
 
 // The number of endpoints: for each job, the data port, a port for each rank, and one for RESULTs
 // to all.
@@ -218,6 +218,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         TO_PORT(port)
     }
 
+    // No field of the key has the name of an action's parameter: the model's harness may confuse
+    // them.
     table answers {
         key = {
             h.switchml.job: exact @name("job");
@@ -291,7 +293,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             }
             if (m.is_member == 0) {
                 refusals.apply();
-            } else if (m.is_hello == 1 && h.ipv4.ecn == ECN_CE) {
+            } else if (h.ipv4.ecn == ECN_CE) {
                 report_congestion();
             }
         } else {

@@ -44,7 +44,7 @@ impl SimpleSwitch {
             return Err(Error::NoSimpleSwitch(obstacle));
         }
         let program = Program::compile(namespace, program, defines)?;
-        let mut command = before_hosts();
+        let mut command = with_priority();
         for (port, interface) in (1..).zip(interfaces) {
             command.args(["-i", &format!("{port}@{interface}")]);
         }
@@ -68,14 +68,14 @@ impl SimpleSwitch {
 
 /// The switch runs before all others where the kernel lets it: a real switch does not wait until
 /// hosts leave it a processor. Otherwise hosts on a busy machine miss answers for seconds.
-fn before_hosts() -> Command {
-    let at_once = |program: &str| {
+fn with_priority() -> Command {
+    let with_priority = |program: &str| {
         let mut command = Command::new("chrt");
         command.args(["--rr", "1", program]);
         command
     };
-    match at_once("true").output() {
-        Ok(output) if output.status.success() => at_once(SWITCH),
+    match with_priority("true").output() {
+        Ok(output) if output.status.success() => with_priority(SWITCH),
         _ => Command::new(SWITCH),
     }
 }

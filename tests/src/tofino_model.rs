@@ -1,9 +1,9 @@
 //! What tests on a model of Tofino need: open-p4studio's test harness with the model, and the
 //! compiled program.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{fs, io};
 
 use crate::tools;
 
@@ -64,11 +64,12 @@ pub fn compile(source: &str, define: &str, folder: &Path) -> Result<(), String> 
 }
 
 fn succeed(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error: io::Error| error.to_string())?;
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
         Ok(())
     } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        let said = [output.stdout, output.stderr].concat();
+        Err(format!("{command:?}: {}", String::from_utf8_lossy(&said)))
     }
 }
 

@@ -226,6 +226,8 @@ fn tofino_model_as_a_combiner() {
     if has_tofino_model("tofino_model_as_a_combiner", tofino::COMBINER) {
         let played = play_all(&of_combiners(), &mut tofino::start(tofino::COMBINER, 0));
         played.conclude("Tofino model as a combiner");
+        let names: Vec<_> = played.left_out.iter().map(|(vector, _)| vector.as_str()).collect();
+        assert_eq!(names, ["combiner_cells", "combiner_damage", "combiner_patience"]);
     }
 }
 
@@ -237,6 +239,8 @@ fn tofino_model_as_a_combiner_of_one_cell() {
     tofino::compile_one_cell().expect("a program");
     let played = play_all(&of_combiners(), &mut tofino::start(tofino::OF_ONE_CELL, 0));
     played.conclude("Tofino model as a combiner of one cell");
+    let names: Vec<_> = played.left_out.iter().map(|(vector, _)| vector.as_str()).collect();
+    assert_eq!(names, ["combiner_damage"]);
 }
 
 #[test]

@@ -502,7 +502,7 @@ impl Ports for ModelPorts {
         Ok(left)
     }
 
-    /// The model's time does not go on, so cells that hold something never grow old.
+    /// Makes all cells look as if they were never used: the model's time does not go on.
     fn forget(&mut self) -> Result<(), String> {
         match self.model.names.program {
             ProgramKind::Root => Ok(()),

@@ -279,6 +279,14 @@ come to the job's port, and go to all ranks below."""
         down(v, job, packet, job.way_up(2), to_rank(job, packet))
     everyone = asked.result_for_all(ramp(0, 0, 64), 4)
     down(v, job, everyone, job.for_all(), to_everyone(job, everyone))
+    # Marked in the IP header on the way (rule 5.5).
+    result = asked.result(ramp(0, 0), 4)
+    for packet, to, expected in [
+        (result, job.way_up(2), to_rank),
+        (everyone, job.for_all(), to_everyone),
+    ]:
+        marked = packet.changed(flags=packet.flags | CE)
+        down(v, job, packet, to, expected(job, marked), tos=3)
     pending = asked.pending(0)
     wrong = nobody("wrong_place")
     down(v, job, pending, job.way_up(1), wrong)
@@ -294,8 +302,8 @@ come to the job's port, and go to all ranks below."""
 PARENT_FORGED = End(PARENT.mac, PARENT.ip, PARENT.udp + 1)
 
 
-def down(v, job, packet, to, *expected, source=PARENT):
-    frame = Frame(source, to, packet)
+def down(v, job, packet, to, *expected, source=PARENT, tos=0):
+    frame = Frame(source, to, packet, tos=tos)
     v.frame(f"to port {to.udp}", PARENT_PORT, frame, *expected)
 
 

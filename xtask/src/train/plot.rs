@@ -125,15 +125,17 @@ pub fn durations(
     ways: impl Iterator<Item = (&'static str, Vec<f64>)>,
 ) -> Result<String> {
     let ways: Vec<(&str, Vec<f64>)> = ways.collect();
-    let highest = ways.iter().flat_map(|(_, seconds)| seconds).copied().fold(0.0, f64::max);
+    // Neither axis is empty, even if no way has a time.
+    let highest = ways.iter().flat_map(|(_, seconds)| seconds).copied().fold(1.0, f64::max);
+    // Segmented, a range has its end, too.
+    let last = ways.len().max(2) - 1;
     draw(|area| {
-        // Segmented, a range has its end, too.
         let mut chart = ChartBuilder::on(area)
             .caption(caption, FONT)
             .margin(8)
             .x_label_area_size(34)
             .y_label_area_size(56)
-            .build_cartesian_2d((0..ways.len() - 1).into_segmented(), 0.0..highest * 1.1)?;
+            .build_cartesian_2d((0..last).into_segmented(), 0.0..highest * 1.1)?;
         let name = |x: &SegmentValue<usize>| match x {
             SegmentValue::CenterOf(way) => ways.get(*way).map_or("", |(name, _)| name).to_owned(),
             _ => String::new(),
