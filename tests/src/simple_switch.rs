@@ -69,13 +69,13 @@ impl SimpleSwitch {
 /// The switch runs before all others where the kernel lets it: a real switch does not wait until
 /// hosts leave it a processor. Otherwise hosts on a busy machine miss answers for seconds.
 fn with_priority() -> Command {
-    let with_priority = |program: &str| {
+    let chrt = |program: &str| {
         let mut command = Command::new("chrt");
         command.args(["--rr", "1", program]);
         command
     };
-    match with_priority("true").output() {
-        Ok(output) if output.status.success() => with_priority(SWITCH),
+    match chrt("true").output() {
+        Ok(output) if output.status.success() => chrt(SWITCH),
         _ => Command::new(SWITCH),
     }
 }
