@@ -38,7 +38,9 @@ control Tag(in headers_t h, inout metadata_t m) {
     apply {
         bit<32> round;
         rounds.read(round, (bit<32>) m.index);
-        if (m.pass == PASS_NONE || (m.pass & PASS_TURNED_AWAY) != 0) {
+        if (m.lost == 1) {
+            m.held = HELD_LOST;
+        } else if (m.pass == PASS_NONE || (m.pass & PASS_TURNED_AWAY) != 0) {
             m.held = 0;
         } else if (round == h.switchml.round) {
             m.held = HELD_SAME;
@@ -122,6 +124,7 @@ control Missing(inout headers_t h, inout metadata_t m) {
 #include "include/lanes.p4"
 #include "include/slot.p4"
 #include "include/bmv2/target.p4"
+#include "include/losses.p4"
 #include "include/aggregator.p4"
 
 // The check words of control replies, and of maxima (rule 3.4).

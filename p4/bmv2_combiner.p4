@@ -34,7 +34,9 @@ control Lease(inout metadata_t m) {
         clock_t begin;
         turns.read(turn, (bit<32>) m.index);
         begins.read(begin, (bit<32>) m.index);
-        if (m.pass == PASS_FIRST && begin + PATIENCE < m.combiner.now) {
+        if (m.lost == 1) {
+            m.held = HELD_LOST;
+        } else if (m.pass == PASS_FIRST && begin + PATIENCE < m.combiner.now) {
             m.held = HELD_OLD;
             turns.write((bit<32>) m.index, m.combiner.turn);
             begins.write((bit<32>) m.index, m.combiner.now);
@@ -98,6 +100,7 @@ control Words(in metadata_t m, in bit<32> first, in bit<32> second, inout bit<8>
 #include "include/lanes.p4"
 #include "include/cell.p4"
 #include "include/bmv2/target.p4"
+#include "include/losses.p4"
 #include "include/combiner.p4"
 
 // The additional salt in the check word of an even number of contributions (rule 3.5).

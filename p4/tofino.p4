@@ -48,22 +48,25 @@ control Tag(in headers_t h, inout metadata_t m) {
         }
     };
     action do_follow() { m.held = follow.execute(m.index); }
-#define TAG_KEY m.pass: ternary; m.part: ternary;
-#define TAG_ACTIONS do_advance; do_compare; do_follow; NoAction;
+#define TAG_KEY m.lost: ternary; m.pass: ternary; m.part: ternary;
+#define TAG_ACTIONS lose; do_advance; do_compare; do_follow; NoAction;
 #define TAG_ENTRIES                                                              \
-    (FIRST, 0): do_advance();                                                    \
-    (FIRST, _): do_follow();                                                     \
-    (QUERY, _): do_compare();                                                    \
-    (PASS_RESULT, _): do_compare();
+    (1, _, _): lose();                                                           \
+    (_, FIRST, 0): do_advance();                                                 \
+    (_, FIRST, _): do_follow();                                                  \
+    (_, QUERY, _): do_compare();                                                 \
+    (_, PASS_RESULT, _): do_compare();
 #else
-#define TAG_KEY m.pass: exact;
-#define TAG_ACTIONS do_advance; do_compare; NoAction;
+#define TAG_KEY m.lost: ternary; m.pass: ternary;
+#define TAG_ACTIONS lose; do_advance; do_compare; NoAction;
 #define TAG_ENTRIES                                                              \
-    PASS_FIRST: do_advance();                                                    \
-    PASS_EMPTY: do_advance();                                                    \
-    PASS_QUERY: do_compare();                                                    \
-    PASS_RESULT: do_compare();
+    (1, _): lose();                                                              \
+    (_, PASS_FIRST): do_advance();                                               \
+    (_, PASS_EMPTY): do_advance();                                               \
+    (_, PASS_QUERY): do_compare();                                               \
+    (_, PASS_RESULT): do_compare();
 #endif
+    action lose() { m.held = HELD_LOST; }
     action do_advance() { m.held = advance.execute(m.index); }
     action do_compare() { m.held = compare.execute(m.index); }
     table pass {
@@ -71,7 +74,7 @@ control Tag(in headers_t h, inout metadata_t m) {
         actions = { TAG_ACTIONS }
         const entries = { TAG_ENTRIES }
         const default_action = NoAction();
-        size = 4;
+        size = 8;
     }
     apply { pass.apply(); }
 }
@@ -204,5 +207,6 @@ control Missing(in headers_t h, inout metadata_t m) {
 #include "include/lanes.p4"
 #include "include/slot.p4"
 #include "include/tofino/target.p4"
+#include "include/losses.p4"
 #include "include/aggregator.p4"
 #include "include/tofino/pipeline.p4"

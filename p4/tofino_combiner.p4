@@ -49,15 +49,20 @@ control Lease(inout metadata_t m) {
             if (same) { lease.begin = 0; }
         }
     };
+    action lose() { m.held = HELD_LOST; }
     action do_claim() { m.held = claim.execute(m.index); }
     action do_release() { m.held = release.execute(m.index); }
     table pass {
-        key = { m.pass: exact; }
-        actions = { do_claim; do_release; NoAction; }
+        key = {
+            m.lost: ternary;
+            m.pass: ternary;
+        }
+        actions = { lose; do_claim; do_release; NoAction; }
         const entries = {
-            PASS_FIRST: do_claim();
-            PASS_BY: do_release();
-            PASS_RESULT: do_release();
+            (1, _): lose();
+            (_, PASS_FIRST): do_claim();
+            (_, PASS_BY): do_release();
+            (_, PASS_RESULT): do_release();
         }
         const default_action = NoAction();
         size = 4;
@@ -175,5 +180,6 @@ control Words(in metadata_t m, in bit<32> first, in bit<32> second, inout bit<8>
 #include "include/lanes.p4"
 #include "include/cell.p4"
 #include "include/tofino/target.p4"
+#include "include/losses.p4"
 #include "include/combiner.p4"
 #include "include/tofino/pipeline.p4"

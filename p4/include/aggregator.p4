@@ -208,7 +208,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         }
         actions = {
             started; added; stale; complete; replay; pending; mismatch; room; aborted; queried;
-            deliver; NoAction;
+            deliver; lost; NoAction;
         }
         const entries = {
             (STEP_SECOND, _, _, EVERYONE): NoAction();
@@ -228,6 +228,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             (STEP_AGAIN, _, _, _): pending();
             (STEP_MISMATCH, _, _, _): mismatch();
             (STEP_ABORTED, _, _, _): aborted();
+            (STEP_LOST, _, _, _): lost();
         }
         const default_action = stale();
         size = 32;
@@ -295,6 +296,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             }
         } else if (m.outcome == OUTCOME_SPOOFED) {
             nowhere();
+        } else if (m.is_ours == 1 && m.lost == 1) {
+            lost();
         } else if (m.is_ours == 1) {
             if (m.is_hello == 1 && m.bad_ip_checksum == 0) {
                 if (bindings.apply().miss) {

@@ -19,6 +19,7 @@ control Cell(inout headers_t h, inout metadata_t m) {
         key = { RULE_KEY }
         actions = { to; }
         const entries = {
+            (_, HELD_LOST, _, _, _, _): to(STEP_LOST);
             (PASS_RESULT, HELD_SAME, CALL_SAME, _, _, _): to(STEP_SECOND);
             (PASS_RESULT, _, _, _, _, _): to(STEP_STALE);
             (PASS_FIRST, HELD_SAME, CALL_SAME, CALL_SAME, _, 0): to(STEP_COMPLETE);

@@ -26,6 +26,9 @@ const bit<8> PASS_REFUSED = PASS_TURNED_AWAY | PASS_QUERY;
 const bit<8> HELD_OTHER = 1;
 const bit<8> HELD_SAME = 2;
 const bit<8> HELD_BEFORE = 4;
+// The packet is lost on purpose, and no rule sees it (rule 24.15). A combiner must not take this
+// for a free cell.
+const bit<8> HELD_LOST = HELD_OTHER | HELD_SAME;
 
 // The round's call is the packet's: both the fingerprint and the shape are. (Also a number of the
 // TNA's.)
@@ -59,3 +62,6 @@ const bit<8> HELD_OLD_SAME = 8;
 const bit<8> STEP_COMPLETE = 13;
 // The packet goes up unchanged.
 const bit<8> STEP_PASS = 14;
+
+// Of all roles: the packet is dropped.
+const bit<8> STEP_LOST = 15;

@@ -179,7 +179,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             m.step: exact;
             m.combiner.salts: ternary;
         }
-        actions = { held; duplicate; forgotten; complete; leave; leave_by_egress; pass_on; }
+        actions = { held; duplicate; forgotten; complete; leave; leave_by_egress; pass_on; lost; }
         const entries = {
             (STEP_START, _): held();
             (STEP_ADD, _): held();
@@ -188,6 +188,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             (STEP_SECOND, 0): leave();
             (STEP_SECOND, _): leave_by_egress();
             (STEP_PASS, _): pass_on();
+            (STEP_LOST, _): lost();
         }
         const default_action = forgotten();
         size = 8;
@@ -279,6 +280,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             verdict.apply();
         } else if (m.outcome == OUTCOME_SPOOFED) {
             nowhere();
+        } else if (m.is_ours == 1 && m.lost == 1) {
+            lost();
         } else if (m.is_ours == 1) {
             if (m.combiner.is_from_parent == 1 && m.bad_ip_checksum == 0
                 && m.outcome < OUTCOME_SPOOFED) {

@@ -32,3 +32,9 @@
 #endif
         ONCE_MORE
     }
+
+    // Rule 24.15.
+    action lost() {
+        m.outcome = OUTCOME_LOST_FOR_TESTS;
+        DROP
+    }

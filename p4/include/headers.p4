@@ -116,6 +116,8 @@ struct metadata_t {
     bit<1> is_contribution;
     bit<1> is_hello;
     bit<1> bad_ip_checksum;
+    // The packet is lost on purpose.
+    bit<1> lost;
     // The packet is addressed to the aggregator.
     bit<1> is_ours;
     // The packet is a HELLO with the rank's secret.

@@ -47,8 +47,9 @@
             m.part: ternary;
             m.blocks: ternary;
         }
-        actions = { stale; onward; to_earlier; NoAction; }
+        actions = { stale; lost; onward; to_earlier; NoAction; }
         const entries = {
+            (_, STEP_LOST, _, _): lost();
             (PASS_FIRST | PART_NOT_LAST, STEP_STALE, _, _): stale();
             ONWARD(PASS_FIRST, STEP_MISMATCH, PASS_REFUSED)
             ONWARD(PASS_FIRST, _, PASS_FIRST)

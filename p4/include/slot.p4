@@ -23,6 +23,7 @@ control Slot(inout headers_t h, inout metadata_t m) {
         key = { RULE_KEY }
         actions = { to; }
         const entries = {
+            (_, HELD_LOST, _, _, _, _): to(STEP_LOST);
             (PASS_ABORTED, _, _, _, _, _): to(STEP_ABORTED);
             (PASS_ROOM, _, _, _, _, _): to(STEP_ROOM);
             (QUERY, HELD_SAME, _, OP_SUM, _, _): to(STEP_FIRST);

@@ -20,9 +20,9 @@ use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::roce;
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
-use switchml_userspace::data_plane::drop_rate::DropRate;
 use switchml_userspace::data_plane::xdp::Mode;
 use switchml_userspace_core::data_plane::Fanout;
+use switchml_userspace_core::drop_rate::DropRate;
 use switchml_userspace_core::jobs::{MAX_TENANT_LEN, Quotas};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
@@ -212,8 +212,7 @@ pub struct Options {
     #[arg(long)]
     pub trace: bool,
     /// Lose this share of the packets that come in, 0 to 1, before anything else is done with them:
-    /// for tests of what resends cost. Jobs get right sums, slowly. For `--data-plane xdp` and
-    /// `software`.
+    /// for tests of what resends cost. Jobs get right sums, slowly.
     #[arg(long, value_name = "SHARE")]
     pub drop_rate: Option<DropRate>,
     /// Say that this aggregator is for tests, without which --drop-rate is refused.
@@ -437,8 +436,6 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("slots", &[Xdp, Software]),
         ("cells", &[Xdp, Software]),
         ("packet_tags", &[Xdp, Software]),
-        ("for_tests", &[Xdp, Software]),
-        ("drop_rate", &[Xdp, Software]),
         #[cfg(feature = "p4")]
         ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
         #[cfg(feature = "p4")]
@@ -666,9 +663,7 @@ mod tests {
             "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
             "tls-client-crl" => Some("tls-client-ca"),
             "tenant-quota" => Some("token-key"),
-            "drop-rate" if matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software) => {
-                Some("for-tests")
-            }
+            "drop-rate" => Some("for-tests"),
             "for-tests" => Some("drop-rate"),
             _ => None,
         };
@@ -708,12 +703,12 @@ mod tests {
                     "iface" | "mode" | "fanout" | "pin-dir" | "trace" => {
                         *kind == DataPlaneKind::Xdp
                     }
-                    "rocev2" | "data-port" | "slots" | "cells" | "packet-tags" | "drop-rate"
-                    | "for-tests" => {
+                    "rocev2" | "data-port" | "slots" | "cells" | "packet-tags" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
                     "uplink-port" | "uplink-mac" => kind.is_switch(),
                     "parent" | "parent-tls-fingerprint" | "parent-tls-ca" => true,
+                    "drop-rate" | "for-tests" => true,
                     "control" | "data-address" | "log-format" | "otlp-endpoint" | "tls-cert"
                     | "tls-key" | "tls-self-signed" | "tls-client-ca" | "tls-client-crl"
                     | "token-key" | "tenant-quota" => true,

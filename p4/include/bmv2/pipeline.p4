@@ -28,6 +28,7 @@ control CheckFrame(inout headers_t h, inout metadata_t m) {
 
 control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metadata_t standard) {
     CheckWord() check_word;
+    Losses() losses;
     Aggregator() aggregator;
     counter(256, CounterType.packets) outcomes;
 
@@ -48,6 +49,11 @@ control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metad
             }
         }
 #endif
+        if (!h.pass.isValid()) {
+            bit<16> draw;
+            random(draw, 0, 0xFFFF);
+            losses.apply(m, draw);
+        }
         aggregator.apply(h, m, standard);
         // Further passes of a frame are not counted again.
         if (m.pass == PASS_NONE || m.outcome != OUTCOME_NOT_OURS) {

@@ -13,7 +13,7 @@ parser IngressParser(
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
         m = {
-            0, 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port,
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #ifdef COMBINER
             , { 0, 0, 0, 0, 0, 0, 0 }
@@ -46,6 +46,7 @@ control Ingress(
     inout ingress_intrinsic_metadata_for_deparser_t deparser,
     inout ingress_intrinsic_metadata_for_tm_t manager)
 {
+    Losses() losses;
     Aggregator() aggregator;
     Counter<bit<64>, bit<8>>(256, CounterType_t.PACKETS) outcomes;
 
@@ -66,6 +67,10 @@ control Ingress(
 #ifdef COMBINER
         m.combiner.now = intrinsic.ingress_mac_tstamp[47:16] + FIRST_TICK;
 #endif
+        if (!h.pass.isValid()) {
+            // Ingress has no stage left for the chip's random numbers.
+            losses.apply(m, intrinsic.ingress_mac_tstamp[15:0]);
+        }
         aggregator.apply(h, m, deparser, manager);
         // Further passes of a frame are not counted again.
         if (m.pass == PASS_NONE || m.outcome != OUTCOME_NOT_OURS) {

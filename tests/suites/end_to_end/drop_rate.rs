@@ -1,7 +1,10 @@
 //! `--drop-rate`: the aggregator itself loses packets, in each of its data planes. Links that lose
 //! them, both ways, are in [`crate::bad_links`].
 
-use switchml_rack::{Aggregator, Binaries, Mode, Rack, RackOptions, in_both_modes, needs_racks};
+use switchml_rack::{
+    Aggregator, Binaries, Mode, Rack, RackOptions, SimpleSwitch, in_both_modes, leave_out,
+    needs_racks,
+};
 use switchml_worker::ReduceOp;
 
 use crate::Cluster;
@@ -10,17 +13,14 @@ in_both_modes! {
     a_twentieth_of_all_packets_is_lost,
 }
 
-const RANKS: usize = 4;
-const ELEMENTS: usize = 1 << 19;
-const SHARE: f64 = 0.05;
 const OPTIONS: [&str; 3] = ["--drop-rate", "0.05", "--for-tests"];
 
 fn options(mode: Mode) -> RackOptions {
-    RackOptions { workers: RANKS, mode, ..RackOptions::default() }
+    RackOptions { workers: 4, mode, ..RackOptions::default() }
 }
 
 fn a_twentieth_of_all_packets_is_lost(mode: Mode) {
-    check(Cluster::with_options(options(mode), &OPTIONS));
+    check(Cluster::with_options(options(mode), &OPTIONS), 1 << 19, 5);
 }
 
 #[test]
@@ -29,14 +29,26 @@ fn a_twentieth_of_all_packets_is_lost_in_software() {
     let (binaries, rack) = (Binaries::for_test().unwrap(), Rack::new(options(Mode::Auto)).unwrap());
     let software = [&["--data-plane", "software"], &OPTIONS[..]].concat();
     let aggregator = Aggregator::with_options(&binaries, &rack, &software).unwrap();
-    check(Cluster { binaries, aggregator, rack, ranks_of_host: 1 });
+    check(Cluster { binaries, aggregator, rack, ranks_of_host: 1 }, 1 << 19, 5);
 }
 
-/// Every sum is right, and about as many packets are lost as they should.
-fn check(mut cluster: Cluster) {
-    cluster.run_ranks(RANKS, "lossy", |rank, builder| {
+/// `simple_switch` takes some thousand packets a second, so there are fewer, and more are lost.
+#[test]
+fn a_fifth_of_all_packets_is_lost_by_bmv2() {
+    needs_racks!();
+    if let Some(obstacle) = SimpleSwitch::obstacle() {
+        return leave_out("a_fifth_of_all_packets_is_lost_by_bmv2", &obstacle);
+    }
+    let options = ["--drop-rate", "0.2", "--for-tests"];
+    check(Cluster::with_options(self::options(Mode::Bmv2), &options), 1 << 15, 20);
+}
+
+/// Every sum of so many elements of four ranks is right, and about as many packets are lost as they
+/// should.
+fn check(mut cluster: Cluster, elements: i32, percent: u32) {
+    cluster.run_ranks(4, "lossy", move |rank, builder| {
         let communicator = builder.connect().unwrap();
-        let mut values: Vec<i32> = (0..ELEMENTS as i32).map(|i| i * (rank as i32 + 1)).collect();
+        let mut values: Vec<i32> = (0..elements).map(|i| i * (rank as i32 + 1)).collect();
         communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
         // 1 + 2 + 3 + 4
         assert!((0..).zip(&values).all(|(i, sum)| *sum == 10 * i), "rank {rank}");
@@ -50,16 +62,15 @@ fn check(mut cluster: Cluster) {
     let all = of_jobs.map(|(_, packets)| packets).sum::<u64>() as f64;
     // By Bernstein's inequality, chance goes beyond eight standard deviations with a probability of
     // less than 1e-11: 2 exp(-32 v / (v + 8 sqrt(v) / 3)), with a variance v of 270 or more.
-    let variance = all * SHARE * (1.0 - SHARE);
+    let share = f64::from(percent) / 100.0;
+    let variance = all * share * (1.0 - share);
     assert!(variance >= 270.0, "too few to tell: {counters:?}");
-    assert!((lost - all * SHARE).abs() < 8.0 * variance.sqrt(), "{lost} of {all} lost");
-    let warning = "it loses 5 % of the packets that reach it";
+    assert!((lost - all * share).abs() < 8.0 * variance.sqrt(), "{lost} of {all} lost");
     let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
-    assert!(status.contains(&format!("FOR TESTS, {warning}")), "{status}");
+    let warning = format!("loses {percent} % of the packets that reach it");
+    assert!(status.contains(&format!("FOR TESTS, it {warning}")), "{status}");
     let log = cluster.aggregator.process().stderr();
-    assert!(
-        log.contains("WARN") && log.contains("--drop-rate: this aggregator loses 5 %"),
-        "{log}"
-    );
+    let warning = format!("--drop-rate: this aggregator {warning}");
+    assert!(log.contains("WARN") && log.contains(&warning), "{log}");
     cluster.stop();
 }

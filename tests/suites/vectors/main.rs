@@ -10,6 +10,7 @@
 //! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths |
 //! | [`tofino`] | the programs for Tofino on a model of the chip |
 //! | [`bursts`] | frames without pauses, into either of these switches |
+//! | [`losses`] | either of these switches, which loses each packet once |
 //! | [`spec`] | a job in the form that data planes get |
 //! | [`files`] | the files are what their generator writes |
 
@@ -20,6 +21,7 @@ mod in_kernel;
 #[path = "../in_kernel/kernel.rs"]
 #[allow(dead_code)] // of the tests that it was written for
 mod kernel;
+mod losses;
 mod p4;
 #[path = "../in_kernel/packet.rs"]
 #[allow(dead_code)]
@@ -40,6 +42,7 @@ mod tc_program;
 mod tofino;
 
 use in_kernel::{Hook, InKernel};
+use losses::LostFirst;
 use software::OverSockets;
 use std::path::Path;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
@@ -190,6 +193,17 @@ fn bmv2_in_bursts() {
     }
 }
 
+#[test]
+fn bmv2_that_loses_each_packet_once() {
+    if has_bmv2("bmv2_that_loses_each_packet_once") {
+        let lossy = |switch| LostFirst(switch);
+        play_all(&of_roots(), &mut lossy(bmv2::start())).conclude("bmv2");
+        let mut of_256 = lossy(bmv2::start_for_256_lanes());
+        play_all(&of_roots(), &mut of_256).conclude("bmv2 of 256 lanes");
+        play_all(&of_combiners(), &mut lossy(bmv2::start_combiner())).conclude("a combiner");
+    }
+}
+
 /// Whether there is a model of the chip to test, and the program.
 fn has_tofino_model(name: &str, program: &str) -> bool {
     tofino::obstacle(program).inspect(|obstacle| leave_out(name, obstacle)).is_none()
@@ -218,6 +232,16 @@ fn tofino_model_of_256_lanes() {
     if has_tofino_model("tofino_model_of_256_lanes", tofino::OF_256) {
         let played = play_all(&of_roots(), &mut tofino::start(tofino::OF_256, 0));
         played.conclude("Tofino model of 256 lanes");
+    }
+}
+
+#[test]
+fn tofino_model_that_loses_each_packet_once() {
+    for program in [tofino::OF_64, tofino::OF_256, tofino::COMBINER] {
+        if has_tofino_model("tofino_model_that_loses_each_packet_once", program) {
+            let vectors = if program == tofino::COMBINER { of_combiners() } else { of_roots() };
+            play_all(&vectors, &mut LostFirst(tofino::start(program, 0))).conclude(program);
+        }
     }
 }
 

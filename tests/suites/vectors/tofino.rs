@@ -15,6 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
 use switchml_p4::entries::{PORTS_OF_PIPELINE, ROUNDS, most_ternary};
+use switchml_p4::losses::{self, LOSSES};
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
@@ -321,8 +322,9 @@ impl Places {
         let first: usize =
             (0..entry.priority).map(|priority| most_ternary(entry.table, priority)).sum();
         let most = most_ternary(entry.table, entry.priority);
-        if index < most && first + index < Self::OF_TABLE {
-            Ok(Self::OF_TABLE - 1 - first - index)
+        let places = if entry.table == LOSSES.name { losses::MOST } else { Self::OF_TABLE };
+        if index < most && first + index < places {
+            Ok(places - 1 - first - index)
         } else {
             Err(format!(
                 "{} has {most} places of priority {}, and one more is needed",

@@ -6,6 +6,7 @@
 //! | [`jobs`] | the job table: requests in, effects out |
 //! | [`proxy`] | the control plane of a combiner: what passes between its ranks and its parent |
 //! | [`data_plane`] | what the control plane asks of a data plane |
+//! | [`drop_rate`] | the share of packets that a data plane loses on purpose |
 //! | [`limits`], [`job_spec`] | the limits of a data plane, and a job as it gets it |
 //! | [`version`] | the protocol version that a rank must speak to join |
 //! | [`rate`] | how often something may happen in a minute |
@@ -23,6 +24,7 @@
 
 pub mod control_plane;
 pub mod data_plane;
+pub mod drop_rate;
 pub mod job_spec;
 pub mod jobs;
 pub mod limits;

@@ -19,7 +19,8 @@ pub const JOB_NUMBERS: u16 = 4096;
 pub const MAX_SLOTS: u32 = 1024;
 
 /// The tables of an aggregator that a combiner has as they are.
-pub const SHARED: &[&str] = &["newcomers", "aggregators", "forgeries", "refusals", "stations"];
+pub const SHARED: &[&str] =
+    &["newcomers", "aggregators", "forgeries", "refusals", "stations", "losses"];
 
 /// The combiner's tables that an aggregator does not have, or has with other actions or keys.
 pub const TABLES: &[Table] = &[

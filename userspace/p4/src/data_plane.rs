@@ -23,12 +23,14 @@ use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
+use switchml_userspace_core::drop_rate::DropRate;
 use switchml_userspace_core::oldest_round::{Alike, Progress};
 use switchml_userspace_core::slots::share;
 use tracing::error;
 
 use crate::combiner::{JOB_NUMBERS, MAX_SLOTS};
 use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS};
+use crate::losses;
 use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Switch, SwitchError};
 use crate::unfinished::{progress_of, unfinished};
@@ -79,6 +81,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     jobs: BTreeMap<u16, OpenJob>,
+    drop_rate: DropRate,
     /// The contents of the switch.
     written: Contents,
 }
@@ -99,6 +102,13 @@ impl P4DataPlane {
             .name("bindings".to_owned())
             .spawn(move || learn_bindings(&learner, &learned))?;
         Ok(Self { shared })
+    }
+
+    /// Loses this share of the packets that reach the data plane, for tests.
+    pub fn set_drop_rate(&self, drop_rate: DropRate) -> Result<(), SwitchError> {
+        let mut state = self.shared.state();
+        state.drop_rate = drop_rate;
+        self.shared.write(&mut state)
     }
 
     /// Changes an open job, and the tables with it. If the switch refuses, the job stays unchanged.
@@ -192,7 +202,8 @@ impl DataPlane for P4DataPlane {
     }
 
     fn attachment(&self) -> String {
-        self.shared.switch.attachment()
+        let note = self.shared.state().drop_rate.note();
+        format!("{}{note}", self.shared.switch.attachment())
     }
 
     fn limits(&self) -> Limits {
@@ -290,7 +301,8 @@ impl Shared {
 
     /// Writes the contents that the jobs need to the switch.
     fn write(&self, state: &mut State) -> Result<(), SwitchError> {
-        let wanted = Contents::of(self.switch.ports(), &state.jobs);
+        let mut wanted = Contents::of(self.switch.ports(), &state.jobs);
+        wanted.entries.extend(losses::entries(state.drop_rate));
         self.change_to(&mut state.written, wanted)
     }
 

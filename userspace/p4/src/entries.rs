@@ -14,6 +14,7 @@ use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
+use super::losses::{self, LOSSES};
 use super::switch::{Entry, Match};
 use switchml_userspace_core::data_plane::JobSpec;
 
@@ -56,6 +57,7 @@ pub fn most_ternary(table: &str, priority: u32) -> usize {
     let members = jobs * usize::from(MAX_RANKS);
     match (table, priority) {
         ("members", 0) => PARITIES.len() * members,
+        ("losses", 0) => losses::MOST,
         ("refusals", priority::FOUND) => refusals_of_all().len(),
         ("refusals", priority::RANK) => members,
         ("refusals", priority::MEMBER..priority::JOB) => jobs * MOST_BLOCKS,
@@ -119,6 +121,7 @@ pub const TABLES: &[Table] = &[
         key: &["mac"],
         actions: &[("forward", &["port"]), ("flood", &["group"]), ("nowhere", &[])],
     },
+    LOSSES,
 ];
 /// The table that only programs for packets of several parts have (`p4/include/parts.p4`).
 pub const PARTS: &str = "parts";

@@ -5,6 +5,7 @@
 //! | [`data_plane`] | the data plane, whatever the switch and its protocol are |
 //! | [`entries`] | what the tables hold, as a function of the jobs |
 //! | [`combiner`] | what the tables of a combiner hold in addition |
+//! | [`losses`] | what they hold of packets that are lost on purpose |
 //! | [`program`] | the two kinds of programs, for a root and for a combiner |
 //! | [`switch`] | the interface of a switch, independent of its protocol |
 //! | `unfinished` | the rounds that ranks are missing in, from the registers |
@@ -17,6 +18,7 @@ pub mod bmv2;
 pub mod combiner;
 pub mod data_plane;
 pub mod entries;
+pub mod losses;
 pub mod program;
 pub mod switch;
 #[cfg(test)]

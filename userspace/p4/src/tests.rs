@@ -4,6 +4,7 @@
 mod admission;
 mod changes;
 mod combiner;
+mod losses;
 mod source;
 mod unfinished;
 

@@ -140,8 +140,8 @@ fn start_data_plane(
         }
         DataPlaneKind::Software => start_software(options, events),
         #[cfg(feature = "p4")]
-        DataPlaneKind::Tofino => super::p4::start_tofino(&options.p4, events),
+        DataPlaneKind::Tofino => super::p4::start_tofino(options, events),
         #[cfg(feature = "p4")]
-        DataPlaneKind::Bmv2 => super::p4::start_bmv2(&options.p4, events),
+        DataPlaneKind::Bmv2 => super::p4::start_bmv2(options, events),
     }
 }

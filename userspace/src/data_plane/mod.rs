@@ -1,6 +1,5 @@
 //! The data planes of this host; the data planes in switches are in the crate `switchml-p4`.
 
-pub mod drop_rate;
 #[cfg(feature = "daemon")]
 mod port;
 pub mod software;

@@ -10,8 +10,9 @@ use super::{below, job, jobs};
 use crate::combiner;
 use crate::entries::{
     Contents, MAX_JOBS, MAX_RANKS, MOST_PARTS, OUTCOMES, PARTS, PORTS_OF_PIPELINE, RANKS,
-    RECIRCULATION_PORT, ROUNDS, most_ternary,
+    RECIRCULATION_PORT, ROUNDS, Table, most_ternary,
 };
+use crate::losses::{LOSSES, MOST};
 use crate::program::ProgramKind;
 use crate::switch::{Entry, Match};
 use crate::tofino::names::EXCLUSIONS;
@@ -63,10 +64,13 @@ fn defined(text: &str, name: &str) -> u64 {
 #[test]
 fn tables_keys_actions_and_parameters_are_those_of_the_source() {
     let (shared, tofino) = (source("include/aggregator.p4"), source("tofino.p4"));
-    let combiner = source("include/combiner.p4");
-    let of_root = ProgramKind::Root.tables().map(|table| (table, &shared));
-    let of_combiner = ProgramKind::Combiner.tables().map(|table| (table, &combiner));
-    for (table, text) in of_root.chain([(&EXCLUSIONS, &tofino)]).chain(of_combiner) {
+    let (combiner, losses) = (source("include/combiner.p4"), source("include/losses.p4"));
+    let is_of_role = |table: &&Table| table.name != LOSSES.name;
+    let of_root = ProgramKind::Root.tables().filter(is_of_role).map(|table| (table, &shared));
+    let of_combiner = ProgramKind::Combiner.tables().filter(is_of_role);
+    let of_combiner = of_combiner.map(|table| (table, &combiner));
+    let others = [(&EXCLUSIONS, &tofino), (&LOSSES, &losses)];
+    for (table, text) in of_root.chain(of_combiner).chain(others) {
         let body = after(text, &format!("table {} {{", table.name), "\n    }\n");
         let keys: Vec<String> = after(body, "key = {", "}")
             .split(';')
@@ -193,6 +197,7 @@ fn all_jobs_find_room() {
             }
         }
     }
+    assert_eq!(size_of(&source("include/losses.p4"), LOSSES.name), MOST as u64);
     for table in ["members", "refusals"] {
         let priorities =
             || (0..u32::from(u8::MAX)).map(|priority| (priority, most_ternary(table, priority)));

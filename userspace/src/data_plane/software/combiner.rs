@@ -28,8 +28,8 @@ use switchml_userspace_core::memory_tables::answer;
 use super::outbox::{Directory, Outbox, Sender};
 use super::port::{Inbox, Port};
 use super::{Counters, Sockets, origin};
-use crate::data_plane::drop_rate::DropRate;
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
+use switchml_userspace_core::drop_rate::DropRate;
 
 /// Most readable ports that one call of epoll returns.
 const READY: usize = 64;

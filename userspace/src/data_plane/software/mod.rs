@@ -34,13 +34,13 @@ use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use switchml_userspace_core::oldest_round::{Alike, Progress};
 
 use self::times::RoundTimes;
-use super::drop_rate::DropRate;
 use super::worker_thread::{Stop, WorkerThread};
 use in_process::InProcessRank;
 use outbox::{Destination, Directory, Outbox, Sender};
 use port::{Inbox, Port};
 use queues::Queues;
 use roce::RocePort;
+use switchml_userspace_core::drop_rate::DropRate;
 
 /// The software data plane. It stops when dropped.
 pub struct Software {

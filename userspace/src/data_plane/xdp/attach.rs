@@ -17,7 +17,6 @@ use aya::programs::{
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use tracing::warn;
 
-use super::super::drop_rate::DropRate;
 use super::attachment::Attachment;
 use super::halt::Halt;
 use super::hook::Hook;
@@ -29,6 +28,7 @@ use super::pins::PinError;
 use super::verifier;
 use switchml_host::interfaces::{self, Interface, XdpFeatures};
 use switchml_host::netlink::NetlinkError;
+use switchml_userspace_core::drop_rate::DropRate;
 
 /// The programs for XDP and for tc of a root, and of a combiner.
 const PROGRAMS: [[&str; 2]; 2] =

@@ -58,10 +58,10 @@ use switchml_userspace_core::oldest_round::{Alike, Progress};
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
-use super::drop_rate::DropRate;
 use super::port::local::Local;
 use super::port::{alike, uplink};
 use super::worker_thread::{Stop, WorkerThread};
+use switchml_userspace_core::drop_rate::DropRate;
 
 use attach::Choice;
 pub use attach::StartError;

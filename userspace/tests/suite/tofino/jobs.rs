@@ -424,6 +424,24 @@ async fn an_aborted_job_is_refused_and_another_goes_on() {
     assert_eq!(held(&switch), wanted(&[]));
 }
 
+/// Every fourth packet: those whose time, in nanoseconds, is a multiple of four.
+#[tokio::test(flavor = "multi_thread")]
+async fn losses_on_purpose_are_entries() {
+    let (site, switch) = (Site::new(), switch());
+    let data_plane = site.start(switch.address).await.expect("a data plane");
+    let losses = || -> Vec<_> {
+        let entries = switch.entries(&full("losses"));
+        entries.into_iter().map(|entry| (entry.key["draw"], entry.action)).collect()
+    };
+    assert_eq!(losses(), []);
+    data_plane.set_drop_rate("0.25".parse().expect("a rate")).expect("written");
+    assert_eq!(losses(), [((0, Some(3)), "Ingress.losses.lose".to_owned())]);
+    let said = data_plane.attachment();
+    assert!(said.ends_with("; FOR TESTS, it loses 25 % of the packets that reach it"), "{said}");
+    data_plane.stop();
+    assert_eq!(losses(), []);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_are_those_of_the_pipeline() {
     let (site, switch) = (Site::new(), switch());

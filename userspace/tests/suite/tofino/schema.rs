@@ -8,7 +8,7 @@ pub type Table = (&'static str, u32, &'static [Field], &'static [(&'static str, 
 type Field = (&'static str, u32);
 
 /// Tables with a priority; the others match exactly.
-const TERNARY: [&str; 2] = ["members", "refusals"];
+const TERNARY: [&str; 3] = ["members", "refusals", "losses"];
 
 /// The table that is not in the control that all targets have.
 pub const EXCLUSIONS: &str = "exclusions";
@@ -88,6 +88,7 @@ pub const TABLES: &[Table] = &[
         &[("mac", 48)],
         &[("forward", &[("port", 9)]), ("flood", &[("group", 16)]), ("nowhere", &[])],
     ),
+    ("losses", 16, &[("draw", 16)], &[("lose", &[])]),
     (EXCLUSIONS, 288, &[("port", 9)], &[("exclude", &[("id", 9)])]),
 ];
 
@@ -164,7 +165,7 @@ const OF_COMBINER: &[Table] = &[
 ];
 
 /// The other tables of a combiner, which are as those of an aggregator.
-const SHARED: [&str; 5] = ["newcomers", "forgeries", "refusals", "stations", EXCLUSIONS];
+const SHARED: [&str; 6] = ["newcomers", "forgeries", "refusals", "stations", "losses", EXCLUSIONS];
 
 /// All tables of a combiner.
 pub fn tables_of_combiner() -> impl Iterator<Item = &'static Table> {
@@ -177,7 +178,11 @@ pub fn full(table: &str) -> String {
 }
 
 fn control_of(table: &str) -> &'static str {
-    if table == EXCLUSIONS { "Ingress" } else { "Ingress.aggregator" }
+    match table {
+        EXCLUSIONS => "Ingress",
+        "losses" => "Ingress.losses",
+        _ => "Ingress.aggregator",
+    }
 }
 
 pub const ROUNDS: &str = "pipe.Ingress.aggregator.slot.tag.rounds";

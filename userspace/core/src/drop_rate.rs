@@ -13,6 +13,11 @@ impl DropRate {
         (self.0 * 2f64.powi(32)).round() as u64
     }
 
+    /// The same of 16 random bits; at least 1 if packets are to be lost at all.
+    pub fn threshold_of_16(self) -> u32 {
+        if self.0 > 0.0 { (self.0 * 2f64.powi(16)).round().max(1.0) as u32 } else { 0 }
+    }
+
     /// What to add to the description of a data plane with this rate.
     pub fn note(self) -> String {
         if self == Self::default() { String::new() } else { format!("; FOR TESTS, it {self}") }
@@ -54,6 +59,10 @@ mod tests {
         ] {
             let rate: DropRate = given.parse().unwrap();
             assert_eq!((rate.threshold(), &*rate.note()), (threshold, words));
+        }
+        // 0.05 * 2^16 = 3276.8, 0.000001 * 2^16 = 0.07
+        for (given, threshold) in [("0", 0), ("0.000001", 1), ("0.05", 3277), ("1", 1 << 16)] {
+            assert_eq!(given.parse::<DropRate>().unwrap().threshold_of_16(), threshold);
         }
         for wrong in ["", "5%", "-0.1", "1.01", "5", "nan", "inf"] {
             assert!(wrong.parse::<DropRate>().is_err(), "{wrong}");
