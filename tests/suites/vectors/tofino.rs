@@ -408,6 +408,10 @@ impl Switch for ModelSwitch {
         self.model.write_rounds(indices, value).map_err(SwitchError)
     }
 
+    fn renew(&self, _: &str) -> Result<(), SwitchError> {
+        Ok(())
+    }
+
     fn read_register(
         &self,
         name: &str,
@@ -417,10 +421,6 @@ impl Switch for ModelSwitch {
         let register = &self.model.names.register(name).name;
         let values = self.model.read(register, indices).map_err(SwitchError)?;
         Ok(values.into_iter().map(|value| value as u32).collect())
-    }
-
-    fn shows_progress(&self) -> bool {
-        false
     }
 
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {

@@ -75,6 +75,9 @@ struct Shared {
     switch: Box<dyn Switch>,
     role: Role,
     state: Mutex<State>,
+    /// Held during a look at slots, which takes several readings. So of all that look, one at most
+    /// is ahead of the entries of new ranks.
+    looking: Mutex<()>,
     events: EventSink,
 }
 
@@ -95,7 +98,13 @@ impl P4DataPlane {
         learned: Receiver<Learned>,
         events: EventSink,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared { switch, role, state: Mutex::default(), events });
+        let shared = Arc::new(Shared {
+            switch,
+            role,
+            state: Mutex::default(),
+            looking: Mutex::default(),
+            events,
+        });
         shared.write(&mut shared.state()).map_err(io::Error::other)?;
         let learner = Arc::downgrade(&shared);
         thread::Builder::new()
@@ -246,6 +255,7 @@ impl DataPlane for P4DataPlane {
     fn progress(&self, shard: u16) -> Result<Option<Progress>, Error> {
         let job = self.shared.state().jobs.get(&shard).cloned();
         let Some(job) = job.filter(|job| !job.is_aborted) else { return Ok(None) };
+        let _alone = self.shared.looking();
         let found = progress_of(&*self.shared.switch, &job);
         found.map_err(refused(shard, "look at the slots of"))
     }
@@ -254,6 +264,7 @@ impl DataPlane for P4DataPlane {
         // The switch is read without the lock, which new ranks need.
         let job = self.shared.state().jobs.get(&shard).cloned();
         let Some(job) = job else { return Ok(Some(Vec::new())) };
+        let _alone = self.shared.looking();
         let found = unfinished(&*self.shared.switch, &job);
         found.map_err(refused(shard, "look at the slots of"))
     }
@@ -271,6 +282,10 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Each written entry is recorded at once, so a panic leaves a consistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn looking(&self) -> MutexGuard<'_, ()> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// These sets, of each part of a packet.

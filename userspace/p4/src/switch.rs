@@ -46,6 +46,9 @@ pub trait Switch: Send + Sync {
         value: u32,
     ) -> Result<(), SwitchError>;
 
+    /// Has reads of a register give values of now or later; else they may be older.
+    fn renew(&self, register: &str) -> Result<(), SwitchError>;
+
     /// Reads entries of a register in a pipeline.
     fn read_register(
         &self,
@@ -53,9 +56,6 @@ pub trait Switch: Send + Sync {
         pipeline: u16,
         indices: Range<u32>,
     ) -> Result<Vec<u32>, SwitchError>;
-
-    /// Whether single entries can be read so often that rounds can be watched.
-    fn shows_progress(&self) -> bool;
 
     /// Sets the ports of a multicast group. Without ports the group is removed.
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError>;

@@ -12,20 +12,23 @@ use crate::switch::{Switch, SwitchError};
 /// cells instead of slots. Packets change them meanwhile.
 pub fn unfinished(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Vec<Alike>>, SwitchError> {
     let slots = slots(job);
-    let sets = read(switch, job, 0..slots)?;
+    let sets = read(switch, job, 0..slots, |register| switch.renew(register))?;
     if sets.is_empty() {
         return Ok(None);
     }
     all_unfinished(slots, |slot| Ok(newest(job, &sets, slot))).map(Some)
 }
 
-/// The progress of a job, if the switch and the job show it. Reads some 20 slots, while packets
-/// change them: a single result may be wrong.
+/// The progress of a job, if it has slots. Reads some 20 of them, while packets change them: a
+/// single result may be wrong. But of a round that two looks in turn find unfinished, the second
+/// one finds the ranks: they are read before the round is.
 pub fn progress_of(switch: &dyn Switch, job: &OpenJob) -> Result<Option<Progress>, SwitchError> {
-    if !switch.shows_progress() || job.first_rounds().is_empty() {
+    if job.first_rounds().is_empty() {
         return Ok(None);
     }
-    let look = |slot| Ok(newest(job, &read(switch, job, slot..slot + 1)?, 0));
+    switch.renew(RANKS)?;
+    switch.renew(ROUNDS)?;
+    let look = |slot| Ok(newest(job, &read(switch, job, slot..slot + 1, |_| Ok(()))?, 0));
     progress(slots(job), look).map(Some)
 }
 
@@ -41,15 +44,24 @@ struct Sets {
     ranks: Vec<u32>,
 }
 
-/// The sets of these slots, none of a combiner.
-fn read(switch: &dyn Switch, job: &OpenJob, slots: Range<u32>) -> Result<Vec<Sets>, SwitchError> {
+/// The sets of these slots, none of a combiner. `renew` is called for each register before it is
+/// read.
+fn read(
+    switch: &dyn Switch,
+    job: &OpenJob,
+    slots: Range<u32>,
+    renew: impl Fn(&str) -> Result<(), SwitchError>,
+) -> Result<Vec<Sets>, SwitchError> {
     // Before a rank is known nothing has begun, in whatever pipeline.
     let port = job.bindings.values().next().map(|binding| binding.ifindex as u16);
     let pipeline = port.map_or(0, |port| switch.pipeline(port));
     let mut sets = Vec::new();
     for (indices, unused) in job.first_rounds() {
         let indices = indices.start + slots.start..indices.start + slots.end;
-        let read = |name| switch.read_register(name, pipeline, indices.clone());
+        let read = |name| {
+            renew(name)?;
+            switch.read_register(name, pipeline, indices.clone())
+        };
         let (before, ranks, after) = (read(ROUNDS)?, read(RANKS)?, read(ROUNDS)?);
         // Who is in a round that began between these reads is not known.
         let same = |(before, after)| if before == after { before } else { unused };

@@ -8,7 +8,7 @@ use switchml_control::JobStatus;
 use switchml_userspace_core::data_plane::{DataPlane, LostPort};
 use switchml_userspace_core::oldest_round::Progress;
 use switchml_userspace_core::throughput;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::debug;
 
 use super::{Service, State};
@@ -17,7 +17,7 @@ use crate::mailbox::Sender;
 /// How often the data plane's ports are checked.
 const PORTS_INTERVAL: Duration = Duration::from_millis(500);
 /// How often the slots of running jobs are read: some 20 of a job's slots each time, which takes
-/// the kernel 30 us, and `simple_switch` some milliseconds.
+/// the kernel 30 us, and `simple_switch` some milliseconds. See [`pause`].
 const SLOTS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Has the data plane check its ports, in the background; calls `lose` for each lost port.
@@ -31,6 +31,12 @@ pub(crate) async fn follow_ports(data_plane: &Arc<dyn DataPlane>, lose: impl Fn(
         let lost = tokio::task::spawn_blocking(move || data_plane.lost_ports()).await;
         lost.unwrap_or_default().into_iter().for_each(&lose);
     }
+}
+
+/// For how long to wait after a look that took this time, for one in each interval. But looks take
+/// a tenth of the time at most: a Tofino switch has to copy whole registers for one.
+fn pause(interval: Duration, look: Duration) -> Duration {
+    interval.saturating_sub(look).max(9 * look)
 }
 
 impl Service {
@@ -51,10 +57,8 @@ impl Service {
     /// Finds the ranks that running jobs wait for. Of several shards of a job it reads the first:
     /// all calls have chunks there.
     async fn watch_slots(&self) {
-        let mut ticks = interval(SLOTS_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            let begin = Instant::now();
             let running: Vec<_> = {
                 let state = self.lock();
                 let jobs = state.control_plane.table().running();
@@ -66,15 +70,14 @@ impl Service {
             };
             let looks = self.look_at(running, look).await;
             self.lock().stragglers.look(Instant::now(), looks);
+            sleep(pause(SLOTS_INTERVAL, begin.elapsed())).await;
         }
     }
 
     /// Measures the throughput of running jobs.
     async fn watch_throughput(&self) {
-        let mut ticks = interval(throughput::PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            let begin = Instant::now();
             let running: Vec<_> = {
                 let state = self.lock();
                 let jobs = state.control_plane.table().running();
@@ -88,6 +91,7 @@ impl Service {
             };
             let looks = self.look_at(running, look).await;
             self.lock().throughputs.look(Instant::now(), looks);
+            sleep(pause(throughput::PERIOD, begin.elapsed())).await;
         }
     }
 
@@ -126,5 +130,18 @@ impl Service {
             }
         }
         jobs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_looks_are_rare() {
+        let millis = Duration::from_millis;
+        for (look, expected) in [(0, 250), (10, 240), (25, 225), (30, 270), (100, 900)] {
+            assert_eq!(pause(millis(250), millis(look)), millis(expected), "{look} ms");
+        }
     }
 }

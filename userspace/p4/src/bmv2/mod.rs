@@ -256,6 +256,10 @@ impl Switch for Bmv2 {
             .map_err(failed("write registers"))
     }
 
+    fn renew(&self, _: &str) -> Result<(), SwitchError> {
+        Ok(())
+    }
+
     fn read_register(
         &self,
         name: &str,
@@ -266,10 +270,6 @@ impl Switch for Bmv2 {
         // One at a time, so that HELLOs of new ranks are answered in between.
         let read = |index| lock(&self.control).client.read_register(&register.name, index);
         indices.map(read).collect::<Result<_, _>>().map_err(failed("read registers"))
-    }
-
-    fn shows_progress(&self) -> bool {
-        true
     }
 
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {

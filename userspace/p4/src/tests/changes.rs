@@ -112,6 +112,10 @@ impl Switch for Arc<Memory> {
         Ok(())
     }
 
+    fn renew(&self, _: &str) -> Result<(), SwitchError> {
+        Ok(())
+    }
+
     fn read_register(
         &self,
         name: &str,
@@ -121,10 +125,6 @@ impl Switch for Arc<Memory> {
         let register = if name == "ranks" { &self.ranks } else { &self.rounds };
         let register = register.lock().unwrap();
         Ok(indices.map(|index| register.get(&index).copied().unwrap_or_default()).collect())
-    }
-
-    fn shows_progress(&self) -> bool {
-        true
     }
 
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {

@@ -134,7 +134,6 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         names,
         ports: Vec::new(),
         groups: Mutex::default(),
-        reading: Mutex::default(),
     };
     switch.clear().map_err(|error| failed(error.0))?;
     // Frames from other ports have the id 0.
@@ -163,9 +162,6 @@ struct Tofino {
     ports: Vec<u16>,
     /// Existing multicast groups.
     groups: Mutex<BTreeSet<u16>>,
-    /// Held while a register is read, which takes the switch long: whoever asks for it, one reading
-    /// at most is ahead of the entries of new ranks.
-    reading: Mutex<()>,
 }
 
 impl Tofino {
@@ -330,17 +326,19 @@ impl Switch for Tofino {
     }
 
     /// The driver keeps a copy of registers, which an operation on the whole register renews.
+    fn renew(&self, register: &str) -> Result<(), SwitchError> {
+        let request = Request::new(&self.names.register(register).name);
+        self.run(Command::Operate(request.operation(TableOperation::SyncRegister)))
+    }
+
     fn read_register(
         &self,
         name: &str,
         pipeline: u16,
         indices: Range<u32>,
     ) -> Result<Vec<u32>, SwitchError> {
-        let _alone = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let register = self.names.register(name);
-        let request = || Request::new(&register.name);
-        self.run(Command::Operate(request().operation(TableOperation::SyncRegister)))?;
-        let read = |index| request().match_key(INDEX, MatchValue::exact(index));
+        let read = |index| Request::new(&register.name).match_key(INDEX, MatchValue::exact(index));
         let found = self.connection.run(Command::Read(indices.clone().map(read).collect()))?;
         let found: HashMap<_, _> =
             found.iter().filter_map(|entry| value(entry, &register.field, pipeline)).collect();
@@ -349,11 +347,6 @@ impl Switch for Tofino {
             found.get(&index).copied().ok_or_else(lacking)
         });
         values.collect()
-    }
-
-    /// To read a register takes a copy of all its entries in all pipelines.
-    fn shows_progress(&self) -> bool {
-        false
     }
 
     /// A group has one node, of the same number.

@@ -14,8 +14,9 @@ use switchml_protocol::U16;
 use switchml_protocol::auth::Key;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::ranks::Ranks;
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
-use switchml_userspace_core::oldest_round::{Alike, Newest};
+use switchml_userspace_core::oldest_round::{Alike, Newest, Progress, Unfinished};
 
 use super::schema::{EXCLUSIONS, LEARN, OUTCOMES, RANKS, ROUNDS, TABLES, full, slots};
 use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, TABLES_OF_PORTS, switch};
@@ -178,6 +179,26 @@ async fn first_slot(daemon: &Daemon, job: u32) -> u32 {
     listed.job * listed.slots / listed.shards.len() as u32
 }
 
+/// Waits until the job is known to wait for ranks; for how long it did for each, in ms.
+async fn await_waiting(daemon: &Daemon, job: u32) -> Vec<u64> {
+    let mut client =
+        AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
+    let known = async {
+        loop {
+            let jobs =
+                client.list_jobs(ListJobsRequest {}).await.expect("listed").into_inner().jobs;
+            let listed = jobs.into_iter().find(|listed| listed.job == job).expect("the job");
+            let waited: Vec<_> =
+                listed.members.iter().map(|member| member.lacked_total_ms).collect();
+            if waited.iter().any(|waited| *waited > 0) {
+                return waited;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, known).await.expect("a look in time")
+}
+
 async fn until_gone(daemon: &Daemon, jobs: usize) {
     let mut client =
         AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
@@ -333,16 +354,24 @@ async fn slots_that_lack_a_rank_are_those_of_the_ranks_pipeline() {
         become_ready_at(&switch, rank, assigned, there).await;
     }
     let hold = |pipeline, slot: u64, ranks| {
-        switch.hold(ROUNDS, pipeline, even + slot, 0);
         switch.hold(RANKS, pipeline, even + slot, ranks);
+        switch.hold(ROUNDS, pipeline, even + slot, 0);
     };
+    hold(1, 0, 0b111);
+    hold(1, 1, 0b111);
     hold(1, 2, 0b101);
     hold(0, 3, 0b001);
-    let newest = Newest { round: 0, lacks: [1].into_iter().collect(), operation: None };
+    let lacks = Ranks::from([1]);
+    let progress = || data_plane.progress(job as u16).expect("shown").expect("a root's job");
+    let unfinished_chunk = Some(Unfinished { chunk: 2, lacks });
+    assert_eq!(progress(), Progress { begun: 3, unfinished: unfinished_chunk });
+    let newest = Newest { round: 0, lacks, operation: None };
     assert_eq!(unfinished(), Some(vec![Alike { slots: 2..3, newest }]));
+    let waited = await_waiting(&daemon, job).await;
+    assert!(waited[1] > 0 && (waited[0], waited[2]) == (0, 0), "{waited:?} ms for each rank");
     hold(1, 2, 0b111);
     assert_eq!(unfinished(), Some(vec![]), "rank 1 has come");
-    assert_eq!(data_plane.progress(job as u16).expect("no error"), None, "not four times a second");
+    assert_eq!(progress(), Progress { begun: 3, unfinished: None });
     daemon.stop().await;
 }
 
