@@ -27,6 +27,7 @@
 //! | [`tags`] | VLAN tags that devices take off frames |
 //! | [`tree`] | combiners in racks below a root: sums, deaths, forged partial sums |
 //! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
+//! | [`payload_share`] | how much of a link's bytes are values |
 //! | [`jobs`] | several jobs at once, and one after the other |
 //! | [`quotas`] | quotas of tenants, whose jobs outlive the daemon |
 //! | [`restart`] | the daemon is killed, and another takes its place or does not |
@@ -54,6 +55,7 @@ mod networks;
 mod packed;
 mod packet_tags;
 mod parts;
+mod payload_share;
 mod peers;
 mod ports;
 mod quotas;
