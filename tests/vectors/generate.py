@@ -24,6 +24,7 @@ from generator import (
     packed,
     packet,
     partials,
+    roce,
     rounds,
     sums,
     zeros,
@@ -47,6 +48,7 @@ PURPOSES = [
     frames,
     ipv6,
     keys,
+    roce,
 ]
 
 

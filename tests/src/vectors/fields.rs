@@ -51,7 +51,39 @@ const PACKET: &[(usize, &str)] = &[
     (32, "lane 0"),
 ];
 
-/// Bytes before the packet in a frame without a tag.
+/// Fields of a message of RoCEv2, from behind the UDP header on.
+const MESSAGE: &[(usize, &str)] = &[
+    (0, "opcode"),
+    (1, "version and padding"),
+    (2, "partition"),
+    (4, "receiver's queue pair"),
+    (8, "packet number"),
+    (12, "Q_Key"),
+    (16, "sender's queue pair"),
+];
+/// UDP port of RoCEv2, and the bytes around the packet in a message.
+const ROCE: [u8; 2] = 4791u16.to_be_bytes();
+const TRANSPORT_LEN: usize = 20;
+const ICRC_LEN: usize = 4;
+
+/// Whether a frame over IPv4 or IPv6 is one of RoCEv2.
+fn is_message(frame: &[u8]) -> bool {
+    let udp = headers_len(frame) - 8;
+    frame.get(udp + 2..udp + 4) == Some(&ROCE)
+}
+
+/// The packet in a frame without a tag: in its UDP datagram, or in a message of RoCEv2.
+pub fn packet_in(frame: &[u8]) -> &[u8] {
+    let begin = headers_len(frame);
+    if is_message(frame) {
+        let end = frame.len().saturating_sub(ICRC_LEN);
+        frame.get(begin + TRANSPORT_LEN..end).unwrap_or_default()
+    } else {
+        frame.get(begin..).unwrap_or_default()
+    }
+}
+
+/// Bytes before the packet in a frame with a datagram and without a tag.
 pub fn headers_len(frame: &[u8]) -> usize {
     if frame.get(12..14) == Some(&[0x86, 0xDD]) { 62 } else { 42 }
 }
@@ -71,15 +103,23 @@ pub fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
 
 /// Name and bounds of the field that a byte of that frame is in.
 fn field(frame: &[u8], at: usize) -> (String, usize, usize) {
-    let packet = headers_len(frame);
+    let headers = headers_len(frame);
+    let transport: &[_] = if is_message(frame) { MESSAGE } else { &[] };
+    let packet = headers + if transport.is_empty() { 0 } else { TRANSPORT_LEN };
     let lanes = packet + 32;
+    if !transport.is_empty() && at + ICRC_LEN >= frame.len() {
+        return ("ICRC".to_owned(), frame.len() - ICRC_LEN, frame.len());
+    }
     if at >= lanes {
         let begin = at - (at - lanes) % 4;
         return (format!("lane {}", (at - lanes) / 4), begin, begin + 4);
     }
-    let headers = if packet == headers_len(&[]) { IPV4 } else { IPV6 };
-    let behind = PACKET.iter().map(|(begin, name)| (packet + begin, *name));
-    let fields: Vec<_> = ETHERNET.iter().chain(headers).copied().chain(behind).collect();
+    let of_ip = if headers == headers_len(&[]) { IPV4 } else { IPV6 };
+    let behind = |fields: &'static [(usize, &'static str)], len: usize| {
+        fields.iter().map(move |(begin, name)| (len + begin, *name))
+    };
+    let behind = behind(transport, headers).chain(behind(PACKET, packet));
+    let fields: Vec<_> = ETHERNET.iter().chain(of_ip).copied().chain(behind).collect();
     let next = fields.partition_point(|(begin, _)| *begin <= at);
     let (begin, name) = fields[next - 1];
     (name.to_owned(), begin, fields[next].0)

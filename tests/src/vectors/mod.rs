@@ -12,7 +12,7 @@ use std::fs;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::Path;
 
-pub use fields::{difference, headers_len};
+pub use fields::{difference, headers_len, packet_in};
 pub use parse::ParseError;
 pub use play::{Played, play, play_all};
 
@@ -163,6 +163,8 @@ pub struct Member {
     pub mac: [u8; 6],
     /// The rank's address and UDP port.
     pub address: SocketAddr,
+    /// The number of the rank's queue pair, if it sends by RoCEv2; its port is then RoCEv2's.
+    pub queue_pair: Option<u32>,
     /// The rank's key, if its packets have tags.
     pub key: Option<[u8; 16]>,
     /// Whether the rank has yet to say HELLO. All other ranks have, when the job is open.
@@ -214,13 +216,28 @@ pub enum Answer {
     /// Sent to all ranks of this job: the same frame at each of their ports, or copies, of which
     /// this is rank 0's.
     Group(u16, Vec<u8>),
+    /// Sent to all ranks of this job, of which some have queue pairs.
+    Ranks(u16, Copies),
+}
+
+/// The frames of a RESULT to all of a job in which some ranks have queue pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// What leaves by each port that has ranks with sockets, if there are any.
+    pub group: Option<Vec<u8>>,
+    /// What leaves to each rank with a queue pair, by its port.
+    pub ranks: BTreeMap<u16, Vec<u8>>,
 }
 
 impl Answer {
-    /// The frame.
+    /// The frame, or the first of several.
     pub fn frame(&self) -> &[u8] {
         match self {
             Self::Passed(frame) | Self::Port(_, frame) | Self::Group(_, frame) => frame,
+            Self::Ranks(_, copies) => {
+                let all = copies.group.iter().chain(copies.ranks.values());
+                all.map(Vec::as_slice).next().unwrap_or_default()
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Vectors as text.
 
-use super::{Age, Answer, Counters, Event, Expected, Job, Member, Parent, Step, Vector};
+use super::{Age, Answer, Copies, Counters, Event, Expected, Job, Member, Parent, Step, Vector};
 use std::{
     collections::BTreeMap, iter::Peekable, net::SocketAddrV4, num::ParseIntError, slice::Iter,
     str::FromStr,
@@ -187,6 +187,7 @@ fn job(words: &mut Words<'_>, rest: &mut Lines<'_>) -> Result<Job, ParseError> {
             port: words.after("port")?,
             mac: words.mac()?,
             address: words.address()?,
+            queue_pair: words.queue_pair()?,
             key: words.key()?,
             newcomer: words.is_next("newcomer"),
         });
@@ -232,12 +233,33 @@ fn alternative(
         "passed" => Some(Answer::Passed(frame.to_vec())),
         "port" => Some(Answer::Port(words.number("a port")?, bytes(line, rest)?)),
         "group" => Some(Answer::Group(words.number("a job")?, bytes(line, rest)?)),
+        "ranks" => Some(Answer::Ranks(words.number("a job")?, copies(line, rest)?)),
         other => {
-            return Err(line.error(format!("out {other}: there are none, passed, port and group")));
+            let known = "none, passed, port, group and ranks";
+            return Err(line.error(format!("out {other}: there are {known}")));
         }
     };
     words.end()?;
     Ok(Expected { answer, counter: counter.to_owned() })
+}
+
+/// The frames that follow, each with its receiver.
+fn copies(line: &Line<'_>, rest: &mut Lines<'_>) -> Result<Copies, ParseError> {
+    let mut copies = Copies::default();
+    while let Some(line) = rest.next_if(|next| next.text.starts_with("to ")) {
+        let mut words = Words::new(line);
+        words.keyword("to")?;
+        if words.is_next("group") {
+            copies.group = Some(bytes(line, rest)?);
+        } else {
+            copies.ranks.insert(words.after("rank")?, bytes(line, rest)?);
+        }
+        words.end()?;
+    }
+    if copies.ranks.is_empty() {
+        return Err(line.error("no \"to rank N\" follows"));
+    }
+    Ok(copies)
 }
 
 /// The indented lines of hexadecimal digits that follow.
@@ -321,6 +343,11 @@ impl<'a> Words<'a> {
 
     fn group(&mut self) -> Result<Option<SocketAddrV4>, ParseError> {
         if self.is_next("none") { Ok(None) } else { self.address().map(Some) }
+    }
+
+    /// The number behind `queue_pair`, if that is next.
+    fn queue_pair(&mut self) -> Result<Option<u32>, ParseError> {
+        if self.is_next("queue_pair") { self.number("a queue pair").map(Some) } else { Ok(None) }
     }
 
     /// Behind `key`, 16 bytes.

@@ -1,7 +1,7 @@
 //! Plays vectors against a data plane.
 
-use super::fields::{difference, headers_len};
-use super::{Answer, Counters, Event, Expected, Layer, Step, Subject, Vector};
+use super::fields::{difference, packet_in};
+use super::{Answer, Copies, Counters, Event, Expected, Layer, Step, Subject, Vector};
 
 /// The results of all vectors.
 #[derive(Debug, Default)]
@@ -97,6 +97,9 @@ fn counter_differs(expected: &Expected, counted: &[(String, u64)]) -> Option<Str
 }
 
 fn answer_differs(expected: &Expected, found: Option<&Answer>, layer: Layer) -> Option<String> {
+    if let (Some(Answer::Ranks(job, copies)), Some(found)) = (&expected.answer, found) {
+        return copies_differ(*job, copies, found, layer);
+    }
     let (expected_to, found_to) = (receiver(expected.answer.as_ref()), receiver(found));
     if expected_to != found_to {
         let frame = found.map_or(String::new(), |answer| format!(" ({})", summary(answer.frame())));
@@ -105,8 +108,56 @@ fn answer_differs(expected: &Expected, found: Option<&Answer>, layer: Layer) -> 
     let (expected, found) = (expected.answer.as_ref()?, found?);
     match layer {
         Layer::Frame => difference(expected.frame(), found.frame()),
-        Layer::Datagram => difference(&as_received(expected), &as_received(found)),
+        Layer::Datagram => {
+            let received =
+                |answer: &Answer| as_received(answer.frame(), matches!(answer, Answer::Group(..)));
+            difference(&received(expected), &received(found))
+        }
     }
+}
+
+/// A subject that shows nothing of copies gives the group's frame, also where there is none: then
+/// its packet counts.
+fn copies_differ(job: u16, expected: &Copies, found: &Answer, layer: Layer) -> Option<String> {
+    let found = match found {
+        Answer::Ranks(to, found) if *to == job => found,
+        Answer::Group(to, frame) if *to == job => {
+            return match &expected.group {
+                Some(group) => difference(group, frame),
+                None => {
+                    let copy = expected.ranks.values().next()?;
+                    let differs = packet_in(copy) != packet_in(frame);
+                    differs.then(|| format!("the packet is {}", summary(frame)))
+                }
+            };
+        }
+        other => {
+            let frame = summary(other.frame());
+            return Some(format!("answer went to {} ({frame})", receiver(Some(other))));
+        }
+    };
+    let shown = |copies: &Copies| -> Vec<_> {
+        let all = copies.group.iter().map(|frame| ("the group".to_owned(), frame, true));
+        let each = copies.ranks.iter().map(|(rank, frame)| (format!("rank {rank}"), frame, false));
+        all.chain(each)
+            .map(|(who, frame, is_for_all)| match layer {
+                Layer::Frame => (who, frame.clone()),
+                Layer::Datagram => (who, as_received(frame, is_for_all)),
+            })
+            .collect()
+    };
+    let (expected, found) = (shown(expected), shown(found));
+    let names = |shown: &[(String, Vec<u8>)]| -> Vec<_> {
+        shown.iter().map(|(who, _)| who.clone()).collect()
+    };
+    if names(&expected) != names(&found) {
+        return Some(format!("it went to {:?}, not to {:?}", names(&found), names(&expected)));
+    }
+    let pairs = expected.iter().zip(&found);
+    let mut differences = pairs.filter_map(|((who, expected), (_, found))| {
+        difference(expected, found).map(|what| format!("to {who}: {what}"))
+    });
+    differences.next()
 }
 
 fn receiver(answer: Option<&Answer>) -> String {
@@ -114,22 +165,21 @@ fn receiver(answer: Option<&Answer>) -> String {
         None => "nobody".to_owned(),
         Some(Answer::Passed(_)) => "others, untouched".to_owned(),
         Some(Answer::Port(port, _)) => format!("port {port}"),
-        Some(Answer::Group(job, _)) => format!("all of job {job}"),
+        Some(Answer::Group(job, _) | Answer::Ranks(job, _)) => format!("all of job {job}"),
     }
 }
 
 /// The header of the packet in a frame.
 fn summary(frame: &[u8]) -> String {
-    frame.iter().skip(headers_len(frame)).take(40).map(|byte| format!("{byte:02x}")).collect()
+    packet_in(frame).iter().take(40).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A frame without the fields that a socket does not show.
-fn as_received(answer: &Answer) -> Vec<u8> {
-    let mut frame = answer.frame().to_vec();
+fn as_received(frame: &[u8], is_for_all: bool) -> Vec<u8> {
+    let mut frame = frame.to_vec();
     let hidden: &[_] = &[0..26, 38..42];
     let address = 30..34;
     let port = 36..38;
-    let is_for_all = matches!(answer, Answer::Group(..));
     for range in
         hidden.iter().chain(is_for_all.then_some([address, port].iter()).into_iter().flatten())
     {

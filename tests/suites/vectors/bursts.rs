@@ -187,6 +187,7 @@ fn job(ranks: u16) -> Job {
         port: PORT,
         mac: mac(rank),
         address: (ip(rank), port(rank)).into(),
+        queue_pair: None,
         key: None,
         newcomer: false,
     };

@@ -13,7 +13,7 @@ use switchml_protocol::maps::{LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::{MAX_RANKS, U16};
-use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject, headers_len};
+use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject, headers_len, packet_in};
 use zerocopy::FromZeros;
 
 /// Ports of the vectors; port n is the rack's port n - 1.
@@ -34,6 +34,8 @@ const LANES: usize = 18;
 pub enum Hook {
     /// The program for XDP.
     Xdp,
+    /// The same, which also takes messages of RoCEv2.
+    XdpWithRoce,
     /// The program for tc ingress, with packets one by one.
     Tc,
 }
@@ -63,7 +65,10 @@ impl InKernel {
                 .expect("an index")
         };
         let interfaces: Vec<u32> = (0..PORTS).map(index).collect();
-        let mut kernel = Kernel::new();
+        let mut kernel = match hook {
+            Hook::XdpWithRoce => Kernel::with_roce(),
+            Hook::Xdp | Hook::Tc => Kernel::new(),
+        };
         interfaces.iter().for_each(|interface| kernel.add_port(*interface));
         Self { kernel, hook, interfaces, jobs: BTreeMap::new(), first: BTreeMap::new() }
     }
@@ -80,7 +85,8 @@ impl InKernel {
     /// Adds the destination to an answer: the port through which the packet came in, or all ports.
     fn addressed(&self, port: u16, mut answer: Vec<u8>) -> Answer {
         let tag = if answer[12..14] == [0x81, 0x00] { TAG_LEN } else { 0 };
-        let packet = &answer[headers_len(&answer) + tag..];
+        let packet =
+            if tag > 0 { &answer[headers_len(&answer) + tag..] } else { packet_in(&answer) };
         if packet[RANK..RANK + 2] != [0xFF; 2] {
             return Answer::Port(port, answer);
         }
@@ -102,7 +108,7 @@ impl InKernel {
 impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
-            Hook::Xdp => &[
+            Hook::Xdp | Hook::XdpWithRoce => &[
                 "age",
                 "audiences",
                 "empty",
@@ -135,7 +141,8 @@ impl Subject for InKernel {
                 "verify",
             ],
         };
-        let features = features.iter().map(ToString::to_string).collect();
+        let roce = (self.hook == Hook::XdpWithRoce).then_some(&"roce");
+        let features = features.iter().chain(roce).map(ToString::to_string).collect();
         Offer {
             strict: true,
             lanes: 768,
@@ -188,6 +195,10 @@ impl Subject for InKernel {
                 port: U16::new(member.address.port()),
                 ..Binding::default()
             };
+            let binding = match member.queue_pair {
+                Some(number) => binding.at_queue_pair(number),
+                None => binding,
+            };
             bindings.push(binding);
             let epoch = if member.newcomer { 0 } else { job.epoch };
             self.kernel.set_member(
@@ -225,7 +236,7 @@ impl Subject for InKernel {
     fn age(&mut self, age: &Age) -> Result<(), String> {
         let index = self.jobs[&age.job].first_slot + u32::from(age.slot);
         let mut element = match self.hook {
-            Hook::Xdp => self.kernel.slot(index),
+            Hook::Xdp | Hook::XdpWithRoce => self.kernel.slot(index),
             Hook::Tc => self.kernel.tc().slot(index),
         };
         for set in &mut element.slot.sets {
@@ -238,7 +249,7 @@ impl Subject for InKernel {
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
         let interface = self.interface(port);
         let run = match self.hook {
-            Hook::Xdp => self.kernel.run_xdp_at(frame, interface),
+            Hook::Xdp | Hook::XdpWithRoce => self.kernel.run_xdp_at(frame, interface),
             Hook::Tc => self.kernel.tc().run_at(frame, interface),
         };
         match run.verdict {
@@ -254,7 +265,7 @@ impl Subject for InKernel {
 
     fn counters(&mut self) -> Result<Counters, String> {
         let counters = match self.hook {
-            Hook::Xdp => self.kernel.counters(),
+            Hook::Xdp | Hook::XdpWithRoce => self.kernel.counters(),
             Hook::Tc => self.kernel.tc().counters(),
         };
         Ok(by_name(&counters))

@@ -22,6 +22,9 @@ mod in_kernel;
 #[allow(dead_code)] // of the tests that it was written for
 mod kernel;
 mod losses;
+#[path = "../in_kernel/message.rs"]
+#[allow(dead_code)] // of the tests that it was written for
+mod message;
 mod p4;
 #[path = "../in_kernel/packet.rs"]
 #[allow(dead_code)]
@@ -85,6 +88,14 @@ fn xdp() {
     needs_racks!();
     let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Xdp)));
     played.conclude("XDP");
+    assert!(played.left_out.iter().all(|(_, lacks)| lacks == "roce"), "all else is offered");
+}
+
+#[test]
+fn xdp_with_rocev2() {
+    needs_racks!();
+    let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::XdpWithRoce)));
+    played.conclude("XDP with RoCEv2");
     assert_eq!(played.left_out, [], "the XDP program offers everything");
 }
 
@@ -93,7 +104,8 @@ fn tc() {
     needs_racks!();
     let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Tc)));
     played.conclude("tc ingress");
-    let names: Vec<_> = played.left_out.iter().map(|(vector, _)| vector.as_str()).collect();
+    let others = played.left_out.iter().filter(|(_, lacks)| lacks != "roce");
+    let names: Vec<_> = others.map(|(vector, _)| vector.as_str()).collect();
     assert_eq!(
         names,
         ["packets_too_long", "runts", "tagged", "tagged_with_a_priority"],
@@ -322,6 +334,7 @@ fn expected_frame(vector: &mut Vector, event: usize) -> &mut Vec<u8> {
     let Event::Step(step) = &mut vector.events[event] else { panic!("event {event} is no step") };
     match &mut step.expected[0].answer {
         Some(Answer::Group(_, frame) | Answer::Port(_, frame) | Answer::Passed(frame)) => frame,
+        Some(Answer::Ranks(..)) => panic!("event {event} has several"),
         None => panic!("event {event} has no answer"),
     }
 }

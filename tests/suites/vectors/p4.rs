@@ -2,12 +2,15 @@
 //! tables, on whichever switch.
 
 use crate::in_kernel::{PORTS, by_name};
-use crate::packet::{HELLO, Packet};
+use crate::message;
+use crate::packet::{EVERYONE, Envelope, HELLO, Packet};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use std::time::{Duration, Instant};
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::vectors::{Age, Answer, Counters, Job, Member, Offer, Subject};
+use switchml_rack::vectors::{
+    Age, Answer, Copies, Counters, Job, Member, Offer, Subject, packet_in,
+};
 use switchml_userspace_core::data_plane::{DataPlane, Limits, ServesJobs};
 
 /// Longer than anything here takes.
@@ -84,7 +87,8 @@ impl<P: Ports> P4Switch<P> {
         let begin = Instant::now();
         loop {
             let left = self.exchange(member.port, &frame)?;
-            if left.iter().any(|(port, answer)| *port == comes_to && answer[43] == HELLO) {
+            if left.iter().any(|(port, answer)| *port == comes_to && packet_in(answer)[1] == HELLO)
+            {
                 return Ok(());
             }
             if begin.elapsed() > PATIENCE {
@@ -99,8 +103,9 @@ impl<P: Ports> P4Switch<P> {
     /// Waits until the place of a HELLO that had the right secret is known: the data plane learns
     /// it later.
     fn await_place(&self, frame: &[u8]) -> Result<(), String> {
-        let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-        let (job, rank) = (number(44), number(50));
+        let packet = packet_in(frame);
+        let number = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let (job, rank) = (number(2), number(8));
         let begin = Instant::now();
         while self.data_plane.binding(job, rank).map_err(|error| error.to_string())?.is_none() {
             if begin.elapsed() > PATIENCE {
@@ -123,6 +128,49 @@ impl<P: Ports> P4Switch<P> {
         }
     }
 
+    /// The job of a RESULT to all, if some of its ranks have queue pairs.
+    fn mixed_job(&self, answer: &[u8]) -> Option<u16> {
+        let packet = packet_in(answer);
+        let is_to_all = packet.get(8..10)? == EVERYONE.to_be_bytes();
+        let number = u16::from_be_bytes([packet[2], packet[3]]);
+        let (job, _) = self.jobs.get(&number).filter(|_| is_to_all)?;
+        job.members.iter().any(|member| member.queue_pair.is_some()).then_some(number)
+    }
+
+    /// The frames of such a RESULT: the group's by each port with sockets, and each queue pair's.
+    fn copies(&self, number: u16, left: &[Left]) -> Result<Answer, String> {
+        let members = &self.jobs[&number].0.members;
+        let mut copies = Copies::default();
+        let mut by = Vec::new();
+        for (port, frame) in left {
+            if frame[0] & 1 == 0 {
+                // A message names its receiver's queue pair, whose numbers differ in all jobs.
+                let named =
+                    frame.get(47..50).map(|it| u32::from_be_bytes([0, it[0], it[1], it[2]]));
+                let member = members.iter().find(|it| it.queue_pair == named && it.port == *port);
+                let member = member.ok_or_else(|| format!("at port {port} left {frame:02x?}"))?;
+                if copies.ranks.insert(member.rank, frame.clone()).is_some() {
+                    return Err(format!("rank {} got two", member.rank));
+                }
+                continue;
+            }
+            by.push(*port);
+            if copies.group.get_or_insert_with(|| frame.clone()) != frame {
+                return Err(format!("frames to the group that differ: {left:02x?}"));
+            }
+        }
+        by.sort_unstable();
+        let with_sockets = members.iter().filter(|member| member.queue_pair.is_none());
+        let mut expected: Vec<_> = with_sockets.map(|member| member.port).collect();
+        expected.sort_unstable();
+        expected.dedup();
+        if by == expected {
+            Ok(Answer::Ranks(number, copies))
+        } else {
+            Err(format!("an answer to the group at ports {by:?}, not {expected:?}"))
+        }
+    }
+
     fn newcomers(&self) -> Result<u64, String> {
         raw_counters(&self.data_plane).map(|counters| counters[Outcome::NoHello as usize])
     }
@@ -137,16 +185,23 @@ fn hello(job: &Job, member: &Member) -> Vec<u8> {
     let packet = Packet::contribution(member.rank, 0, 0, &[]);
     let packet =
         Packet { kind: HELLO, job: job.number, epoch: job.epoch, aux: member.secret, ..packet };
-    let payload = packet.bytes();
-    let mut ip = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    ip[2..4].copy_from_slice(&(28 + payload.len() as u16).to_be_bytes());
     let (from, (to, _)) = (member.over_v4(), job.over_v4());
-    ip[12..16].copy_from_slice(&from.ip().octets());
-    ip[16..20].copy_from_slice(&to.ip().octets());
-    let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
-    ip[10..12].copy_from_slice(&(!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes());
-    let udp = [from.port(), to.port(), 8 + payload.len() as u16, 0].map(u16::to_be_bytes);
-    [&job.mac[..], &member.mac, &[8, 0], &ip, udp.as_flattened(), &payload].concat()
+    let envelope = Envelope {
+        mac_destination: job.mac,
+        mac_source: member.mac,
+        source: from.ip().octets(),
+        destination: to.ip().octets(),
+        source_port: from.port(),
+        destination_port: to.port(),
+        ..Envelope::FROM_AGGREGATOR
+    };
+    match member.queue_pair {
+        None => envelope.bytes(&packet.bytes()),
+        Some(number) => {
+            let envelope = Envelope { destination_port: message::PORT, ..envelope };
+            message::message(&envelope, number, to.port().into(), 0, &packet.bytes())
+        }
+    }
 }
 
 impl<P: Ports> Subject for P4Switch<P> {
@@ -213,10 +268,13 @@ impl<P: Ports> Subject for P4Switch<P> {
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
         let before = self.newcomers()?;
         let left = self.exchange(port, &[frame.to_vec()])?;
-        if frame.get(43) == Some(&HELLO) && self.newcomers()? > before {
+        if packet_in(frame).get(1) == Some(&HELLO) && self.newcomers()? > before {
             self.await_place(frame)?;
         }
         let Some((first_port, answer)) = left.first() else { return Ok(None) };
+        if let Some(number) = self.mixed_job(answer) {
+            return self.copies(number, &left).map(Some);
+        }
         if left.iter().any(|(_, other)| other != answer) {
             return Err(format!("answers that differ: {left:02x?}"));
         }

@@ -2,7 +2,8 @@
 //! come from.
 
 use crate::in_kernel::by_name;
-use crate::packet::{CE, DONE, HELLO, Packet, Wire, tagged};
+use crate::message::message;
+use crate::packet::{CE, DONE, Envelope, HELLO, Packet, Wire, tagged};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use rustix::net::sockopt::set_ip_tos;
 use std::collections::BTreeMap;
@@ -15,12 +16,16 @@ use switchml_protocol::fanout::Way;
 use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
-use switchml_protocol::{DATA_PORT, MAX_RANKS};
-use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Member, Offer, Subject};
+use switchml_protocol::{DATA_PORT, MAX_RANKS, roce};
+use switchml_rack::vectors::{
+    Age, Answer, Copies, Counters, Job, Layer, Member, Offer, Subject, packet_in,
+};
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};
 
 const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);
+/// Where messages of RoCEv2 go.
+const QUEUE_PAIR: SocketAddrV4 = SocketAddrV4::new(*AGGREGATOR.ip(), roce::PORT);
 const POOL: u32 = 1024;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,6 +53,7 @@ pub struct OverSockets {
     /// A socket that sends datagrams which are only counted, and their number.
     fence: UdpSocket,
     fences: u64,
+    fences_by_roce: u64,
 }
 
 impl OverSockets {
@@ -59,9 +65,17 @@ impl OverSockets {
             POOL,
             Box::new(drop),
         )
+        .and_then(|software| software.with_roce(Some((*AGGREGATOR.ip()).into())))
         .expect("a data plane");
         let fence = UdpSocket::bind("10.0.0.253:0").expect("a socket");
-        Self { data_plane, sockets: BTreeMap::new(), jobs: OpenJobs::new(), fence, fences: 0 }
+        Self {
+            data_plane,
+            sockets: BTreeMap::new(),
+            jobs: OpenJobs::new(),
+            fence,
+            fences: 0,
+            fences_by_roce: 0,
+        }
     }
 
     fn total(&self) -> u64 {
@@ -82,16 +96,25 @@ impl OverSockets {
 
     /// Waits until a datagram was served and, if it has an answer, answered: the next datagram is
     /// served after that.
-    fn exchange(&mut self, from: SocketAddrV4, tos: u8, datagram: &[u8]) -> Result<(), String> {
+    fn exchange(
+        &mut self,
+        (from, to): (SocketAddrV4, SocketAddrV4),
+        tos: u8,
+        datagram: &[u8],
+    ) -> Result<(), String> {
         let total = self.total();
         let socket = self.sockets.entry(from).or_insert_with(|| socket(from));
         set_ip_tos(&*socket, tos).map_err(|error| error.to_string())?;
-        socket.send_to(datagram, AGGREGATOR).map_err(|error| error.to_string())?;
+        socket.send_to(datagram, to).map_err(|error| error.to_string())?;
         self.wait_for(total + 1)?;
         // A counted datagram may not be answered yet. But the data plane has received it, so this
-        // one comes behind it.
-        self.fence.send_to(&[], AGGREGATOR).map_err(|error| error.to_string())?;
-        self.fences += 1;
+        // one comes behind it. A message of one byte names no queue pair.
+        let (fence, fences): (&[u8], _) = match to {
+            QUEUE_PAIR => (&[0], &mut self.fences_by_roce),
+            _ => (&[], &mut self.fences),
+        };
+        *fences += 1;
+        self.fence.send_to(fence, to).map_err(|error| error.to_string())?;
         self.wait_for(total + 2)
     }
 
@@ -129,6 +152,33 @@ impl OverSockets {
             bytes.clone_from(&result);
         }
         Ok(())
+    }
+
+    /// A RESULT to all of a job some of whose ranks have queue pairs. Those with sockets get the
+    /// same datagram.
+    fn copies(&self, number: u16, received: Vec<Received>) -> Result<Answer, String> {
+        let mut copies = Copies::default();
+        let mut missing: BTreeMap<_, _> =
+            self.jobs[&number].0.members.iter().map(|it| (it.over_v4(), it)).collect();
+        for (at, source, datagram) in received {
+            let Some(member) = missing.remove(&at) else {
+                return Err(format!("two frames to {at}, or no rank of the job"));
+            };
+            let frame = frame_of(v4(source)?, at, &datagram);
+            if member.queue_pair.is_some() {
+                copies.ranks.insert(member.rank, frame);
+                continue;
+            }
+            let first = copies.group.get_or_insert_with(|| frame.clone());
+            if first[ENVELOPE_LEN..] != frame[ENVELOPE_LEN..] {
+                return Err(format!("{at} got {frame:02x?}, others {first:02x?}"));
+            }
+        }
+        if missing.is_empty() {
+            Ok(Answer::Ranks(number, copies))
+        } else {
+            Err(format!("nothing to {:?}", missing.keys()))
+        }
     }
 
     /// The datagrams that have arrived.
@@ -174,9 +224,10 @@ fn socket(address: SocketAddrV4) -> UdpSocket {
 
 impl Subject for OverSockets {
     fn offer(&self) -> Offer {
-        let features = ["age", "audiences", "empty", "keys", "long", "max", "partial", "verify"]
-            .map(str::to_owned)
-            .to_vec();
+        let features =
+            ["age", "audiences", "empty", "keys", "long", "max", "partial", "roce", "verify"]
+                .map(str::to_owned)
+                .to_vec();
         Offer {
             strict: true,
             lanes: 768,
@@ -224,7 +275,13 @@ impl Subject for OverSockets {
                     Some(key) => tagged(&hello.bytes(), key),
                     None => hello.bytes(),
                 };
-                self.exchange(address, 0, &hello)?;
+                match member.queue_pair {
+                    Some(number) => {
+                        let message = message_of(number, &hello);
+                        self.exchange((address, QUEUE_PAIR), 0, &message)?;
+                    }
+                    None => self.exchange((address, AGGREGATOR), 0, &hello)?,
+                }
             }
         }
         self.jobs.insert(job.number, (job.clone(), spec.slots.start));
@@ -256,21 +313,41 @@ impl Subject for OverSockets {
     }
 
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
-        let from = address(frame, 26, 34);
-        if address(frame, 30, 36) != AGGREGATOR {
+        let (mut from, to) = (address(frame, 26, 34), address(frame, 30, 36));
+        if to != AGGREGATOR && to != QUEUE_PAIR {
             return Err(
                 "a frame that is not for the aggregator cannot be sent by a socket".to_owned()
             );
         }
         self.start_all()?;
-        self.exchange(from, frame[15], &frame[ENVELOPE_LEN..])?;
+        self.exchange((from, to), frame[15], &frame[ENVELOPE_LEN..])?;
         let mut received = self.received()?;
+        if to == QUEUE_PAIR {
+            // Answers come to RoCEv2's port, whichever the message came from.
+            from.set_port(roce::PORT);
+        }
+        let has_queue_pairs = |job: &Job| job.members.iter().any(|it| it.queue_pair.is_some());
+        if let [(at, source, datagram), ..] = &received[..] {
+            let frame = frame_of(v4(*source)?, *at, datagram);
+            let packet = packet_in(&frame);
+            let job = u16::from_be_bytes([packet[2], packet[3]]);
+            let is_mixed = self.jobs.get(&job).is_some_and(|(job, _)| has_queue_pairs(job));
+            if is_mixed && packet.get(RANK..RANK + 2) == Some(&EVERYONE) {
+                return self.copies(job, received).map(Some);
+            }
+            if is_mixed {
+                return match &received[..] {
+                    [(at, ..)] if *at == from => Ok(Some(Answer::Port(port, frame))),
+                    _ => Err(format!("answers {received:02x?}, not one to {from}")),
+                };
+            }
+        }
         self.as_results(&mut received)?;
         let Some((_, source, datagram)) = received.first() else { return Ok(None) };
         if received.iter().any(|(_, other, bytes)| (other, bytes) != (source, datagram)) {
             return Err(format!("answers that differ: {received:02x?}"));
         }
-        let SocketAddr::V4(source) = *source else { return Err("an answer over IPv6".to_owned()) };
+        let source = v4(*source)?;
         let receivers: Vec<_> = received.iter().map(|(at, ..)| *at).collect();
         let answer = frame_of(source, receivers[0], datagram);
         if datagram.get(RANK..RANK + 2) != Some(&EVERYONE) {
@@ -294,8 +371,22 @@ impl Subject for OverSockets {
     fn counters(&mut self) -> Result<Counters, String> {
         let mut counters = by_name(&self.data_plane.counters().map_err(|error| error.to_string())?);
         *counters.get_mut("truncated").expect("such an outcome") -= self.fences;
+        *counters.get_mut("not_ours").expect("such an outcome") -= self.fences_by_roce;
         Ok(counters)
     }
+}
+
+fn v4(address: SocketAddr) -> Result<SocketAddrV4, String> {
+    match address {
+        SocketAddr::V4(address) => Ok(address),
+        SocketAddr::V6(address) => Err(format!("an answer from {address}")),
+    }
+}
+
+/// What is behind the UDP header of a message from this queue pair to the aggregator's.
+fn message_of(queue_pair: u32, packet: &[u8]) -> Vec<u8> {
+    let envelope = Envelope { destination_port: roce::PORT, ..Envelope::FROM_AGGREGATOR };
+    message(&envelope, queue_pair, AGGREGATOR.port().into(), 0, packet).split_off(ENVELOPE_LEN)
 }
 
 /// The address and UDP port at these offsets of a frame.

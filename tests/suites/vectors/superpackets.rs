@@ -21,7 +21,7 @@ pub fn can_play(vector: &Vector) -> bool {
         .needs
         .features
         .iter()
-        .any(|feature| ["frames", "ipv6", "long", "runts"].contains(&feature.as_str()))
+        .any(|feature| ["frames", "ipv6", "long", "roce", "runts"].contains(&feature.as_str()))
 }
 
 /// Plays a vector. Returns how many superpackets of several packets there were.

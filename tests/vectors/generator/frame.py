@@ -201,10 +201,12 @@ class Frame:
             f"{u[0:4]} {u[4:8]} {u[8:12]} {u[12:16]}",
             f"UDP from {self.source.udp} to {self.destination.udp}",
         )
-        if isinstance(self.packet, bytes):
-            if self.packet:
-                yield self.packet.hex(), "no packet of the protocol"
-        else:
-            yield from self.packet.rows()
+        yield from self.packet_rows()
         if self.padding:
             yield self.padding.hex(), "padding"
+
+    def packet_rows(self):
+        if not isinstance(self.packet, bytes):
+            yield from self.packet.rows()
+        elif self.packet:
+            yield self.packet.hex(), "no packet of the protocol"

@@ -56,6 +56,10 @@ class Job:
     def port(self, rank):
         return 1 + rank // self.together % PORTS
 
+    def queue_pair(self, rank):
+        """That by which it sends; none if it has a socket."""
+        return None
+
     def secret(self, rank):
         return 0x5EC20000 + 0x100 * self.number + rank
 
@@ -100,6 +104,8 @@ class Expected:
     to: str
     counter: str
     frame: Frame = None
+    # Where ranks get frames of their own: makes each, and who gets it.
+    frames: object = None
 
     def __post_init__(self):
         assert self.counter in OUTCOMES, f"there is no counter {self.counter}"
@@ -136,7 +142,7 @@ class Vector:
             place = job.place(rank)
             lines.append(
                 f"  rank {rank} secret {job.secret(rank):#010x}"
-                f" port {job.port(rank)} {place.mac} {place}"
+                f" port {job.port(rank)} {place.mac} {place}{queue_pair_of(job, rank)}"
                 + (f" key {job.key(rank).hex()}" if job.has_keys else "")
                 + (" newcomer" if rank in job.newcomers else "")
             )
@@ -169,7 +175,8 @@ class Vector:
         self.frame(title, job.port(rank), job.frame(packet, rank).changed(**fields), *expected)
 
     def frame(self, title, port, frame, *expected):
-        if isinstance(frame.packet, Packet) and expected[0].frame is not None:
+        has_answer = expected[0].frame is not None or expected[0].frames is not None
+        if isinstance(frame.packet, Packet) and has_answer:
             self.lanes = max(self.lanes, frame.packet.lane_count())
         lines = [f"step {title}", f"in port {port}", *written(frame)]
         for turn, this in enumerate(expected):
@@ -177,6 +184,9 @@ class Vector:
             lines.append(f"{'or' if turn else 'out'} {to}, {this.counter}")
             if this.frame is not None:
                 lines += written(this.frame(frame))
+            if this.frames is not None:
+                for who, copy in this.frames(frame):
+                    lines += [f"to {who}", *written(copy)]
         self.counters[expected[0].counter] += 1
         self.events.append("\n".join(lines))
 
@@ -200,6 +210,11 @@ class Vector:
         lines += ["", "counters"]
         lines += [f"  {name} {count}" for name, count in sorted(self.counters.items())]
         return "\n".join(lines) + "\n"
+
+
+def queue_pair_of(job, rank):
+    number = job.queue_pair(rank)
+    return "" if number is None else f" queue_pair {number:#x}"
 
 
 def written(frame):

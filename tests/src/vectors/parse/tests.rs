@@ -1,4 +1,4 @@
-use super::super::{Answer, Event, Vector};
+use super::super::{Answer, Copies, Event, Vector};
 
 const VECTOR: &str = "# About it.
 guarantee fifo
@@ -46,6 +46,24 @@ fn a_vector_is_what_its_lines_say() {
     assert_eq!((&step.expected[1].answer, step.expected[1].counter.as_str()), (&None, "no_hello"));
 }
 
+/// Each rank with a queue pair has a frame of its own, the others the group's.
+#[test]
+fn ranks_have_frames_of_their_own() {
+    let text = VECTOR
+        .replace("10.0.0.1:40000", "10.0.0.1:4791 queue_pair 0xab9000")
+        .replace("out port 3, hello\n", "out ranks 7, hello\nto group\n  01\nto rank 2\n");
+    let vector = Vector::parse("name", &text).unwrap();
+    let [Event::Open(job), _, Event::Step(step)] = &vector.events[..] else {
+        panic!("{:?}", vector.events);
+    };
+    assert_eq!(job.members[0].queue_pair, Some(0x00AB_9000));
+    let copies = Copies { group: Some(vec![1]), ranks: [(2, vec![4])].into() };
+    assert_eq!(step.expected[0].answer, Some(Answer::Ranks(7, copies)));
+    let other = text.replace("to rank 2", "to nobody");
+    let error = Vector::parse("name", &other).unwrap_err().to_string();
+    assert_eq!(error, "line 19: nobody where rank is due");
+}
+
 #[test]
 fn errors_name_the_line() {
     let cases = [
@@ -84,8 +102,9 @@ fn errors_name_the_line() {
         (
             "out port 3, hello",
             "out of port 3, hello",
-            "line 16: out of: there are none, passed, port and group",
+            "line 16: out of: there are none, passed, port, group and ranks",
         ),
+        ("out port 3, hello", "out ranks 7, hello", "line 16: no \"to rank N\" follows"),
         (
             "  hello 1",
             "  hello 2",
