@@ -5,6 +5,11 @@
 #include <core.p4>
 #include <v1model.p4>
 
+// Ranks by RoCEv2 (section 37) are served, too.
+#ifndef PARTS
+#define ROCE
+#endif
+
 #include "include/protocol.p4"
 #include "include/codes.p4"
 #include "include/headers.p4"

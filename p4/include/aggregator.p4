@@ -265,6 +265,9 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     }
 
 #include "admission.p4"
+#ifdef ROCE
+#include "roce.p4"
+#endif
 #ifdef PARTS
 #include "parts.p4"
 #define UNLESS_PARTS_FOLLOW if (parts.apply().miss)
@@ -275,6 +278,11 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     apply {
         if (h.pass.isValid()) {
             resume();
+#ifdef ROCE
+        } else if (m.is_message == 1) {
+            members_by_roce.apply();
+            queue_pairs.apply();
+#endif
         } else {
             members.apply();
         }
@@ -300,7 +308,16 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             lost();
         } else if (m.is_ours == 1) {
             if (m.is_hello == 1 && m.bad_ip_checksum == 0) {
+#ifdef ROCE
+                if (m.is_message == 1) {
+                    bindings_by_roce.apply();
+                } else {
+                    bindings.apply();
+                }
+                if (m.is_member == 0) {
+#else
                 if (bindings.apply().miss) {
+#endif
                     newcomers.apply();
                 }
             }

@@ -25,6 +25,9 @@
         h.pass.index = m.index;
         h.pass.port = m.port;
         h.pass.others = m.others;
+#ifdef ROCE
+        h.pass.is_message = m.is_message;
+#endif
 #ifdef PARTS
         h.pass.part = m.part;
         h.pass.blocks = m.blocks;

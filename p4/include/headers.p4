@@ -39,6 +39,26 @@ header udp_t {
     bit<16> checksum;
 }
 
+#ifdef ROCE
+// BTH and DETH of a message of RoCEv2 (rule 37.1).
+header transport_t {
+    bit<8> opcode;
+    bit<8> flags;
+    bit<16> partition;
+    bit<8> reserved;
+    bit<24> receiver;
+    bit<32> number;
+    bit<32> key;
+    bit<8> also_reserved;
+    bit<24> sender;
+}
+
+// What ends a message.
+header icrc_t {
+    bit<32> value;
+}
+#endif
+
 // 32 lanes of payload. A register entry holds a lane of `low` and one of `high`.
 header lanes_t {
     bit<32> v0; bit<32> v1; bit<32> v2; bit<32> v3;
@@ -60,7 +80,12 @@ header control_reply_t {
 // Stands in front of a frame that goes through the pipeline again; never on a wire.
 header pass_t {
     bit<8> kind;
+#ifdef ROCE
+    bit<1> is_message;
+    bit<6> unused;
+#else
     bit<7> unused;
+#endif
     port_t port;
     index_t index;
     // Number of the job's other ranks.
@@ -84,10 +109,16 @@ struct headers_t {
     vlan_t inner;
     ipv4_t ipv4;
     udp_t udp;
+#ifdef ROCE
+    transport_t transport;
+#endif
     switchml_t switchml;
     control_reply_t control_reply;
     lanes_t low;
     lanes_t high;
+#ifdef ROCE
+    icrc_t icrc;
+#endif
 }
 
 #ifdef COMBINER
@@ -120,6 +151,10 @@ struct metadata_t {
     bit<1> lost;
     // The packet is addressed to the aggregator.
     bit<1> is_ours;
+#ifdef ROCE
+    // The frame names the aggregator's queue pair.
+    bit<1> is_message;
+#endif
     // The packet is a HELLO with the rank's secret.
     bit<1> is_member;
     // The frame goes out as an answer, so its IP header is ours.

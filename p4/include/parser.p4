@@ -42,11 +42,44 @@
 #define LONGER_PACKETS
 #endif
 
+// In messages of RoCEv2 the ICRC is behind the lanes, also behind those of a HELLO.
+#ifdef ROCE
+#define ROCE_PORT 16w4791
+#define MESSAGES (ROCE_PORT, _): message_or_other;
+#define BEHIND_LANES select(m.is_message) { 1: icrc; default: accept; }
+#define HELLO_LANES                                                              \
+    select(m.is_message, h.switchml.lanes) {                                     \
+        (0, _): accept;                                                          \
+        (_, LANES_PER_BLOCK): low;                                               \
+        (_, 2 * LANES_PER_BLOCK): low_and_high;                                  \
+        default: icrc;                                                           \
+    }
+#else
+#define MESSAGES
+#define BEHIND_LANES accept;
+#define HELLO_LANES accept;
+#endif
+
 state again {
     packet.extract(h.pass);
     packet.extract(h.ethernet);
     packet.extract(h.ipv4);
     packet.extract(h.udp);
+#ifdef ROCE
+    m.is_message = h.pass.is_message;
+    transition select(h.pass.is_message) {
+        1: message_again;
+        default: packet_again;
+    }
+}
+
+state message_again {
+    packet.extract(h.transport);
+    transition packet_again;
+}
+
+state packet_again {
+#endif
     packet.extract(h.switchml);
 #ifdef PARTS
     transition select(h.pass.kind, h.pass.blocks) {
@@ -65,13 +98,13 @@ state again {
 
 state low {
     packet.extract(h.low);
-    transition accept;
+    transition BEHIND_LANES
 }
 
 state low_and_high {
     packet.extract(h.low);
     packet.extract(h.high);
-    transition accept;
+    transition BEHIND_LANES
 }
 
 state ethernet {
@@ -156,6 +189,7 @@ state udp {
         (DATA_PORT, IPV4_BYTES(2)): header_2;
         LONGER_PACKETS
         (DATA_PORT, _): bad_length;
+        MESSAGES
         default: OTHER_PORTS;
     }
 }
@@ -188,7 +222,7 @@ HEADER_STATES(2, contribution_2)
 
 state hello {
     m.is_hello = 1;
-    transition accept;
+    transition HELLO_LANES
 }
 
 // Op and lanes as one number, the same with and without payload.
@@ -223,7 +257,7 @@ state empty_2 {
 state empty {
     m.is_contribution = 1;
     m.first = EMPTY_PASS;
-    transition accept;
+    transition BEHIND_LANES
 }
 #endif
 
@@ -283,4 +317,7 @@ REFUSED(bad_length, OUTCOME_BAD_LENGTH)
 
 #ifdef COMBINER
 #include "combiner_parser.p4"
+#endif
+#ifdef ROCE
+#include "roce_parser.p4"
 #endif

@@ -165,8 +165,8 @@ pub struct Options {
     /// is fixed.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
-    /// Also take ranks with RDMA NICs, by RoCEv2 at UDP port 4791. For `--data-plane software`, and
-    /// for `xdp`, whose mode is then native.
+    /// Also take ranks with RDMA NICs, by RoCEv2 at UDP port 4791. For `--data-plane software`,
+    /// `bmv2`, and `xdp`, whose mode is then native.
     #[arg(long, conflicts_with = "parent")]
     pub rocev2: bool,
     /// Address of the data plane, if it is not the one at which workers reach the control plane;
@@ -431,7 +431,10 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("fanout", &[Xdp]),
         ("pin_dir", &[Xdp]),
         ("trace", &[Xdp]),
+        #[cfg(not(feature = "p4"))]
         ("rocev2", &[Xdp, Software]),
+        #[cfg(feature = "p4")]
+        ("rocev2", &[Xdp, Software, DataPlaneKind::Bmv2]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
         ("cells", &[Xdp, Software]),
@@ -703,7 +706,8 @@ mod tests {
                     "iface" | "mode" | "fanout" | "pin-dir" | "trace" => {
                         *kind == DataPlaneKind::Xdp
                     }
-                    "rocev2" | "data-port" | "slots" | "cells" | "packet-tags" => {
+                    "rocev2" => name(*kind) != "tofino",
+                    "data-port" | "slots" | "cells" | "packet-tags" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
                     "uplink-port" | "uplink-mac" => kind.is_switch(),

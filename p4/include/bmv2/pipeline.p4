@@ -62,10 +62,17 @@ control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metad
     }
 }
 
+#ifdef ROCE
+#include "messages.p4"
+#endif
+
 // ---- Egress: check words; the plain switch sends nothing back ----
 
 control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metadata_t standard) {
     FinishCheck() check;
+#ifdef ROCE
+    Messages() messages;
+#endif
 
     apply {
         if (h.pass.isValid()) {
@@ -74,6 +81,11 @@ control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metada
             mark_to_drop(standard);
         } else {
             check.apply(h, m);
+#ifdef ROCE
+            if (m.is_answer == 1) {
+                messages.apply(h, m, standard);
+            }
+#endif
         }
     }
 }

@@ -49,6 +49,10 @@ struct learn_t {
     bit<48> mac;
     bit<32> address;
     bit<16> udp_port;
+#ifdef ROCE
+    bit<1> is_message;
+    bit<24> queue_pair;
+#endif
 }
 
 #define RECIRCULATED 4
@@ -61,7 +65,12 @@ struct learn_t {
 #define THROUGH_EGRESS_TO_PORT(port) standard.egress_spec = port;
 // Egress recirculates each frame with a pass header, whatever the port.
 #define ONCE_MORE standard.egress_spec = m.again;
+#ifdef ROCE
+#define QUEUE_PAIR , m.is_message, h.transport.sender
+#else
+#define QUEUE_PAIR
+#endif
 #define LEARN \
     digest<learn_t>(1, { \
         h.switchml.job, h.switchml.epoch, h.switchml.rank, \
-        m.port, h.ethernet.src, h.ipv4.src, h.udp.src });
+        m.port, h.ethernet.src, h.ipv4.src, h.udp.src QUEUE_PAIR });

@@ -111,7 +111,10 @@ type TakenOver = (P4DataPlane, (u32, u32));
 
 /// The data plane of a daemon that starts.
 fn root() -> TakenOver {
-    take_over(ProgramKind::Root, |switch| Role::Root(switch.capabilities()))
+    take_over(ProgramKind::Root, |switch| {
+        let with_roce = switch.capabilities_with_roce();
+        Role::Root(with_roce.unwrap_or_else(|_| switch.capabilities()))
+    })
 }
 
 fn combiner() -> TakenOver {
@@ -176,7 +179,7 @@ impl Ports for Veths {
             (1, _) if self.cells.is_some() => {
                 &["collisions", "combiner", "frames", "long", "runts", "verify"]
             }
-            (1, _) => &["age", "empty", "frames", "long", "max", "runts", "verify"],
+            (1, _) => &["age", "empty", "frames", "long", "max", "roce", "runts", "verify"],
             _ => &["age", "frames", "long", "runts"],
         }
     }

@@ -156,7 +156,10 @@ fn has_bmv2(name: &str) -> bool {
 #[test]
 fn bmv2() {
     if has_bmv2("bmv2") {
-        play_all(&of_roots(), &mut bmv2::start()).conclude("bmv2");
+        let played = play_all(&of_roots(), &mut bmv2::start());
+        played.conclude("bmv2");
+        let of_roce = |(vector, _): &&(String, String)| vector.starts_with("roce_");
+        assert_eq!(played.left_out.iter().find(of_roce), None, "it takes messages");
     }
 }
 

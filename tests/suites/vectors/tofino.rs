@@ -17,7 +17,7 @@ use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
 use switchml_p4::entries::{PORTS_OF_PIPELINE, ROUNDS, most_ternary};
 use switchml_p4::losses::{self, LOSSES};
 use switchml_p4::program::ProgramKind;
-use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
+use switchml_p4::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
 use switchml_p4::tofino::{capabilities, exclusion, pipeline_of};
 use switchml_protocol::U16;
@@ -423,7 +423,7 @@ impl Switch for ModelSwitch {
         Ok(values.into_iter().map(|value| value as u32).collect())
     }
 
-    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
+    fn set_node(&self, Node { group, .. }: Node, ports: &[u16]) -> Result<(), SwitchError> {
         let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
         self.model.run(&[format!("group {group} {}", ports.join(" "))]).map_err(SwitchError)
     }

@@ -144,7 +144,10 @@ impl ServesJobs for P4DataPlane {
         let refused = refused(job.number, "open");
         let mut state = self.shared.state();
         let open = match (self.shared.role, job.parent) {
-            (Role::Root(_), None) => OpenJob::new(job.clone()),
+            (Role::Root(capabilities), None) => OpenJob {
+                takes_roce: capabilities.contains(Capabilities::ROCE),
+                ..OpenJob::new(job.clone())
+            },
             (Role::Combiner(next_hop), Some(SocketAddr::V4(parent))) => {
                 let uplink = Binding {
                     ifindex: next_hop.port.into(),
@@ -325,19 +328,19 @@ impl Shared {
     /// deleted before others are written, in reverse order, so that a job's contributions are no
     /// longer admitted when its other entries go.
     fn change_to(&self, written: &mut Contents, wanted: Contents) -> Result<(), SwitchError> {
-        for (&group, ports) in &wanted.groups {
-            if written.groups.get(&group) != Some(ports) {
-                self.switch.set_group(group, ports)?;
-                written.groups.insert(group, ports.clone());
+        for (&node, ports) in &wanted.groups {
+            if written.groups.get(&node) != Some(ports) {
+                self.switch.set_node(node, ports)?;
+                written.groups.insert(node, ports.clone());
             }
         }
         self.delete_all_but(&mut written.entries, &wanted.entries)?;
         self.enter(&mut written.entries, wanted.entries)?;
-        while let Some((&group, _)) =
-            written.groups.iter().find(|(group, _)| !wanted.groups.contains_key(group))
+        while let Some((&node, _)) =
+            written.groups.iter().find(|(node, _)| !wanted.groups.contains_key(node))
         {
-            self.switch.set_group(group, &[])?;
-            written.groups.remove(&group);
+            self.switch.set_node(node, &[])?;
+            written.groups.remove(&node);
         }
         Ok(())
     }

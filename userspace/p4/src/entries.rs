@@ -15,7 +15,7 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use super::losses::{self, LOSSES};
-use super::switch::{Entry, Match};
+use super::switch::{Entry, Match, Node};
 use switchml_userspace_core::data_plane::JobSpec;
 
 /// Most jobs at once.
@@ -162,6 +162,8 @@ pub struct OpenJob {
     pub is_started: bool,
     /// Whether contributions are answered with REJECT.
     pub is_aborted: bool,
+    /// Whether ranks by RoCEv2 are taken.
+    pub takes_roce: bool,
 }
 
 /// The contents of the switch.
@@ -169,8 +171,8 @@ pub struct OpenJob {
 pub struct Contents {
     /// Entries, each id once, in the order in which to enter them.
     pub entries: Vec<Entry>,
-    /// Ports of the multicast groups.
-    pub groups: BTreeMap<u16, Vec<u16>>,
+    /// Ports of the multicast groups' nodes.
+    pub groups: BTreeMap<Node, Vec<u16>>,
 }
 
 impl Contents {
@@ -189,8 +191,9 @@ impl Contents {
         entries.retain(|_| is_first.next().unwrap_or_default());
         let started = jobs.values().filter(|job| job.is_started);
         let groups = started
-            .map(|job| (job.group, job.ports()))
-            .chain([(FLOODING, ports.to_vec())])
+            .flat_map(OpenJob::nodes)
+            .chain([(Node::of_ports(FLOODING), ports.to_vec())])
+            .filter(|(_, ports)| !ports.is_empty())
             .collect();
         Self { entries, groups }
     }
@@ -222,20 +225,27 @@ impl OpenJob {
             spec,
             is_started: false,
             is_aborted: false,
+            takes_roce: false,
         }
     }
 
-    /// Ports that its ranks are behind, each once: several ranks behind one get one frame.
-    fn ports(&self) -> Vec<u16> {
-        let ports: BTreeSet<_> =
-            self.bindings.values().map(|binding| binding.ifindex as u16).collect();
-        ports.into_iter().collect()
+    /// The nodes of its group. Ports that ranks with sockets are behind are there once: several
+    /// ranks behind one get one frame.
+    fn nodes(&self) -> Vec<(Node, Vec<u16>)> {
+        let with_sockets = self.bindings.values().filter(|binding| !binding.is_queue_pair());
+        let ports: BTreeSet<_> = with_sockets.map(|binding| binding.ifindex as u16).collect();
+        let copies = self
+            .by_roce()
+            .map(|(rank, binding, _)| (self.node(rank), vec![binding.ifindex as u16]));
+        let of_ports = (Node::of_ports(self.group), ports.into_iter().collect());
+        copies.chain([of_ports]).collect()
     }
 
     fn list(&self, entries: &mut Vec<Entry>) {
         entries.push(self.addressed_to(DATA_PORT));
         let aggregator = word_of(self.spec.address);
         entries.push(exact("forgeries", &[("is_ipv4", 1), ("aggregator", aggregator)], "forged"));
+        entries.extend(self.takes_roce.then(|| self.queue_pair()));
         entries.extend(self.refusals());
         for (&rank, &binding) in &self.bindings {
             entries.push(station(binding));
@@ -248,6 +258,7 @@ impl OpenJob {
         }
         if self.is_started {
             entries.push(self.audience());
+            entries.extend(self.copies());
         }
         for (&rank, &binding) in &self.bindings {
             entries.extend(PARITIES.map(|parity| self.member(rank, binding, parity)));
@@ -271,14 +282,14 @@ impl OpenJob {
     fn member(&self, rank: u16, binding: Binding, parity: u64) -> Entry {
         // If the rank is alone, contributions without payload have a separate entry.
         let empty = if self.is_alone() { flags::EMPTY } else { 0 };
-        let key = self.contributions(
+        let (table, key) = self.contributions(
             rank,
             binding,
             bits(flags::CHECKED.into(), (flags::CHECKED | empty).into()),
             bits(parity, 1),
         );
         if self.is_aborted {
-            return turned_away(key, binding);
+            return turned_away(table, key, binding);
         }
         let [even, odd] = first_rounds(&self.spec);
         let base = if parity == 0 { even.0.start } else { odd.0.start };
@@ -292,23 +303,26 @@ impl OpenJob {
             ("others", ranks - 1),
             ("again", again.into()),
         ];
-        Entry { table: "members", key, priority: 0, action: "admit", data }
+        Entry { table, key, priority: 0, action: "admit", data }
     }
 
     /// Contributions without payload of a job's only rank: each would complete its round.
     fn empty(&self, rank: u16, binding: Binding) -> Entry {
         let flags = u64::from(flags::CHECKED | flags::EMPTY);
-        turned_away(self.contributions(rank, binding, bits(flags, flags), ANY), binding)
+        let (table, key) = self.contributions(rank, binding, bits(flags, flags), ANY);
+        turned_away(table, key, binding)
     }
 
+    /// The table with contributions of a rank from its binding alone, and their key there.
     fn contributions(
         &self,
         rank: u16,
         binding: Binding,
         flags: Match,
         parity: Match,
-    ) -> Vec<(&'static str, Match)> {
-        vec![
+    ) -> (&'static str, Vec<(&'static str, Match)>) {
+        let (table, sender) = Self::contributor(binding);
+        let key = vec![
             ("is_contribution", bits(1, 1)),
             ("bad_ip_checksum", bits(0, 1)),
             ("flags", flags),
@@ -321,8 +335,9 @@ impl OpenJob {
             ("mac", bits(mac(binding.mac), (1 << 48) - 1)),
             ("address", bits(word(binding.ip.low().into()), 0xFFFF_FFFF)),
             ("aggregator", bits(word_of(self.spec.address), 0xFFFF_FFFF)),
-            ("udp_port", bits(binding.port.get().into(), 0xFFFF)),
-        ]
+            sender,
+        ];
+        (table, key)
     }
 
     /// HELLOs that carry the rank's secret, but do not come from its binding.
@@ -333,6 +348,7 @@ impl OpenJob {
 
     fn binding(&self, number: u16, binding: Binding) -> Entry {
         let [job, epoch, rank, secret] = self.hello(number);
+        let (table, sender) = Self::greeter(binding);
         let key = [
             job,
             epoch,
@@ -341,11 +357,11 @@ impl OpenJob {
             ("port", binding.ifindex.into()),
             ("mac", mac(binding.mac)),
             ("address", word(binding.ip.low().into())),
-            ("udp_port", binding.port.get().into()),
+            sender,
         ];
         // At a combiner the HELLO goes on.
         let data = self.uplink.map(|uplink| self.greeting(number, uplink)).unwrap_or_default();
-        Entry { data, ..exact("bindings", &key, "greet") }
+        Entry { data, ..exact(table, &key, "greet") }
     }
 
     fn hello(&self, rank: u16) -> [(&'static str, u64); 4] {
@@ -421,9 +437,9 @@ impl OpenJob {
 }
 
 /// Contributions with this key, from this binding, are answered without their slot.
-fn turned_away(key: Vec<(&'static str, Match)>, binding: Binding) -> Entry {
+fn turned_away(table: &'static str, key: Vec<(&'static str, Match)>, binding: Binding) -> Entry {
     let data = vec![("again", again(binding).into())];
-    Entry { table: "members", key, priority: 0, action: "turn_away", data }
+    Entry { table, key, priority: 0, action: "turn_away", data }
 }
 
 /// The recirculation port for a rank's frames.

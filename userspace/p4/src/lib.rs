@@ -6,6 +6,7 @@
 //! | [`entries`] | what the tables hold, as a function of the jobs |
 //! | [`combiner`] | what the tables of a combiner hold in addition |
 //! | [`losses`] | what they hold of packets that are lost on purpose |
+//! | [`roce`] | what the tables hold in addition for ranks by RoCEv2 |
 //! | [`program`] | the two kinds of programs, for a root and for a combiner |
 //! | [`switch`] | the interface of a switch, independent of its protocol |
 //! | `unfinished` | the rounds that ranks are missing in, from the registers |
@@ -20,6 +21,7 @@ pub mod data_plane;
 pub mod entries;
 pub mod losses;
 pub mod program;
+pub mod roce;
 pub mod switch;
 #[cfg(test)]
 mod tests;

@@ -57,11 +57,29 @@ pub trait Switch: Send + Sync {
         indices: Range<u32>,
     ) -> Result<Vec<u32>, SwitchError>;
 
-    /// Sets the ports of a multicast group. Without ports the group is removed.
-    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError>;
+    /// Sets the ports of a multicast group's node. Without ports the node is removed, and the group
+    /// with its last one.
+    fn set_node(&self, node: Node, ports: &[u16]) -> Result<(), SwitchError>;
 
     /// Packets by outcome, in the order of [`Outcome::ALL`].
     fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError>;
+}
+
+/// A part of a multicast group. Frames that it makes carry its number through egress. Only programs
+/// that take RoCEv2 have other numbers than 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node {
+    /// The group.
+    pub group: u16,
+    /// The node's number in the group.
+    pub number: u16,
+}
+
+impl Node {
+    /// The node of all of a group's ports, or of those that are no single rank's.
+    pub const fn of_ports(group: u16) -> Self {
+        Self { group, number: 0 }
+    }
 }
 
 /// Why the switch refused, in one line.

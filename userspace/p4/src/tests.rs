@@ -5,6 +5,7 @@ mod admission;
 mod changes;
 mod combiner;
 mod losses;
+mod roce;
 mod source;
 mod unfinished;
 

@@ -44,6 +44,7 @@ pub fn start_bmv2(given: &Options, events: EventSink) -> anyhow::Result<Arc<dyn 
     let (switch, learned) = Bmv2::connect(options.bmv2_thrift, program)?;
     let role = match way {
         Some((port, mac)) => Role::Combiner(NextHop { port: switch.uplink(port)?, mac }),
+        None if given.rocev2 => Role::Root(switch.capabilities_with_roce()?),
         None => Role::Root(switch.capabilities()),
     };
     let started = P4DataPlane::start(Box::new(switch), role, learned, events)?;

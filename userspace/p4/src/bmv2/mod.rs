@@ -27,9 +27,10 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tracing::{error, warn};
 
-use crate::entries::{MOST_PARTS, OUTCOMES, PARTS};
+use crate::entries::{MOST_PARTS, OUTCOMES, PARTS, Table};
 use crate::program::ProgramKind;
-use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
+use crate::roce;
+use crate::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
 use schema::{Schema, SchemaError};
 use thrift::{CallError, Client};
 
@@ -58,8 +59,8 @@ struct Control {
     client: Client,
     /// Entries by table, key and priority.
     entries: HashMap<EntryKey, i32>,
-    /// The node of each multicast group.
-    groups: HashMap<u16, i32>,
+    /// Nodes of multicast groups.
+    nodes: HashMap<Node, i32>,
 }
 
 type EntryKey = (&'static str, Vec<(&'static str, Match)>, u32);
@@ -78,7 +79,7 @@ impl Bmv2 {
                 address.port()
             ))
         })?;
-        let mut control = Control { client, entries: HashMap::new(), groups: HashMap::new() };
+        let mut control = Control { client, entries: HashMap::new(), nodes: HashMap::new() };
         let taken = take_over(&mut control.client, program).map_err(failed)?;
         let Taken { schema, sets, ports, notifications } = taken;
         let list = ports
@@ -110,9 +111,22 @@ impl Bmv2 {
         })
     }
 
-    /// Capabilities of the aggregator's program that it runs.
+    /// Capabilities of the aggregator's program that it runs, without RoCEv2.
     pub fn capabilities(&self) -> Capabilities {
         if self.parts() > 1 { Capabilities::empty() } else { CAPABILITIES }
+    }
+
+    /// The same with RoCEv2, which not each program takes.
+    pub fn capabilities_with_roce(&self) -> Result<Capabilities, SwitchError> {
+        let has = |table: &Table| self.schema.table(table.name).is_ok();
+        if roce::TABLES.iter().all(has) {
+            return Ok(self.capabilities() | Capabilities::ROCE);
+        }
+        Err(SwitchError(
+            "--rocev2: the program that simple_switch runs takes no RoCEv2; start it with bmv2.p4, \
+             or leave out --rocev2"
+                .to_owned(),
+        ))
     }
 
     fn table(&self, entry: &Entry) -> Result<&schema::Table, SwitchError> {
@@ -272,20 +286,8 @@ impl Switch for Bmv2 {
         indices.map(read).collect::<Result<_, _>>().map_err(failed("read registers"))
     }
 
-    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
-        let mut control = lock(&self.control);
-        let Control { client, groups, .. } = &mut *control;
-        let done = match (groups.get(&group).copied(), ports) {
-            (None, []) => Ok(()),
-            (None, ports) => client.create_group(group, ports).map(|node| {
-                groups.insert(group, node);
-            }),
-            (Some(node), []) => client.destroy_group(group, node).map(|()| {
-                groups.remove(&group);
-            }),
-            (Some(node), ports) => client.update_node(node, ports),
-        };
-        done.map_err(failed("change multicast groups"))
+    fn set_node(&self, node: Node, ports: &[u16]) -> Result<(), SwitchError> {
+        lock(&self.control).set_node(node, ports).map_err(failed("change multicast groups"))
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
@@ -300,6 +302,29 @@ impl Switch for Bmv2 {
 }
 
 impl Control {
+    fn set_node(&mut self, node: Node, ports: &[u16]) -> Result<(), CallError> {
+        let Self { client, nodes, .. } = self;
+        let is_alone = !nodes.keys().any(|other| other.group == node.group && *other != node);
+        match (nodes.get(&node).copied(), ports) {
+            (None, []) => {}
+            (None, ports) => {
+                if is_alone {
+                    client.create_group(node.group)?;
+                }
+                nodes.insert(node, client.create_node(node, ports)?);
+            }
+            (Some(handle), []) => {
+                client.destroy_node(handle)?;
+                nodes.remove(&node);
+                if is_alone {
+                    client.destroy_group(node.group)?;
+                }
+            }
+            (Some(handle), ports) => client.update_node(handle, ports)?,
+        }
+        Ok(())
+    }
+
     fn handle(&self, entry: &Entry) -> Result<i32, SwitchError> {
         let handle = self.entries.get(&key_of(entry)).copied();
         handle.ok_or_else(|| {
@@ -395,7 +420,7 @@ fn hello(sample: &[u8]) -> Option<Learned> {
     let (port, rest) = rest.split_first_chunk()?;
     let (mac, rest) = rest.split_first_chunk()?;
     let (ip, rest) = rest.split_first_chunk()?;
-    let (udp_port, []) = rest.split_first_chunk()? else { return None };
+    let (udp_port, rest) = rest.split_first_chunk()?;
     let binding = Binding {
         ifindex: u16::from_be_bytes(*port).into(),
         ip: Ip::v4(*ip),
@@ -403,10 +428,40 @@ fn hello(sample: &[u8]) -> Option<Learned> {
         port: U16::new(u16::from_be_bytes(*udp_port)),
         ..Binding::default()
     };
+    let binding = match *rest {
+        // What follows only programs that take RoCEv2 say: whether it came as a message.
+        [] | [0, _, _, _] => binding,
+        [1, high, middle, low] => binding.at_queue_pair(u32::from_be_bytes([0, high, middle, low])),
+        _ => return None,
+    };
     Some(Learned {
         job: u16::from_be_bytes(*job),
         epoch: u32::from_be_bytes(*epoch),
         rank: u16::from_be_bytes(*rank),
         binding,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Programs without RoCEv2 say nothing of queue pairs, and others also of sockets.
+    #[test]
+    fn a_hello_comes_from_a_socket_or_a_queue_pair() {
+        let socket = [0, 7, 1, 2, 3, 4, 0, 5, 1, 1, 2, 0, 0, 0, 0, 9, 10, 0, 0, 6, 0x13, 0x88];
+        let from = |rest: &[u8]| hello(&[&socket[..], rest].concat());
+        let learned = from(&[]).unwrap();
+        assert_eq!((learned.job, learned.epoch, learned.rank), (7, 0x0102_0304, 5));
+        let binding = learned.binding;
+        assert_eq!((binding.ifindex, binding.port.get()), (257, 5000));
+        assert_eq!((binding.mac, binding.ip.low()), ([2, 0, 0, 0, 0, 9], [10, 0, 0, 6]));
+        assert_eq!(binding.queue_pair(), None);
+        assert_eq!(from(&[0, 1, 2, 3]), Some(learned));
+        let by_roce = from(&[1, 0xAB, 0xCD, 0xEF]).unwrap();
+        assert_eq!(by_roce.binding.queue_pair(), Some(0x00AB_CDEF));
+        for wrong in [&[1][..], &[1, 2, 3], &[2, 0, 0, 0], &[1, 0, 0, 0, 0]] {
+            assert_eq!(from(wrong), None, "{wrong:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::switch;
 use serde::Deserialize;
 use thrift::protocol::{
     TBinaryInputProtocol, TBinaryOutputProtocol, TFieldIdentifier, TInputProtocol, TListIdentifier,
@@ -18,9 +19,6 @@ use thrift::protocol::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The only context of `simple_switch`, the first argument of calls about it.
 const CONTEXT: Value = Value::I32(0);
-/// The replication id of multicast nodes. It would tell a group's nodes apart; here each group has
-/// one.
-const REPLICATION_ID: Value = Value::I32(0);
 
 /// Why a call had no result.
 #[derive(Debug, thiserror::Error)]
@@ -203,26 +201,34 @@ impl Client {
         self.tell("bm_learning_ack_buffer", &[CONTEXT, list.into(), Value::I64(buffer)])
     }
 
-    /// Makes a multicast group of these ports, and returns the handle of its only node.
-    pub fn create_group(&mut self, group: u16, ports: &[u16]) -> Result<i32, CallError> {
-        let group = Value::I32(group.into());
-        // A group's handle is its number.
-        self.ask("bm_mc_mgrp_create", &[CONTEXT, group.clone()], Value::i32)?;
-        let node = [CONTEXT, REPLICATION_ID, port_map(ports).as_str().into(), "".into()];
-        let node = self.ask("bm_mc_node_create", &node, Value::i32)?;
-        self.tell("bm_mc_node_associate", &[CONTEXT, group, node.into()])?;
-        Ok(node)
+    /// Makes a multicast group. Its handle is its number.
+    pub fn create_group(&mut self, group: u16) -> Result<(), CallError> {
+        self.ask("bm_mc_mgrp_create", &[CONTEXT, Value::I32(group.into())], Value::i32).map(drop)
     }
 
-    /// Gives a group's node other ports.
+    /// Makes a node of a group, of these ports, and returns its handle.
+    pub fn create_node(&mut self, node: switch::Node, ports: &[u16]) -> Result<i32, CallError> {
+        let number = Value::I32(node.number.into());
+        let made = [CONTEXT, number, port_map(ports).as_str().into(), "".into()];
+        let handle = self.ask("bm_mc_node_create", &made, Value::i32)?;
+        let group = Value::I32(node.group.into());
+        self.tell("bm_mc_node_associate", &[CONTEXT, group, handle.into()])?;
+        Ok(handle)
+    }
+
+    /// Gives a node other ports.
     pub fn update_node(&mut self, node: i32, ports: &[u16]) -> Result<(), CallError> {
         let node = [CONTEXT, node.into(), port_map(ports).as_str().into(), "".into()];
         self.tell("bm_mc_node_update", &node)
     }
 
-    /// Removes a group and its node.
-    pub fn destroy_group(&mut self, group: u16, node: i32) -> Result<(), CallError> {
-        self.tell("bm_mc_node_destroy", &[CONTEXT, node.into()])?;
+    /// Removes a node.
+    pub fn destroy_node(&mut self, node: i32) -> Result<(), CallError> {
+        self.tell("bm_mc_node_destroy", &[CONTEXT, node.into()])
+    }
+
+    /// Removes a group without nodes.
+    pub fn destroy_group(&mut self, group: u16) -> Result<(), CallError> {
         self.tell("bm_mc_mgrp_destroy", &[CONTEXT, Value::I32(group.into())])
     }
 

@@ -14,7 +14,7 @@ use switchml_protocol::outcome::Outcome;
 use super::{binding, jobs, spec};
 use crate::data_plane::{P4DataPlane, Role};
 use crate::entries::{Contents, OpenJob};
-use crate::switch::{Entry, Learned, Switch, SwitchError};
+use crate::switch::{Entry, Learned, Node, Switch, SwitchError};
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 
 /// Tables in memory, as strict as a switch: an entry is inserted once, and modified or deleted only
@@ -22,7 +22,7 @@ use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 #[derive(Default)]
 struct Memory {
     entries: Mutex<Vec<Entry>>,
-    groups: Mutex<BTreeMap<u16, Vec<u16>>>,
+    groups: Mutex<BTreeMap<Node, Vec<u16>>>,
     rounds: Mutex<BTreeMap<u32, u32>>,
     ranks: Mutex<BTreeMap<u32, u32>>,
     writes: AtomicUsize,
@@ -127,14 +127,14 @@ impl Switch for Arc<Memory> {
         Ok(indices.map(|index| register.get(&index).copied().unwrap_or_default()).collect())
     }
 
-    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
+    fn set_node(&self, node: Node, ports: &[u16]) -> Result<(), SwitchError> {
         self.write()?;
         match ports {
             [] => assert!(
-                self.groups.lock().unwrap().remove(&group).is_some(),
-                "no group {group} to remove"
+                self.groups.lock().unwrap().remove(&node).is_some(),
+                "no {node:?} to remove"
             ),
-            ports => drop(self.groups.lock().unwrap().insert(group, ports.to_vec())),
+            ports => drop(self.groups.lock().unwrap().insert(node, ports.to_vec())),
         }
         Ok(())
     }

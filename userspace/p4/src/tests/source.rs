@@ -14,11 +14,12 @@ use crate::entries::{
 };
 use crate::losses::{LOSSES, MOST};
 use crate::program::ProgramKind;
+use crate::roce;
 use crate::switch::{Entry, Match};
 use crate::tofino::names::EXCLUSIONS;
 
 /// A file and the files that it includes, without comments.
-fn source(file: &str) -> String {
+pub fn source(file: &str) -> String {
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4").join(file))
 }
 
@@ -69,7 +70,9 @@ fn tables_keys_actions_and_parameters_are_those_of_the_source() {
     let of_root = ProgramKind::Root.tables().filter(is_of_role).map(|table| (table, &shared));
     let of_combiner = ProgramKind::Combiner.tables().filter(is_of_role);
     let of_combiner = of_combiner.map(|table| (table, &combiner));
-    let others = [(&EXCLUSIONS, &tofino), (&LOSSES, &losses)];
+    let bmv2 = source("bmv2.p4");
+    let of_roce = roce::TABLES.iter().map(|table| (table, &bmv2));
+    let others = [(&EXCLUSIONS, &tofino), (&LOSSES, &losses)].into_iter().chain(of_roce);
     for (table, text) in of_root.chain(of_combiner).chain(others) {
         let body = after(text, &format!("table {} {{", table.name), "\n    }\n");
         let keys: Vec<String> = after(body, "key = {", "}")
@@ -214,7 +217,7 @@ fn all_jobs_find_room() {
 }
 
 /// The entries that a table has room for.
-fn size_of(text: &str, table: &str) -> u64 {
+pub fn size_of(text: &str, table: &str) -> u64 {
     let size = after(after(text, &format!("table {table} {{"), "\n    }\n"), "size = ", ";");
     let size =
         if size.trim() == "ENDPOINTS" { after(text, "#define ENDPOINTS ", "\n") } else { size };
@@ -235,6 +238,11 @@ fn entries_use_the_listed_names_alone() {
     let mut aborted = job(2, 2, true);
     aborted.is_aborted = true;
     all.insert(2, aborted);
+    let queue_pair = all[&0].bindings[&1].at_queue_pair(0x00AB_CDEF);
+    all.entry(0).and_modify(|job| {
+        job.takes_roce = true;
+        job.bindings.insert(1, queue_pair);
+    });
     names_are_listed(&Contents::of(&[1, 2], &all).entries, ProgramKind::Root);
     let mut aborted = below(1, 0..3);
     aborted.is_aborted = true;
@@ -244,7 +252,7 @@ fn entries_use_the_listed_names_alone() {
 
 fn names_are_listed(entries: &[Entry], program: ProgramKind) {
     for entry in entries {
-        let listed = program.tables().find(|table| table.name == entry.table);
+        let listed = program.tables().chain(roce::TABLES).find(|table| table.name == entry.table);
         let table = listed.expect("a listed table");
         let names: Vec<_> = entry.key.iter().map(|(name, _)| *name).collect();
         assert!(names.is_empty() || names == table.key, "{entry:?}");

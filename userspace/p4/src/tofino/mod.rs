@@ -33,7 +33,7 @@ use switchml_userspace_core::data_plane::EventSink;
 use crate::data_plane::{NextHop, P4DataPlane, Role};
 use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE};
 use crate::program::ProgramKind;
-use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
+use crate::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
 use connection::{Command, Connection, Program};
 use names::{EXCLUSIONS, Names, NamesError, Register};
 use ports::{Port, PortsError, UplinkError};
@@ -349,8 +349,8 @@ impl Switch for Tofino {
         values.collect()
     }
 
-    /// A group has one node, of the same number.
-    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
+    /// A group has one node, which has the group's number here.
+    fn set_node(&self, Node { group, .. }: Node, ports: &[u16]) -> Result<(), SwitchError> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let ports: Vec<u32> = ports.iter().copied().map(u32::from).collect();
         let node = node_entry(group)
