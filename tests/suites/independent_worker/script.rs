@@ -161,9 +161,9 @@ impl Script {
         Self { ranks, steps, module: "independent_worker" }
     }
 
-    /// The same calls by ranks of which some use RoCEv2.
-    pub fn by_rocev2(mut self) -> Self {
-        self.steps.iter_mut().for_each(|step| step.chunk = ROCE_CHUNK);
+    /// The same calls by ranks of which some use RoCEv2, in chunks of at most so many lanes.
+    pub fn by_rocev2(mut self, most: usize) -> Self {
+        self.steps.iter_mut().for_each(|step| step.chunk = ROCE_CHUNK.min(most));
         Self { module: "independent_worker.options.rocev2", ..self }
     }
 
