@@ -15,11 +15,9 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     // ---- Admission of contributions: rule 7.5, rule 7.9, rule 7.10 ----
 
     // `base`: the set of slot 0 of the job for the round's parity. `own`: the rank's bit. `rest`:
-    // the bits of all other ranks. `others`: the number of other ranks. `again`: the recirculation
-    // port of the pipeline that all the job's ranks are at.
-    action admit(index_t base, bit<32> own, bit<32> rest, bit<8> others, port_t again) {
+    // the bits of all other ranks. `others`: the number of other ranks.
+    action admit(index_t base, bit<32> own, bit<32> rest, bit<8> others) {
         m.pass = m.first;
-        m.again = again;
         m.index = base + h.switchml.slot;
         m.own = own;
         m.rest = rest;
@@ -29,10 +27,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // Of an aborted job; or without payload, of a job's only rank, which completes each round (rule
     // 24.9).
-    action turn_away(port_t again) {
-        m.pass = m.first | PASS_TURNED_AWAY;
-        m.again = again;
-    }
+    action turn_away() { m.pass = m.first | PASS_TURNED_AWAY; }
 
     // Contributions. Each member has two entries, for even and for odd rounds. The mask of `slot`
     // gives the number of the job's slots, a power of two.
@@ -60,7 +55,6 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action resume() {
         m.pass = h.pass.kind;
         m.index = h.pass.index;
-        m.again = m.port;
         m.port = h.pass.port;
         m.others = h.pass.others;
         m.is_answer = 1;

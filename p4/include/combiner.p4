@@ -23,16 +23,13 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // `own`: the rank's bit. `rest`: the bits of the other ranks of its group that are below.
     // `surplus`, `salts`: the additional terms in the check word of a partial sum of all. `from`:
-    // the port from which the rank's packets go up. `again`: the recirculation port.
-    action admit(
-        bit<32> own, bit<32> rest, bit<32> surplus, bit<8> salts, bit<16> from, port_t again)
-    {
+    // the port from which the rank's packets go up.
+    action admit(bit<32> own, bit<32> rest, bit<32> surplus, bit<8> salts, bit<16> from) {
         m.pass = m.first;
         m.own = own;
         m.rest = rest;
         m.combiner.surplus = surplus;
         m.combiner.salts = salts;
-        m.again = again;
         h.udp.src = from;
     }
 
@@ -72,7 +69,6 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action resume() {
         m.pass = h.pass.kind;
         m.index = h.pass.index;
-        m.again = m.port;
         m.port = h.pass.port;
         m.is_answer = 1;
         m.combiner.turn = h.pass.turn;

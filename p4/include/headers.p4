@@ -166,7 +166,7 @@ struct metadata_t {
     // The port by which the frame came in the first time; in a combiner, once the packet is to go
     // to the parent, the port that leads there.
     port_t port;
-    // The recirculation port.
+    // The port to recirculate by, on Tofino.
     port_t again;
     index_t index;
     // The round before the packet's in its set.

@@ -31,9 +31,6 @@ pub enum P4 {
         /// The switch's BFRT server
         #[arg(value_name = "ADDRESS:PORT")]
         server: SocketAddr,
-        /// The program for packets of up to 256 lanes, instead of 64: see docs/tofino.md
-        #[arg(long, conflicts_with = "combiner")]
-        wide: bool,
         /// The combiner's program, for a daemon with --parent
         #[arg(long)]
         combiner: bool,
@@ -48,9 +45,8 @@ impl P4 {
             Self::Check => check(),
             Self::Build => build(),
             Self::Test => test(),
-            Self::Deploy { server, combiner: true, .. } => deploy(*server, Program::TofinoCombiner),
-            Self::Deploy { server, wide: true, .. } => deploy(*server, Program::TofinoOf256),
-            Self::Deploy { server, .. } => deploy(*server, Program::Tofino),
+            Self::Deploy { server, combiner: true } => deploy(*server, Program::TofinoCombiner),
+            Self::Deploy { server, combiner: false } => deploy(*server, Program::Tofino),
         }
     }
 }

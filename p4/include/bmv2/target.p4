@@ -64,7 +64,7 @@ struct learn_t {
 #define FLOOD(group) standard.mcast_grp = group;
 #define THROUGH_EGRESS_TO_PORT(port) standard.egress_spec = port;
 // Egress recirculates each frame with a pass header, whatever the port.
-#define ONCE_MORE standard.egress_spec = m.again;
+#define ONCE_MORE standard.egress_spec = 0;
 #ifdef ROCE
 #define QUEUE_PAIR , m.is_message, h.transport.sender
 #else

@@ -1,3 +1,9 @@
+// What the control plane says of a port, 0 if nothing: 1 in loopback. Frames that come again have a
+// pass header, which is believed, so it is looked for only at ports that no stranger can send to.
+struct port_metadata_t {
+    bit<8> recirculates;
+}
+
 parser IngressParser(
     packet_in packet,
     out headers_t h,
@@ -11,7 +17,7 @@ parser IngressParser(
 
     state start {
         packet.extract(intrinsic);
-        packet.advance(PORT_METADATA_SIZE);
+        port_metadata_t of_port = port_metadata_unpack<port_metadata_t>(packet);
         m = {
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port,
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
@@ -22,8 +28,9 @@ parser IngressParser(
             , 0, 0
 #endif
         };
-        transition select(intrinsic.ingress_port) {
-            RECIRCULATION_PORT: again;
+        transition select(of_port.recirculates, intrinsic.ingress_port) {
+            (1, _): again;
+            (_, RECIRCULATION_PORTS): again;
             default: ethernet;
         }
     }
@@ -61,8 +68,23 @@ control Ingress(
         size = EXCLUSION_IDS;
     }
 
+    action recirculate_by(port_t again) { m.again = again; }
+
+    // The port to recirculate by, in the frame's own pipeline. All frames of a slot have the same,
+    // for they must not overtake each other: `parts.p4`.
+    table recirculation {
+        key = {
+            intrinsic.ingress_port: ternary @name("port");
+            h.switchml.slot: ternary @name("slot");
+        }
+        actions = { recirculate_by; NoAction; }
+        const default_action = NoAction();
+        size = PIPELINES * SLOT_CLASSES;
+    }
+
     apply {
         exclusions.apply();
+        recirculation.apply();
         deparser.mirror_type = NOT_MIRRORED;
 #ifdef COMBINER
         m.combiner.now = intrinsic.ingress_mac_tstamp[47:16] + FIRST_TICK;

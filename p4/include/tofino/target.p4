@@ -1,13 +1,15 @@
 // ---- Ingress ----
 
-// The recirculation port of each pipeline. All ranks of a job must be at one pipeline, because
-// registers belong to a pipeline.
-#define RECIRCULATION_PORT 9w68 &&& 9w0x7F
+// The ports of each pipeline that have no cable, 68 to 71.
+#define RECIRCULATION_PORTS 9w68 &&& 9w0x7C
 #define LEARN_DIGEST 1
 // Neither a group's node, nor 0, which the chip prunes for by default.
 #define NO_NODE 16w0xFFFF
 // Number of exclusion ids of a chip: 0 to 287.
 #define EXCLUSION_IDS 288
+// Slots are spread over recirculation ports by their number modulo this, in each of 4 pipelines.
+#define SLOT_CLASSES 64
+#define PIPELINES 4
 
 #define ARCHITECTURE_PARAMETERS                              \
     inout ingress_intrinsic_metadata_for_deparser_t deparser, \

@@ -49,15 +49,19 @@ pub const PIPELINES: usize = 4;
 pub type Pipelines = [u32; PIPELINES];
 
 impl State {
-    /// Empty tables, of a program and the switch's own. The front panel has four connectors with
-    /// four channels each.
+    /// Empty tables, of a program and the switch's own. The front panel has 16 connectors with four
+    /// channels each at each of two pipelines, and one of the host's.
     pub fn new(program: &Schema, own: &Schema) -> Self {
         let tables: Vec<_> = program.tables.iter().chain(&own.tables).cloned().collect();
         let mut state = Self { tables, ..Self::default() };
         if let Some(names) = own.tables.iter().find(|table| table.name == "$PORT_STR_INFO") {
             let port = |(connector, channel): (u32, u32)| {
                 let key = Key::from([(1, (format!("{connector}/{channel}").into_bytes(), None))]);
-                let number = 4 * (connector - 1) + channel;
+                let (pipeline, place) = ((connector - 1) / 16, (connector - 1) % 16);
+                let number = match pipeline {
+                    0 | 1 => 128 * pipeline + 4 * place + channel,
+                    _ => 64 + channel,
+                };
                 (
                     key,
                     Row {
@@ -67,7 +71,7 @@ impl State {
                 )
             };
             let ports =
-                (1..=4).flat_map(|connector| (0..4).map(move |channel| (connector, channel)));
+                (1..=33).flat_map(|connector| (0..4).map(move |channel| (connector, channel)));
             state.entries.insert(names.id, ports.map(port).collect());
         }
         state

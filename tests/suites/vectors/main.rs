@@ -44,8 +44,9 @@ mod superpackets;
 mod tc_program;
 mod tofino;
 
-use in_kernel::{Hook, InKernel};
+use in_kernel::{Hook, InKernel, PORTS};
 use losses::LostFirst;
+use packet::Packet;
 use software::OverSockets;
 use std::path::Path;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
@@ -247,6 +248,37 @@ fn tofino_model_of_256_lanes() {
     if has_tofino_model("tofino_model_of_256_lanes", tofino::OF_256) {
         let played = play_all(&of_roots(), &mut tofino::start(tofino::OF_256, 0));
         played.conclude("Tofino model of 256 lanes");
+    }
+}
+
+/// Slots 0, 3, 6 … recirculate by the pipeline's own port, the others by two ports in loopback.
+#[test]
+fn tofino_model_with_ports_in_loopback() {
+    if has_tofino_model("tofino_model_with_ports_in_loopback", tofino::OF_256) {
+        let mut switch = tofino::start_with_loops(tofino::OF_256, 1, &[56, 60]);
+        play_all(&of_roots(), &mut switch).conclude("Tofino model with ports in loopback");
+        // The slot of all bursts is of the second port.
+        bursts::play(&mut tofino::start_with_loops(tofino::OF_256, 0, &[56]), &[64, 224, 256]);
+    }
+}
+
+/// A frame that looks as if it came again is not believed at ports that strangers send to.
+#[test]
+fn tofino_model_believes_no_stranger() {
+    if has_tofino_model("tofino_model_believes_no_stranger", tofino::OF_64) {
+        let mut switch = tofino::start(tofino::OF_64, 0);
+        // What a RESULT to one rank has in its last pass: the kind of pass, the port that it is to
+        // leave by, the set, the other ranks. The set holds round 0, as all sets do at first.
+        let pass = [4, 0, 2, 0, 0, 0];
+        let inner = Packet::contribution(0, 0, 0, &[7; 64]).frame();
+        let frame = [&pass[..], &inner].concat();
+        let believed =
+            switch.exchange(tofino::SECOND_CHANNEL, &[frame.clone()]).expect("exchanged");
+        let [(2, answer)] = &believed[..] else { panic!("{believed:02x?}") };
+        assert_eq!(answer.len(), inner.len(), "without what was in front");
+        let left = switch.exchange(1, &[frame.clone()]).expect("exchanged");
+        let to_all_others: Vec<_> = (2..=PORTS as u16).map(|port| (port, frame.clone())).collect();
+        assert_eq!(left, to_all_others, "switched like any frame");
     }
 }
 

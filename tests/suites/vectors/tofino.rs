@@ -15,15 +15,19 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
 use switchml_p4::entries::{PORTS_OF_PIPELINE, ROUNDS, most_ternary};
-use switchml_p4::losses::{self, LOSSES};
+use switchml_p4::losses;
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
+use switchml_p4::tofino::recirculation::{OWN_PORT, RECIRCULATION, entries, own_port};
 use switchml_p4::tofino::{capabilities, exclusion, pipeline_of};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::tofino_model::{self, HARNESS};
+
+/// The next port after the pipeline's own recirculation port.
+pub const SECOND_CHANNEL: u16 = OWN_PORT + 1;
 
 /// The program's own default action of `stations`.
 const STATIONS_DEFAULT: &str = "nowhere";
@@ -57,11 +61,17 @@ fn folder(program: &str) -> PathBuf {
 
 /// A model served by a data plane, with the vectors' ports at one pipeline and without jobs.
 pub fn start(program: &str, pipeline: u16) -> P4Switch<ModelPorts> {
+    start_with_loops(program, pipeline, &[])
+}
+
+/// The same, with ports in loopback beside the pipeline's own recirculation port.
+pub fn start_with_loops(program: &str, pipeline: u16, loops: &[u16]) -> P4Switch<ModelPorts> {
     let (learned, hellos) = mpsc::channel();
     let model = Arc::new(Model::start(&folder(program), pipeline));
     let ports = (1..=PORTS as u16).map(|port| model.first_port + port).collect();
     let switch = ModelSwitch { model: model.clone(), ports };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
+    switch.recirculate_by(pipeline, loops).expect("recirculation ports");
     let role = match model.names.program {
         ProgramKind::Root => Role::Root(capabilities(&model.names)),
         // As the vectors have it.
@@ -72,7 +82,9 @@ pub fn start(program: &str, pipeline: u16) -> P4Switch<ModelPorts> {
     };
     let data_plane =
         P4DataPlane::start(Box::new(switch), role, hellos, Box::new(drop)).expect("a data plane");
-    P4Switch::new(data_plane, ModelPorts { model, has_one_cell: program == OF_ONE_CELL, learned })
+    let loops = loops.to_vec();
+    let has_one_cell = program == OF_ONE_CELL;
+    P4Switch::new(data_plane, ModelPorts { model, loops, has_one_cell, learned })
 }
 
 /// The harness as a process, and the compiler's description of the program.
@@ -310,7 +322,14 @@ struct Places(BTreeMap<(&'static str, u32), Vec<Option<EntryKey>>>);
 type EntryKey = Vec<(&'static str, Match)>;
 
 impl Places {
-    const OF_TABLE: usize = 1024;
+    /// The places of a table that matches by priority.
+    fn of_table(table: &str) -> usize {
+        match table {
+            "recirculation" => 256,
+            "losses" => losses::MOST,
+            _ => 1024,
+        }
+    }
 
     /// The place of an entry, which gets a free one if it has none.
     fn of(&mut self, entry: &Entry) -> Result<usize, String> {
@@ -321,10 +340,13 @@ impl Places {
         keys[index] = Some(entry.key.clone());
         let first: usize =
             (0..entry.priority).map(|priority| most_ternary(entry.table, priority)).sum();
-        let most = most_ternary(entry.table, entry.priority);
-        let places = if entry.table == LOSSES.name { losses::MOST } else { Self::OF_TABLE };
-        if index < most && first + index < places {
-            Ok(places - 1 - first - index)
+        let all = Self::of_table(entry.table);
+        let most = match entry.table {
+            "recirculation" => all,
+            table => most_ternary(table, entry.priority),
+        };
+        if index < most && first + index < all {
+            Ok(all - 1 - first - index)
         } else {
             Err(format!(
                 "{} has {most} places of priority {}, and one more is needed",
@@ -446,11 +468,21 @@ impl ModelSwitch {
         }
         Ok(())
     }
+
+    /// Has frames come in again by the pipeline's own port, and by others.
+    fn recirculate_by(&self, pipeline: u16, loops: &[u16]) -> Result<(), String> {
+        let loops = loops.iter().map(|port| self.model.first_port + port);
+        let ports: Vec<_> = [own_port(pipeline)].into_iter().chain(loops).collect();
+        entries(pipeline, &ports).iter().try_for_each(|entry| self.model.change("insert", entry))
+    }
 }
 
 /// The model, as who is at its ports has it.
 pub struct ModelPorts {
     model: Arc<Model>,
+    /// Ports in loopback. The harness cannot tell the parser of them, so what leaves by them comes in
+    /// again by a port that the parser knows, which the model uses for nothing else.
+    loops: Vec<u16>,
     has_one_cell: bool,
     learned: mpsc::Sender<Learned>,
 }
@@ -478,28 +510,14 @@ impl Ports for ModelPorts {
         port: u16,
         frames: &[Vec<u8>],
     ) -> Result<Vec<Left>, String> {
-        let at = self.model.first_port + port;
-        let digits =
-            |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let mut commands: Vec<_> =
-            frames.iter().map(|frame| format!("packet {at} {}", digits(frame))).collect();
-        commands.insert(0, "listen".to_owned());
-        commands.push("collect".to_owned());
-        let said = lock(&self.model.harness).ask(&commands)?;
         let mut left = Vec::new();
-        for line in said {
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["frame", port, digits] => {
-                    let port = port.parse::<u16>().ok();
-                    let port = port.and_then(|port| port.checked_sub(self.model.first_port));
-                    left.push((port.ok_or_else(|| line.clone())?, bytes(digits)));
-                }
-                ["digest", digits] => {
-                    let hello = self.model.learned(&bytes(digits)).ok_or_else(|| line.clone())?;
-                    self.learned.send(hello).map_err(|error| error.to_string())?;
-                }
-                _ => return Err(line),
-            }
+        let mut coming: Vec<_> = frames.iter().map(|frame| (port, frame.clone())).collect();
+        while !coming.is_empty() {
+            let leaving = self.pass(&coming)?;
+            let is_looped = |(port, _): &Left| self.loops.contains(port);
+            let (again, left_for_good): (Vec<_>, Vec<_>) = leaving.into_iter().partition(is_looped);
+            coming = again.into_iter().map(|(_, frame)| (SECOND_CHANNEL, frame)).collect();
+            left.extend(left_for_good);
         }
         Ok(left)
     }
@@ -519,6 +537,37 @@ impl Ports for ModelPorts {
 
     fn set_round(&mut self, set: u32, round: u32) -> Result<(), String> {
         self.model.write_rounds(set..set + 1, round)
+    }
+}
+
+impl ModelPorts {
+    /// Sends frames into ports, and returns what leaves until the chip is idle.
+    fn pass(&self, frames: &[Left]) -> Result<Vec<Left>, String> {
+        let digits =
+            |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let packet = |(port, frame): &Left| {
+            format!("packet {} {}", self.model.first_port + port, digits(frame))
+        };
+        let mut commands: Vec<_> = frames.iter().map(packet).collect();
+        commands.insert(0, "listen".to_owned());
+        commands.push("collect".to_owned());
+        let said = lock(&self.model.harness).ask(&commands)?;
+        let mut left = Vec::new();
+        for line in said {
+            match line.split(' ').collect::<Vec<_>>()[..] {
+                ["frame", port, digits] => {
+                    let port = port.parse::<u16>().ok();
+                    let port = port.and_then(|port| port.checked_sub(self.model.first_port));
+                    left.push((port.ok_or_else(|| line.clone())?, bytes(digits)));
+                }
+                ["digest", digits] => {
+                    let hello = self.model.learned(&bytes(digits)).ok_or_else(|| line.clone())?;
+                    self.learned.send(hello).map_err(|error| error.to_string())?;
+                }
+                _ => return Err(line),
+            }
+        }
+        Ok(left)
     }
 }
 

@@ -8,7 +8,7 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::relay::{port_for_all, rank_port};
 use switchml_protocol::{DATA_PORT, EVERYONE, RANKS_PER_GROUP};
 
-use crate::entries::{ANY, OpenJob, Table, again, bits, exact, mac, station, word, word_of};
+use crate::entries::{ANY, OpenJob, Table, bits, exact, mac, station, word, word_of};
 use crate::switch::{Entry, Match};
 
 /// The register with the age of each cell.
@@ -42,10 +42,7 @@ pub const TABLES: &[Table] = &[
             "aggregator",
             "udp_port",
         ],
-        actions: &[
-            ("admit", &["own", "rest", "surplus", "salts", "from", "again"]),
-            ("pass_by", &["from"]),
-        ],
+        actions: &[("admit", &["own", "rest", "surplus", "salts", "from"]), ("pass_by", &["from"])],
     },
     Table {
         name: "bindings",
@@ -152,7 +149,6 @@ impl OpenJob {
             ("surplus", surplus.into()),
             ("salts", salts),
             from,
-            ("again", again(binding).into()),
         ];
         members(key, "admit", data)
     }

@@ -39,10 +39,7 @@ mod priority {
     pub const LAST: u32 = 7;
 }
 
-/// The recirculation port of each pipeline of a Tofino switch: a port without a cable. bmv2 needs
-/// none.
-pub const RECIRCULATION_PORT: u16 = 68;
-/// Numbers that each pipeline has for its ports.
+/// Numbers that each pipeline of a Tofino switch has for its ports.
 pub const PORTS_OF_PIPELINE: u16 = 128;
 
 /// Parities of rounds: each set has the rounds of one parity.
@@ -85,10 +82,7 @@ pub const TABLES: &[Table] = &[
             "aggregator",
             "udp_port",
         ],
-        actions: &[
-            ("admit", &["base", "own", "rest", "others", "again"]),
-            ("turn_away", &["again"]),
-        ],
+        actions: &[("admit", &["base", "own", "rest", "others"]), ("turn_away", &[])],
     },
     Table {
         name: "newcomers",
@@ -289,19 +283,17 @@ impl OpenJob {
             bits(parity, 1),
         );
         if self.is_aborted {
-            return turned_away(table, key, binding);
+            return turned_away(table, key);
         }
         let [even, odd] = first_rounds(&self.spec);
         let base = if parity == 0 { even.0.start } else { odd.0.start };
         let ranks = self.spec.secrets.len() as u64;
         let own = 1 << rank;
-        let again = again(binding);
         let data = vec![
             ("base", base.into()),
             ("own", own),
             ("rest", (1 << ranks) - 1 - own),
             ("others", ranks - 1),
-            ("again", again.into()),
         ];
         Entry { table, key, priority: 0, action: "admit", data }
     }
@@ -310,7 +302,7 @@ impl OpenJob {
     fn empty(&self, rank: u16, binding: Binding) -> Entry {
         let flags = u64::from(flags::CHECKED | flags::EMPTY);
         let (table, key) = self.contributions(rank, binding, bits(flags, flags), ANY);
-        turned_away(table, key, binding)
+        turned_away(table, key)
     }
 
     /// The table with contributions of a rank from its binding alone, and their key there.
@@ -436,15 +428,9 @@ impl OpenJob {
     }
 }
 
-/// Contributions with this key, from this binding, are answered without their slot.
-fn turned_away(table: &'static str, key: Vec<(&'static str, Match)>, binding: Binding) -> Entry {
-    let data = vec![("again", again(binding).into())];
-    Entry { table, key, priority: 0, action: "turn_away", data }
-}
-
-/// The recirculation port for a rank's frames.
-pub(crate) fn again(binding: Binding) -> u16 {
-    binding.ifindex as u16 / PORTS_OF_PIPELINE * PORTS_OF_PIPELINE + RECIRCULATION_PORT
+/// Contributions with this key are answered without their slot.
+fn turned_away(table: &'static str, key: Vec<(&'static str, Match)>) -> Entry {
+    Entry { table, key, priority: 0, action: "turn_away", data: Vec::new() }
 }
 
 /// The packets that a refusal matches.

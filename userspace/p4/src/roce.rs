@@ -36,10 +36,7 @@ pub const TABLES: &[Table] = &[
             "aggregator",
             SENDER,
         ],
-        actions: &[
-            ("admit", &["base", "own", "rest", "others", "again"]),
-            ("turn_away", &["again"]),
-        ],
+        actions: &[("admit", &["base", "own", "rest", "others"]), ("turn_away", &[])],
     },
     Table {
         name: BINDINGS,

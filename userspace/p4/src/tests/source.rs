@@ -9,14 +9,16 @@ use switchml_protocol::outcome::Outcome;
 use super::{below, job, jobs};
 use crate::combiner;
 use crate::entries::{
-    Contents, MAX_JOBS, MAX_RANKS, MOST_PARTS, OUTCOMES, PARTS, PORTS_OF_PIPELINE, RANKS,
-    RECIRCULATION_PORT, ROUNDS, Table, most_ternary,
+    Contents, MAX_JOBS, MAX_RANKS, MOST_PARTS, OUTCOMES, PARTS, RANKS, ROUNDS, Table, most_ternary,
 };
 use crate::losses::{LOSSES, MOST};
 use crate::program::ProgramKind;
 use crate::roce;
 use crate::switch::{Entry, Match};
 use crate::tofino::names::EXCLUSIONS;
+use crate::tofino::recirculation::{
+    OWN_PORT, OWN_PORTS, PIPELINES, RECIRCULATES, RECIRCULATION, SLOT_CLASSES,
+};
 
 /// A file and the files that it includes, without comments.
 pub fn source(file: &str) -> String {
@@ -72,7 +74,8 @@ fn tables_keys_actions_and_parameters_are_those_of_the_source() {
     let of_combiner = of_combiner.map(|table| (table, &combiner));
     let bmv2 = source("bmv2.p4");
     let of_roce = roce::TABLES.iter().map(|table| (table, &bmv2));
-    let others = [(&EXCLUSIONS, &tofino), (&LOSSES, &losses)].into_iter().chain(of_roce);
+    let of_tofino = [&EXCLUSIONS, &RECIRCULATION].map(|table| (table, &tofino));
+    let others = of_tofino.into_iter().chain([(&LOSSES, &losses)]).chain(of_roce);
     for (table, text) in of_root.chain(of_combiner).chain(others) {
         let body = after(text, &format!("table {} {{", table.name), "\n    }\n");
         let keys: Vec<String> = after(body, "key = {", "}")
@@ -127,26 +130,19 @@ fn programs_of_several_parts_are_known_by_their_table() {
     assert!(source("include/parts.p4").contains(&format!("table {PARTS} {{")));
 }
 
-/// Ranks at ports of any pipeline: frames come in once more by a port of the same.
+/// All pipelines' slots find room in the table that spreads them over ports, and the parser looks
+/// for the value that the control plane writes.
 #[test]
-fn frames_come_again_in_their_own_pipeline() {
-    let numbers = format!("9w{RECIRCULATION_PORT} &&& 9w0x{:X}", PORTS_OF_PIPELINE - 1);
-    assert!(
-        source("tofino.p4").contains(&format!("#define RECIRCULATION_PORT {numbers}\n")),
-        "{numbers}"
-    );
-    for (port, expected) in [(0, 68), (63, 68), (128, 196), (191, 196), (256, 324), (447, 452)] {
-        let mut job = job(0, 2, true);
-        job.bindings.values_mut().for_each(|binding| binding.ifindex = port);
-        let contents = Contents::of(&[1, 2], &jobs([job]));
-        let admitting: Vec<_> =
-            contents.entries.iter().filter(|entry| entry.action == "admit").collect();
-        assert_eq!(admitting.len(), 4);
-        assert!(
-            admitting.iter().all(|entry| entry.data.contains(&("again", expected))),
-            "port {port}: {admitting:?}"
-        );
-    }
+fn frames_come_again_by_ports_that_the_source_asks_for() {
+    let text = source("tofino.p4");
+    let given = |name: &str| u16::try_from(defined(&text, name)).expect("a small number");
+    assert_eq!((given("SLOT_CLASSES"), given("PIPELINES")), (SLOT_CLASSES, PIPELINES));
+    assert!(text.contains("size = PIPELINES * SLOT_CLASSES;"));
+    let own = format!("#define RECIRCULATION_PORTS 9w{OWN_PORT} &&& 9w0x{OWN_PORTS:X}\n");
+    assert!(text.contains(&own), "{own}");
+    let parser = format!("select(of_port.{RECIRCULATES}, intrinsic.ingress_port) {{\n");
+    let rows = "            (1, _): again;\n            (_, RECIRCULATION_PORTS): again;\n";
+    assert!(text.contains(&(parser + rows)), "{rows}");
 }
 
 /// A combiner, whose ranks are below it in two groups, with the most jobs and ranks.

@@ -2,30 +2,37 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::Receiver;
 
 use serde_json::json;
 
-use super::connection::{Connection, Program};
-use super::names::{Names, NamesError};
-use super::{SCHEMA, StartError, name_of};
+use super::connection::Program;
+use super::names::NamesError;
+use super::programs::Built;
+use super::{SCHEMA, StartError, Tofino};
+use crate::switch::Learned;
 
 /// Sends the program that `cargo xtask p4 build` wrote to `folder` to the switch, replacing the
 /// switch's program.
 pub fn deploy(server: SocketAddr, folder: &Path) -> Result<(), StartError> {
-    let names = Names::read_any(&folder.join(SCHEMA))?;
-    let program = names.program;
-    let config = config(folder, name_of(program))?;
-    let failed = |why: String| StartError::Switch { server, program, why };
+    send(server, &Built::any(folder)?).map(drop)
+}
+
+/// Sends a program to the switch, and stays connected.
+pub(super) fn send(
+    server: SocketAddr,
+    program: &Built,
+) -> Result<(Tofino, Receiver<Learned>), StartError> {
+    let config = config(&program.folder, program.names.program_name())?;
     // The library reads the program from files that a configuration file lists.
     let path = std::env::temp_dir().join(format!("switchml-deploy-{}.json", std::process::id()));
-    std::fs::write(&path, config.to_string())
-        .map_err(|error| failed(format!("cannot write {}: {error}", path.display())))?;
-    let (learned, _) = mpsc::channel();
-    let all = names.all().map(str::to_owned).collect();
-    let deployed = Connection::open(server, Program::Deploy(&path), all, |_| None, learned);
+    std::fs::write(&path, config.to_string()).map_err(|error| {
+        let why = format!("cannot write {}: {error}", path.display());
+        StartError::of_switch(server, &program.names, why)
+    })?;
+    let sent = Tofino::connect(server, Program::Deploy(&path), program);
     let _ = std::fs::remove_file(&path);
-    deployed.map(drop).map_err(|error| failed(error.0))
+    sent
 }
 
 /// The program's files, as bf_switchd's own configuration names them.

@@ -4,20 +4,29 @@
 //! | --- | --- |
 //! | [`names`] | the compiler's names of the program's tables |
 //! | [`ports`] | the switch's ports, as a file says |
+//! | `front_panel` | sets them up |
+//! | [`recirculation`] | by which ports frames come in again |
 //! | `connection` | requests to the switch |
 //! | `reason` | why the switch has refused a request |
+//! | [`programs`] | the compiled programs in a folder |
+//! | [`choice`] | which of two programs of a root it is to run |
 //! | [`mod@deploy`] | gives the switch its program |
 
+pub mod choice;
 mod connection;
 pub mod deploy;
+mod front_panel;
 pub mod names;
 pub mod ports;
+pub mod programs;
 mod reason;
+pub mod recirculation;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError, mpsc};
 
 use rbfrt::register;
@@ -27,6 +36,7 @@ use switchml_protocol::U16;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use tracing::info;
 
 use switchml_userspace_core::data_plane::EventSink;
 
@@ -34,9 +44,11 @@ use crate::data_plane::{NextHop, P4DataPlane, Role};
 use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE};
 use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
+use choice::{Choice, FreePort};
 use connection::{Command, Connection, Program};
 use names::{EXCLUSIONS, Names, NamesError, Register};
 use ports::{Port, PortsError, UplinkError};
+use programs::Built;
 
 /// Capabilities of a root's program: of `p4/tofino.p4`, or none of `p4/tofino_256.p4`.
 pub fn capabilities(names: &Names) -> Capabilities {
@@ -45,7 +57,9 @@ pub fn capabilities(names: &Names) -> Capabilities {
 
 /// Name of the root's program on the switch.
 pub const PROGRAM: &str = "switchml";
-/// Name of a combiner's program there: so it is not taken for the root's.
+/// Name of the one for packets of 256 lanes: so one is not taken for the other.
+pub const OF_256: &str = "switchml_256";
+/// Name of a combiner's program there.
 pub const COMBINER: &str = "switchml_combiner";
 /// The data plane's name, and the beginning of its programs' names in `p4/`.
 const NAME: &str = "tofino";
@@ -64,7 +78,8 @@ const STATIONS_DEFAULT: &str = "nowhere";
 pub struct Config {
     /// The switch's BFRT server.
     pub server: SocketAddr,
-    /// Output folder of `cargo xtask p4 build`, which has the names of the tables.
+    /// Output folder of `cargo xtask p4 build`, which has the names of the tables: of one program,
+    /// or of a root's two.
     pub program: PathBuf,
     /// File with the ports to bring up.
     pub ports: PathBuf,
@@ -91,66 +106,98 @@ pub enum StartError {
     Ports(#[from] PortsError),
     #[error(transparent)]
     Uplink(#[from] UplinkError),
-    #[error("the switch at {server}: {why}{}", hint(why, *program))]
-    Switch { server: SocketAddr, program: ProgramKind, why: String },
+    #[error("the switch at {server}: {why}{}", hint(why, program))]
+    Switch { server: SocketAddr, program: String, why: String },
 }
 
-fn hint(why: &str, program: ProgramKind) -> String {
+impl StartError {
+    /// An error of the switch that should run, or get, the program of these names.
+    fn of_switch(server: SocketAddr, names: &Names, why: String) -> Self {
+        Self::Switch { server, program: names.source(), why }
+    }
+
+    /// Whether the switch runs another program.
+    fn is_of_program(&self) -> bool {
+        matches!(self, Self::Switch { why, .. } if why.contains("program"))
+    }
+}
+
+fn hint(why: &str, program: &str) -> String {
     if why.contains("reached") {
         "; is bf_switchd running there, with its BFRT server on that port?".to_owned()
     } else if why.contains("program") {
-        let source = program.source(NAME);
-        format!("; deploy this version's {source} with `switchml-aggregator deploy`")
+        format!("; deploy this version's {program} with `switchml-aggregator deploy`")
     } else {
         String::new()
     }
 }
 
-/// The name that a switch knows a program by.
-const fn name_of(program: ProgramKind) -> &'static str {
-    match program {
-        ProgramKind::Root => PROGRAM,
-        ProgramKind::Combiner => COMBINER,
-    }
-}
-
-/// Connects to the switch, clears an earlier daemon's entries, brings the ports up, and serves.
+/// Connects to the switch, which gets another program if that is chosen, clears an earlier daemon's
+/// entries, brings the ports up, and serves.
 pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartError> {
-    let program = if config.uplink.is_some() { ProgramKind::Combiner } else { ProgramKind::Root };
-    let names = Names::read(&config.program.join(SCHEMA), program)?;
+    let kind = if config.uplink.is_some() { ProgramKind::Combiner } else { ProgramKind::Root };
+    let programs = Built::all(&config.program, kind)?;
     let wanted = ports::read(&config.ports)?;
     let place = |uplink: &Uplink| ports::uplink(&wanted, &uplink.port, &config.ports);
     let uplink = config.uplink.as_ref().map(place).transpose()?;
-    let failed = |why: String| StartError::Switch { server: config.server, program, why };
-    let (learned, hellos) = mpsc::channel();
-    let digest = names.digest.clone();
-    let learn = move |hello: &Digest| if hello.name == digest { learned_of(hello) } else { None };
-    let all = names.all().map(str::to_owned).collect();
-    let connection =
-        Connection::open(config.server, Program::Running(name_of(program)), all, learn, learned);
-    let mut switch = Tofino {
-        server: config.server,
-        connection: connection.map_err(|error| failed(error.0))?,
-        names,
-        ports: Vec::new(),
-        groups: Mutex::default(),
-    };
-    switch.clear().map_err(|error| failed(error.0))?;
-    // Frames from other ports have the id 0.
-    for (exclusion_id, port) in (1..).zip(&wanted) {
-        let failed = |error| failed(format!("port {}: {error}", port.name));
-        let number = switch.bring_up(port).map_err(failed)?;
-        switch.keep_from(number, exclusion_id).map_err(failed)?;
-        switch.ports.push(number);
+    let (running, mut switch, mut hellos) = connect(config.server, &programs)?;
+    let (chosen, loops) =
+        choose_program(&switch, &programs, &wanted).map_err(|error| switch.error(error))?;
+    if chosen != running {
+        info!("tofino: sending {} to the switch", programs[chosen].names.source());
+        drop(switch);
+        (switch, hellos) = deploy::send(config.server, &programs[chosen])?;
     }
+    switch.clear().map_err(|error| switch.error(error))?;
+    switch.set_up(&wanted, &loops).map_err(|error| switch.error(error))?;
     let role = match config.uplink.as_ref().zip(uplink) {
         Some((Uplink { mac, .. }, place)) => {
             Role::Combiner(NextHop { port: switch.ports[place], mac: *mac })
         }
         None => Role::Root(capabilities(&switch.names)),
     };
+    let names = &programs[chosen].names;
     P4DataPlane::start(Box::new(switch), role, hellos, events)
-        .map_err(|error| failed(error.to_string()))
+        .map_err(|error| StartError::of_switch(config.server, names, error.to_string()))
+}
+
+/// Connects to a switch that runs one of these programs: which one.
+fn connect(
+    server: SocketAddr,
+    programs: &[Built],
+) -> Result<(usize, Tofino, Receiver<Learned>), StartError> {
+    let connect_to = |place: usize| {
+        let program = &programs[place];
+        let running = Program::Running(program.names.program_name());
+        let (switch, hellos) = Tofino::connect(server, running, program)?;
+        Ok((place, switch, hellos))
+    };
+    connect_to(0).or_else(|error: StartError| {
+        if programs.len() == 1 || !error.is_of_program() {
+            return Err(error);
+        }
+        connect_to(1).map_err(|_| error)
+    })
+}
+
+/// Which of the programs the switch is to run, and the ports to put in loopback for it. Only a
+/// program for packets of 256 lanes needs some.
+fn choose_program(
+    switch: &Tofino,
+    programs: &[Built],
+    wanted: &[Port],
+) -> Result<(usize, Vec<FreePort>), SwitchError> {
+    let Some(wide) = programs.iter().position(|program| program.names.parts > 1) else {
+        return Ok((0, Vec::new()));
+    };
+    let listed = wanted.iter().map(|port| Ok((switch.number_of(port)?, port.speed)));
+    let listed = listed.collect::<Result<Vec<_>, SwitchError>>()?;
+    let Choice { fits, loops, why } = choice::choose(&listed, &switch.free_ports(wanted));
+    // A folder with one program leaves no choice.
+    let chosen = if fits { wide } else { 0 };
+    let lanes = 64 * programs[chosen].names.parts;
+    info!("tofino: packets of {lanes} lanes: {why}");
+    Ok((chosen, if chosen == wide { loops } else { Vec::new() }))
 }
 
 /// A switch with a connection that is bound to the program.
@@ -165,6 +212,29 @@ struct Tofino {
 }
 
 impl Tofino {
+    /// Connects to a switch that runs this program, or gets it.
+    fn connect(
+        server: SocketAddr,
+        how: Program<'_>,
+        program: &Built,
+    ) -> Result<(Self, Receiver<Learned>), StartError> {
+        let names = program.names.clone();
+        let (learned, hellos) = mpsc::channel();
+        let digest = names.digest.clone();
+        let learn =
+            move |hello: &Digest| if hello.name == digest { learned_of(hello) } else { None };
+        let all = names.all().map(str::to_owned).collect();
+        let connection = Connection::open(server, how, all, learn, learned)
+            .map_err(|error| StartError::of_switch(server, &names, error.0))?;
+        let switch =
+            Self { server, connection, names, ports: Vec::new(), groups: Mutex::default() };
+        Ok((switch, hellos))
+    }
+
+    fn error(&self, error: SwitchError) -> StartError {
+        StartError::of_switch(self.server, &self.names, error.0)
+    }
+
     fn run(&self, command: Command) -> Result<(), SwitchError> {
         self.connection.run(command).map(drop)
     }
@@ -179,61 +249,6 @@ impl Tofino {
             let _ = self.delete_group(group);
         }
         Ok(())
-    }
-
-    /// Brings a port up, and returns its number. A port with the right settings stays up.
-    fn bring_up(&self, port: &Port) -> Result<u16, SwitchError> {
-        let by_name = Request::new("$PORT_STR_INFO")
-            .match_key("$PORT_NAME", MatchValue::exact(port.name.as_str()));
-        let found = self.connection.run(Command::Read(vec![by_name]))?;
-        let number = found
-            .first()
-            .and_then(|entry| entry.get_action_data("$DEV_PORT").ok())
-            .map(|data| data.as_u32());
-        let number =
-            number.ok_or_else(|| SwitchError("there is no port of that name".to_owned()))?;
-        let entry = || Request::new("$PORT").match_key("$DEV_PORT", MatchValue::exact(number));
-        let settings = [
-            ("$SPEED", port.speed.bfrt()),
-            ("$FEC", port.fec.bfrt()),
-            ("$AUTO_NEGOTIATION", port.auto_negotiation.bfrt()),
-        ];
-        let wanted = settings
-            .into_iter()
-            .fold(entry(), |request, (name, value)| request.action_data(name, value));
-        let wanted = wanted.action_data("$PORT_ENABLE", true);
-        // A port that does not exist cannot be read.
-        let is_right = self.connection.run(Command::Read(vec![entry()])).is_ok_and(|entries| {
-            entries.iter().any(|found| {
-                let is = |name: &str, value: &str| {
-                    found
-                        .get_action_data(name)
-                        .is_ok_and(|data| data.get_data() == value.as_bytes())
-                };
-                let is_enabled = found
-                    .get_action_data("$PORT_ENABLE")
-                    .is_ok_and(|data| data.get_data().to_bool());
-                is_enabled && settings.into_iter().all(|(name, value)| is(name, value))
-            })
-        });
-        if !is_right {
-            // Such a port cannot be deleted, either. A port's speed cannot be changed, so the port
-            // is made again.
-            let _ = self.run(Command::Delete(vec![entry()]));
-            self.run(Command::Insert(vec![wanted]))?;
-        }
-        Ok(number as u16)
-    }
-
-    /// Gives frames from a port this exclusion id, and keeps flooded frames with this id from
-    /// leaving by the port.
-    fn keep_from(&self, port: u16, id: u16) -> Result<(), SwitchError> {
-        let pruned = Request::new("$pre.prune")
-            .match_key("$MULTICAST_L2_XID", MatchValue::exact(id))
-            .action_data_repeated("$DEV_PORT", vec![u32::from(port)]);
-        // An existing entry is overwritten.
-        self.run(Command::Insert(vec![pruned]))?;
-        self.insert(&exclusion(port, id))
     }
 
     fn delete_group(&self, group: u16) -> Result<(), SwitchError> {
@@ -271,7 +286,7 @@ impl Switch for Tofino {
     }
 
     fn attachment(&self) -> String {
-        let (program, ports) = (name_of(self.names.program), self.ports.len());
+        let (program, ports) = (self.names.program_name(), self.ports.len());
         format!("program {program} on the switch at {}, {ports} ports", self.server)
     }
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::NAME;
+use super::recirculation::{PORT_METADATA, RECIRCULATION};
+use super::{COMBINER, NAME, OF_256, PROGRAM};
 use crate::entries::{MOST_PARTS, OUTCOMES, PARTS, RANKS, ROUNDS, Table};
 use crate::program::ProgramKind;
 
@@ -14,12 +15,12 @@ use crate::program::ProgramKind;
 const DIGEST: &str = "learn";
 const DIGEST_FIELDS: [&str; 7] = ["job", "epoch", "rank", "port", "mac", "address", "udp_port"];
 
-/// The exclusion ids of ports, the only table that bmv2 does not have.
+/// The exclusion ids of ports, which bmv2 does not have.
 pub const EXCLUSIONS: Table =
     Table { name: "exclusions", key: &["port"], actions: &[("exclude", &["id"])] };
 
 /// Full names of the objects that the control plane writes and reads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Names {
     /// The kind of the program.
     pub program: ProgramKind,
@@ -39,7 +40,7 @@ pub struct Names {
 }
 
 /// A register of numbers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Register {
     /// The register's full name.
     pub name: String,
@@ -48,7 +49,7 @@ pub struct Register {
 }
 
 /// Full names within a table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TableNames {
     /// The table's full name.
     pub name: String,
@@ -175,6 +176,23 @@ impl Names {
         })
     }
 
+    /// The name that a switch knows the program by.
+    pub const fn program_name(&self) -> &'static str {
+        match self.program {
+            ProgramKind::Root if self.parts > 1 => OF_256,
+            ProgramKind::Root => PROGRAM,
+            ProgramKind::Combiner => COMBINER,
+        }
+    }
+
+    /// The program's file in `p4/`.
+    pub fn source(&self) -> String {
+        match self.program {
+            ProgramKind::Root if self.parts > 1 => format!("{NAME}_256.p4"),
+            kind => kind.source(NAME),
+        }
+    }
+
     /// A table by the name that it has in the source.
     pub fn table(&self, name: &str) -> &TableNames {
         &self.tables[name]
@@ -199,7 +217,7 @@ impl Names {
 }
 
 fn tables(program: ProgramKind) -> impl Iterator<Item = &'static Table> {
-    program.tables().chain([&EXCLUSIONS])
+    program.tables().chain([&EXCLUSIONS, &RECIRCULATION, &PORT_METADATA])
 }
 
 impl TableNames {

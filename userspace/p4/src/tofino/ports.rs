@@ -49,6 +49,15 @@ pub enum Fec {
     ReedSolomon,
 }
 
+/// Where the frames that leave by a port go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loopback {
+    /// To the port's cable.
+    Off,
+    /// Back into the port, and nothing from its cable gets in.
+    On,
+}
+
 /// Whether both ends agree on speed and error correction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -94,6 +103,17 @@ struct File {
 }
 
 impl Speed {
+    /// Gb/s.
+    pub const fn gigabits(self) -> u64 {
+        match self {
+            Self::Gigabit10 => 10,
+            Self::Gigabit25 => 25,
+            Self::Gigabit40 => 40,
+            Self::Gigabit50 => 50,
+            Self::Gigabit100 => 100,
+        }
+    }
+
     /// The switch's name for it.
     pub const fn bfrt(self) -> &'static str {
         match self {
@@ -113,6 +133,16 @@ impl Fec {
             Self::None => "BF_FEC_TYP_NONE",
             Self::Firecode => "BF_FEC_TYP_FIRECODE",
             Self::ReedSolomon => "BF_FEC_TYP_REED_SOLOMON",
+        }
+    }
+}
+
+impl Loopback {
+    /// The switch's name for it.
+    pub const fn bfrt(self) -> &'static str {
+        match self {
+            Self::Off => "BF_LPBK_NONE",
+            Self::On => "BF_LPBK_MAC_NEAR",
         }
     }
 }

@@ -405,7 +405,7 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
             ]
             .map(|(name, matched)| (name.to_owned(), matched)),
         );
-        let data = [("base", base), ("own", 2), ("rest", 0b101), ("others", 2), ("again", 68)];
+        let data = [("base", base), ("own", 2), ("rest", 0b101), ("others", 2)];
         let data = data.map(|(name, value)| (name.to_owned(), vec![value]));
         let entry = Entry { key, action: "Ingress.aggregator.admit".to_owned(), data: data.into() };
         assert!(of_rank("members").contains(&entry), "{entry:?}");

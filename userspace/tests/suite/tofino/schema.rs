@@ -8,10 +8,13 @@ pub type Table = (&'static str, u32, &'static [Field], &'static [(&'static str, 
 type Field = (&'static str, u32);
 
 /// Tables with a priority; the others match exactly.
-const TERNARY: [&str; 3] = ["members", "refusals", "losses"];
+const TERNARY: [&str; 4] = ["members", "refusals", "losses", RECIRCULATION];
 
-/// The table that is not in the control that all targets have.
+/// The tables that are not in the control that all targets have.
 pub const EXCLUSIONS: &str = "exclusions";
+pub const RECIRCULATION: &str = "recirculation";
+/// The parser's table.
+pub const PORT_METADATA: &str = "pipe.IngressParser.$PORT_METADATA";
 
 /// The key of `bindings`: a HELLO, and where it comes from.
 const BINDING: &[Field] = &[
@@ -44,10 +47,7 @@ pub const TABLES: &[Table] = &[
             ("aggregator", 32),
             ("udp_port", 16),
         ],
-        &[
-            ("admit", &[("base", 16), ("own", 32), ("rest", 32), ("others", 8), ("again", 9)]),
-            ("turn_away", &[("again", 9)]),
-        ],
+        &[("admit", &[("base", 16), ("own", 32), ("rest", 32), ("others", 8)]), ("turn_away", &[])],
     ),
     (
         "newcomers",
@@ -90,6 +90,7 @@ pub const TABLES: &[Table] = &[
     ),
     ("losses", 16, &[("draw", 16)], &[("lose", &[])]),
     (EXCLUSIONS, 288, &[("port", 9)], &[("exclude", &[("id", 9)])]),
+    (RECIRCULATION, 256, &[("port", 9), ("slot", 16)], &[("recirculate_by", &[("again", 9)])]),
 ];
 
 /// The tables of a combiner that an aggregator lacks, or has otherwise.
@@ -114,17 +115,7 @@ const OF_COMBINER: &[Table] = &[
             ("udp_port", 16),
         ],
         &[
-            (
-                "admit",
-                &[
-                    ("own", 32),
-                    ("rest", 32),
-                    ("surplus", 32),
-                    ("salts", 8),
-                    ("from", 16),
-                    ("again", 9),
-                ],
-            ),
+            ("admit", &[("own", 32), ("rest", 32), ("surplus", 32), ("salts", 8), ("from", 16)]),
             ("pass_by", &[("from", 16)]),
         ],
     ),
@@ -165,7 +156,8 @@ const OF_COMBINER: &[Table] = &[
 ];
 
 /// The other tables of a combiner, which are as those of an aggregator.
-const SHARED: [&str; 6] = ["newcomers", "forgeries", "refusals", "stations", "losses", EXCLUSIONS];
+const SHARED: [&str; 7] =
+    ["newcomers", "forgeries", "refusals", "stations", "losses", EXCLUSIONS, RECIRCULATION];
 
 /// All tables of a combiner.
 pub fn tables_of_combiner() -> impl Iterator<Item = &'static Table> {
@@ -179,7 +171,7 @@ pub fn full(table: &str) -> String {
 
 fn control_of(table: &str) -> &'static str {
     match table {
-        EXCLUSIONS => "Ingress",
+        EXCLUSIONS | RECIRCULATION => "Ingress",
         "losses" => "Ingress.losses",
         _ => "Ingress.aggregator",
     }
@@ -217,6 +209,15 @@ pub fn slots() -> u64 {
         .as_array()
         .and_then(|tables| tables.iter().find(|table| table["name"] == ROUNDS));
     rounds.and_then(|rounds| rounds["size"].as_u64()).expect("the register's size") / 2
+}
+
+/// As the program for packets of 256 lanes has it.
+pub fn of_256_lanes() -> Value {
+    let mut schema = schema();
+    let tables = schema["tables"].as_array_mut().expect("a list");
+    let parts = ("parts", 16, &[("part", 8)][..], &[("onward", &[("next", 8)][..])][..]);
+    tables.push(match_table(99, &parts));
+    schema
 }
 
 pub fn schema() -> Value {
@@ -261,10 +262,26 @@ fn program(tables: impl Iterator<Item = &'static Table>, registers: Vec<Value>) 
     let fields = (1..).zip(fields).map(|(id, field)| parameter(id, field));
     json!({
         "schema_version": "1.0.0",
-        "tables": tables.chain(registers).chain([outcomes]).collect::<Vec<_>>(),
+        "tables": tables.chain(registers).chain([outcomes, port_metadata()]).collect::<Vec<_>>(),
         "learn_filters": [{
             "name": LEARN, "id": 200, "annotations": [], "fields": fields.collect::<Vec<_>>(),
         }],
+    })
+}
+
+/// Entries have no action, but a value.
+fn port_metadata() -> Value {
+    json!({
+        "name": PORT_METADATA, "id": 103, "table_type": "PortMetadata", "size": 288,
+        "key": [key(65575, "intrinsic.ingress_port", "Exact", bytes(9), true)],
+        "data": [{
+            "mandatory": true, "read_only": false,
+            "singleton": {
+                "id": 1, "name": "recirculates", "repeated": false, "annotations": [],
+                "type": bytes(8),
+            },
+        }],
+        "supported_operations": [],
     })
 }
 
