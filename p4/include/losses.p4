@@ -1,5 +1,5 @@
-// Packets that are lost on purpose, for tests (rule 24.15). The table is empty unless the daemon was
-// started with --drop-rate.
+// Packets that are lost on purpose, for tests (rule 24.15). The table is empty unless the daemon
+// was started with --drop-rate.
 
 control Losses(inout metadata_t m, in bit<16> draw) {
     action lose() { m.lost = 1; }

@@ -306,10 +306,10 @@ pub struct P4Options {
     /// BFRT server of the switch, for `--data-plane tofino`; bf_switchd has it on port 50052.
     #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("data_plane", "tofino"))]
     pub tofino_server: Option<SocketAddr>,
-    /// Folder that `cargo xtask p4 build` has filled, or with --parent `combiner` in it. If it holds
-    /// a root's two programs, for packets of 64 and of 256 lanes, the daemon chooses by the ports,
-    /// and sends the switch the chosen one; of a folder with one, such as `256`, the switch must run
-    /// it.
+    /// Folder that `cargo xtask p4 build` has filled, or with --parent `combiner` in it. If it
+    /// holds a root's two programs, for packets of 64 and of 256 lanes, the daemon chooses by the
+    /// ports, and sends the switch the chosen one; of a folder with one, such as `256`, the switch
+    /// must run it.
     #[arg(long, value_name = "FOLDER", required_if_eq("data_plane", "tofino"))]
     pub tofino_program: Option<PathBuf>,
     /// File with the switch's ports that stations are behind, in TOML.

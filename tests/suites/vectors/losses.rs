@@ -1,5 +1,5 @@
-//! A switch that loses each packet for it once (`--drop-rate`, rule 24.15), before it comes again: a
-//! packet that was lost leaves no trace.
+//! A switch that loses each packet for it once (`--drop-rate`, rule 24.15), before it comes again:
+//! a packet that was lost leaves no trace.
 
 use crate::p4::{P4Switch, Ports};
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Offer, Subject};

@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
-use switchml_p4::entries::{PORTS_OF_PIPELINE, ROUNDS, most_ternary};
-use switchml_p4::losses;
+use switchml_p4::entries::{MOST_LOSSES, PORTS_OF_PIPELINE, ROUNDS, most_ternary};
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
@@ -326,7 +325,7 @@ impl Places {
     fn of_table(table: &str) -> usize {
         match table {
             "recirculation" => 256,
-            "losses" => losses::MOST,
+            "losses" => MOST_LOSSES,
             _ => 1024,
         }
     }
@@ -480,8 +479,8 @@ impl ModelSwitch {
 /// The model, as who is at its ports has it.
 pub struct ModelPorts {
     model: Arc<Model>,
-    /// Ports in loopback. The harness cannot tell the parser of them, so what leaves by them comes in
-    /// again by a port that the parser knows, which the model uses for nothing else.
+    /// Ports in loopback. The harness cannot tell the parser of them, so what leaves by them comes
+    /// in again by a port that the parser knows, which the model uses for nothing else.
     loops: Vec<u16>,
     has_one_cell: bool,
     learned: mpsc::Sender<Learned>,

@@ -14,7 +14,6 @@ use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use super::losses::{self, LOSSES};
 use super::switch::{Entry, Match, Node};
 use switchml_userspace_core::data_plane::JobSpec;
 
@@ -54,7 +53,7 @@ pub fn most_ternary(table: &str, priority: u32) -> usize {
     let members = jobs * usize::from(MAX_RANKS);
     match (table, priority) {
         ("members", 0) => PARITIES.len() * members,
-        ("losses", 0) => losses::MOST,
+        ("losses", 0) => MOST_LOSSES,
         ("refusals", priority::FOUND) => refusals_of_all().len(),
         ("refusals", priority::RANK) => members,
         ("refusals", priority::MEMBER..priority::JOB) => jobs * MOST_BLOCKS,
@@ -117,6 +116,10 @@ pub const TABLES: &[Table] = &[
     },
     LOSSES,
 ];
+/// The table of packets that are lost on purpose ([`losses`](crate::losses)).
+pub const LOSSES: Table = Table { name: "losses", key: &["draw"], actions: &[("lose", &[])] };
+/// Most entries of it: one for each bit of a draw.
+pub const MOST_LOSSES: usize = u16::BITS as usize;
 /// The table that only programs for packets of several parts have (`p4/include/parts.p4`).
 pub const PARTS: &str = "parts";
 /// The most parts of a packet then.

@@ -2,14 +2,8 @@
 
 use switchml_userspace_core::drop_rate::DropRate;
 
-use crate::entries::{Table, bits};
+use crate::entries::{LOSSES, bits};
 use crate::switch::Entry;
-
-/// The table of packets that are lost on purpose.
-pub const LOSSES: Table = Table { name: "losses", key: &["draw"], actions: &[("lose", &[])] };
-
-/// Most entries: one for each bit of a draw.
-pub const MOST: usize = u16::BITS as usize;
 
 /// The entries that lose this share of packets.
 ///

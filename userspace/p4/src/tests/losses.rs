@@ -1,5 +1,5 @@
-use crate::entries::most_ternary;
-use crate::losses::{LOSSES, entries};
+use crate::entries::{LOSSES, most_ternary};
+use crate::losses::entries;
 use crate::switch::{Entry, Match};
 
 fn is_lost(entries: &[Entry], draw: u16) -> bool {

@@ -9,9 +9,9 @@ use switchml_protocol::outcome::Outcome;
 use super::{below, job, jobs};
 use crate::combiner;
 use crate::entries::{
-    Contents, MAX_JOBS, MAX_RANKS, MOST_PARTS, OUTCOMES, PARTS, RANKS, ROUNDS, Table, most_ternary,
+    Contents, LOSSES, MAX_JOBS, MAX_RANKS, MOST_LOSSES, MOST_PARTS, OUTCOMES, PARTS, RANKS, ROUNDS,
+    Table, most_ternary,
 };
-use crate::losses::{LOSSES, MOST};
 use crate::program::ProgramKind;
 use crate::roce;
 use crate::switch::{Entry, Match};
@@ -196,7 +196,7 @@ fn all_jobs_find_room() {
             }
         }
     }
-    assert_eq!(size_of(&source("include/losses.p4"), LOSSES.name), MOST as u64);
+    assert_eq!(size_of(&source("include/losses.p4"), LOSSES.name), MOST_LOSSES as u64);
     for table in ["members", "refusals"] {
         let priorities =
             || (0..u32::from(u8::MAX)).map(|priority| (priority, most_ternary(table, priority)));

@@ -9,7 +9,7 @@ use super::recirculation::{OWN_PORT, SLOT_CLASSES};
 
 /// Bytes of a frame's headers: Ethernet, IPv4, UDP and ours.
 const HEADERS: u64 = 14 + 20 + 8 + 32;
-/// Bytes of the header in front of a frame that comes in again: `pass_t` of `p4/include/headers.p4`.
+/// Bytes of what is in front of a frame that comes in again: `pass_t` of `p4/include/headers.p4`.
 const PASS: u64 = 12;
 /// Bytes that a frame takes beside its own: preamble, gap and FCS.
 const AROUND: u64 = 24;
@@ -101,7 +101,8 @@ impl Load {
     fn in_words(&self, pipeline: u16, loops: Option<usize>, free: &[FreePort]) -> String {
         let (dividend, divisor) = self.comes_again();
         let brought = format!(
-            "{} ports of pipeline {pipeline} bring up to {} Gb/s, of which {} Gb/s would recirculate",
+            "{} ports of pipeline {pipeline} bring up to {} Gb/s, of which {} Gb/s would \
+             recirculate",
             self.ports,
             self.comes_in,
             dividend.div_ceil(divisor)
