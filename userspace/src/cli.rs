@@ -308,8 +308,8 @@ pub struct P4Options {
     pub tofino_server: Option<SocketAddr>,
     /// Folder that `cargo xtask p4 build` has filled, or with --parent `combiner` in it. If it
     /// holds a root's two programs, for packets of 64 and of 256 lanes, the daemon chooses by the
-    /// ports, and sends the switch the chosen one; of a folder with one, such as `256`, the switch
-    /// must run it.
+    /// ports, and sends the switch the chosen one. One program alone, such as that in `256`, is
+    /// what the switch must run.
     #[arg(long, value_name = "FOLDER", required_if_eq("data_plane", "tofino"))]
     pub tofino_program: Option<PathBuf>,
     /// File with the switch's ports that stations are behind, in TOML.

@@ -49,6 +49,7 @@ use losses::LostFirst;
 use packet::Packet;
 use software::OverSockets;
 use std::path::Path;
+use std::slice::from_ref;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
 use switchml_rack::{
     Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out, needs_racks, tofino_model,
@@ -273,10 +274,10 @@ fn tofino_model_believes_no_stranger() {
         let inner = Packet::contribution(0, 0, 0, &[7; 64]).frame();
         let frame = [&pass[..], &inner].concat();
         let believed =
-            switch.exchange(tofino::SECOND_CHANNEL, &[frame.clone()]).expect("exchanged");
+            switch.exchange(tofino::SECOND_CHANNEL, from_ref(&frame)).expect("exchanged");
         let [(2, answer)] = &believed[..] else { panic!("{believed:02x?}") };
         assert_eq!(answer.len(), inner.len(), "without what was in front");
-        let left = switch.exchange(1, &[frame.clone()]).expect("exchanged");
+        let left = switch.exchange(1, from_ref(&frame)).expect("exchanged");
         let to_all_others: Vec<_> = (2..=PORTS as u16).map(|port| (port, frame.clone())).collect();
         assert_eq!(left, to_all_others, "switched like any frame");
     }

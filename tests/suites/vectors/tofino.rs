@@ -18,7 +18,7 @@ use switchml_p4::entries::{MOST_LOSSES, PORTS_OF_PIPELINE, ROUNDS, most_ternary}
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
-use switchml_p4::tofino::recirculation::{OWN_PORT, RECIRCULATION, entries, own_port};
+use switchml_p4::tofino::recirculation::{OWN_PORT, entries, own_port};
 use switchml_p4::tofino::{capabilities, exclusion, pipeline_of};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;

@@ -215,8 +215,8 @@ pub fn slots() -> u64 {
 pub fn of_256_lanes() -> Value {
     let mut schema = schema();
     let tables = schema["tables"].as_array_mut().expect("a list");
-    let parts = ("parts", 16, &[("part", 8)][..], &[("onward", &[("next", 8)][..])][..]);
-    tables.push(match_table(99, &parts));
+    const PARTS: Table = ("parts", 16, &[("part", 8)], &[("onward", &[("next", 8)])]);
+    tables.push(match_table(99, &PARTS));
     schema
 }
 
