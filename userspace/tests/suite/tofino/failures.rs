@@ -188,12 +188,12 @@ async fn ports_are_brought_up_as_the_file_says() {
     let faster = Site::with(&schema(), &PORTS.replace("25G", "50G"));
     drop(faster.start(switch.address).await.expect("the second"));
     assert_eq!(settings(&switch), [expected[0].clone(), port(5, "50G", "NONE", "DEFAULT")]);
-    let none = Site::with(&schema(), &PORTS.replace("2/1", "33/0"));
+    let none = Site::with(&schema(), &PORTS.replace("2/1", "65/0"));
     while !switch.program().1.is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let error = refusal(&none, &switch).await;
-    assert!(error.contains("port 33/0: there is no port of that name"), "{error}");
+    assert!(error.contains("port 65/0: there is no port of that name"), "{error}");
 }
 
 /// A table that is full fails the job that finds it so, with the switch's words; the next one,

@@ -211,11 +211,13 @@ pub fn slots() -> u64 {
     rounds.and_then(|rounds| rounds["size"].as_u64()).expect("the register's size") / 2
 }
 
+/// The table by which the program for packets of 256 lanes is known.
+const PARTS: Table = ("parts", 16, &[("part", 8)], &[("onward", &[("next", 8)])]);
+
 /// As the program for packets of 256 lanes has it.
 pub fn of_256_lanes() -> Value {
     let mut schema = schema();
     let tables = schema["tables"].as_array_mut().expect("a list");
-    const PARTS: Table = ("parts", 16, &[("part", 8)], &[("onward", &[("next", 8)])]);
     tables.push(match_table(99, &PARTS));
     schema
 }
