@@ -258,8 +258,6 @@ fn tofino_model_with_ports_in_loopback() {
     if has_tofino_model("tofino_model_with_ports_in_loopback", tofino::OF_256) {
         let mut switch = tofino::start_with_loops(tofino::OF_256, 1, &[56, 60]);
         play_all(&of_roots(), &mut switch).conclude("Tofino model with ports in loopback");
-        // The slot of all bursts is of the second port.
-        bursts::play(&mut tofino::start_with_loops(tofino::OF_256, 0, &[56]), &[64, 224, 256]);
     }
 }
 
