@@ -55,11 +55,9 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action resume() {
         m.pass = h.pass.kind;
         m.index = h.pass.index;
-        m.port = h.pass.port;
         m.others = h.pass.others;
         m.is_answer = 1;
 #ifdef PARTS
-        m.part = h.pass.part;
         m.blocks = h.pass.blocks;
         m.own = h.pass.own;
         m.previous = h.switchml.round;

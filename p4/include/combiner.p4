@@ -69,7 +69,6 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action resume() {
         m.pass = h.pass.kind;
         m.index = h.pass.index;
-        m.port = h.pass.port;
         m.is_answer = 1;
         m.combiner.turn = h.pass.turn;
         m.combiner.salts = h.pass.salts;

@@ -195,5 +195,8 @@ struct metadata_t {
 #ifdef PARTS
     part_t part;
     bit<8> blocks;
+    // The ports to recirculate by to the parts after and before this one, on Tofino.
+    port_t later;
+    port_t earlier;
 #endif
 }

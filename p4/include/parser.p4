@@ -62,6 +62,10 @@
 
 state again {
     packet.extract(h.pass);
+    m.port = h.pass.port;
+#ifdef PARTS
+    m.part = h.pass.part;
+#endif
     packet.extract(h.ethernet);
     packet.extract(h.ipv4);
     packet.extract(h.udp);

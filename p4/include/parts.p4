@@ -9,10 +9,12 @@
 // - A frame that gets lost between two passes is sent again by its rank. It skips no part, but
 //   counts only where its rank is not in yet.
 // - Only the first part must hold the round before the packet's. Later parts follow it, whatever
-//   they held: packets may not have had them for many rounds. Frames come in again in the order in
-//   which they left, so no later packet has been at a part before.
+//   they held: packets may not have had them for many rounds. Frames of a slot come to a part in
+//   the order in which they left the one before, so no later packet has been there.
 // - What is of another call at one part changes nothing at those after it. They are only taken off,
 //   for the answer to be short.
+// - On Tofino, parts may be in several pipelines, as the ports to recirculate by choose. Each has
+//   its own registers, so a part's sets are where its frames go.
 // - A complete round is read from the last part to the first, because a frame grows in front only:
 //   in two passes for each part, as for any packet.
 
@@ -25,6 +27,7 @@
         h.pass.blocks = m.blocks - 2;
         h.low.setInvalid();
         h.high.setInvalid();
+        TO_LATER_PART
     }
 
     action to_earlier() {
@@ -32,6 +35,7 @@
         h.pass.index = m.index - PART_STRIDE;
         h.pass.part = m.part - 1;
         h.pass.blocks = 2;
+        TO_EARLIER_PART
     }
 
 // The last part has at most two blocks.

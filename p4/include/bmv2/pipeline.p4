@@ -8,11 +8,15 @@ parser FrameParser(
 #define IPV4_EXTRACTED
 
     state start {
-        m.port = standard.ingress_port;
         transition select(standard.instance_type) {
             RECIRCULATED: again;
-            default: ethernet;
+            default: first;
         }
+    }
+
+    state first {
+        m.port = standard.ingress_port;
+        transition ethernet;
     }
 
 #include "../parser.p4"

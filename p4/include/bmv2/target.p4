@@ -65,6 +65,8 @@ struct learn_t {
 #define THROUGH_EGRESS_TO_PORT(port) standard.egress_spec = port;
 // Egress recirculates each frame with a pass header, whatever the port.
 #define ONCE_MORE standard.egress_spec = 0;
+#define TO_LATER_PART
+#define TO_EARLIER_PART
 #ifdef ROCE
 #define QUEUE_PAIR , m.is_message, h.transport.sender
 #else

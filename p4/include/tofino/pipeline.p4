@@ -1,5 +1,6 @@
-// What the control plane says of a port, 0 if nothing: 1 in loopback. Frames that come again have a
-// pass header, which is believed, so it is looked for only at ports that no stranger can send to.
+// What the control plane says of a port, 0 if nothing: 1 in loopback, for packets of several parts.
+// Frames that come again have a pass header, which is believed, so it is looked for only at ports
+// that no stranger can send to.
 struct port_metadata_t {
     bit<8> recirculates;
 }
@@ -19,20 +20,25 @@ parser IngressParser(
         packet.extract(intrinsic);
         port_metadata_t of_port = port_metadata_unpack<port_metadata_t>(packet);
         m = {
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port,
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            RECIRCULATION_PORT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #ifdef COMBINER
             , { 0, 0, 0, 0, 0, 0, 0 }
 #endif
 #ifdef PARTS
-            , 0, 0
+            , 0, 0, 0, 0
 #endif
         };
         transition select(of_port.recirculates, intrinsic.ingress_port) {
             (1, _): again;
             (_, RECIRCULATION_PORTS): again;
-            default: ethernet;
+            default: first;
         }
+    }
+
+    state first {
+        m.port = intrinsic.ingress_port;
+        transition ethernet;
     }
 
 #include "../parser.p4"
@@ -68,23 +74,35 @@ control Ingress(
         size = EXCLUSION_IDS;
     }
 
-    action recirculate_by(port_t again) { m.again = again; }
+#ifdef PARTS
+    action recirculate_by(port_t again, port_t later, port_t earlier) {
+        m.again = again;
+        m.later = later;
+        m.earlier = earlier;
+    }
 
-    // The port to recirculate by, in the frame's own pipeline. All frames of a slot have the same,
-    // for they must not overtake each other: `parts.p4`.
+    // The ports to recirculate by: to this part again, to the one after it, to the one before it.
+    // Frames of a slot at a part all come by the same port, for they must not overtake each other:
+    // `parts.p4`.
     table recirculation {
         key = {
-            intrinsic.ingress_port: ternary @name("port");
+            m.port: ternary @name("port");
+            m.part: ternary @name("part");
             h.switchml.slot: ternary @name("slot");
         }
         actions = { recirculate_by; NoAction; }
         const default_action = NoAction();
-        size = PIPELINES * SLOT_CLASSES;
+        size = PIPELINES * PARTS * SLOT_CLASSES;
     }
+#endif
 
     apply {
         exclusions.apply();
+#ifdef PARTS
         recirculation.apply();
+#else
+        m.again[8:7] = intrinsic.ingress_port[8:7];
+#endif
         deparser.mirror_type = NOT_MIRRORED;
 #ifdef COMBINER
         m.combiner.now = intrinsic.ingress_mac_tstamp[47:16] + FIRST_TICK;

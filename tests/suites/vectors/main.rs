@@ -252,12 +252,32 @@ fn tofino_model_of_256_lanes() {
     }
 }
 
-/// Slots 0, 3, 6 … recirculate by the pipeline's own port, the others by two ports in loopback.
+/// Slots 0, 3, 6 … recirculate by the pipeline's own port, the others by two ports in loopback. In
+/// the bursts there is slot 3 alone, which recirculates by the second of two ports.
 #[test]
 fn tofino_model_with_ports_in_loopback() {
     if has_tofino_model("tofino_model_with_ports_in_loopback", tofino::OF_256) {
-        let mut switch = tofino::start_with_loops(tofino::OF_256, 1, &[56, 60]);
+        let in_one = |ports: &[u16]| [(); 4].map(|()| ports.to_vec());
+        let mut switch = tofino::start_with(tofino::OF_256, 1, &in_one(&[196, 184, 188]));
         play_all(&of_roots(), &mut switch).conclude("Tofino model with ports in loopback");
+        let mut switch = tofino::start_with(tofino::OF_256, 0, &in_one(&[68, 56]));
+        bursts::play(&mut switch, &[64, 224, 256]);
+    }
+}
+
+/// Each part of a packet is added up in another pipeline; then two in that of the ranks, and two in
+/// a pipeline before it.
+#[test]
+fn tofino_model_with_parts_in_several_pipelines() {
+    if has_tofino_model("tofino_model_with_parts_in_several_pipelines", tofino::OF_256) {
+        let in_four = [vec![68], vec![184, 188], vec![312, 316, 304], vec![440]];
+        for (pipeline, ports) in
+            [(0, in_four), (1, [vec![196], vec![196], vec![56, 60], vec![56, 60]])]
+        {
+            let mut switch = tofino::start_with(tofino::OF_256, pipeline, &ports);
+            play_all(&of_roots(), &mut switch).conclude("Tofino model with several pipelines");
+            bursts::play(&mut switch, &[64, 224, 256]);
+        }
     }
 }
 

@@ -7,25 +7,25 @@
 use crate::in_kernel::PORTS;
 use crate::p4::{Left, P4Switch, Ports};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
-use switchml_p4::entries::{MOST_LOSSES, PORTS_OF_PIPELINE, ROUNDS, most_ternary};
+use switchml_p4::entries::{MOST_LOSSES, MOST_PARTS, PORTS_OF_PIPELINE, ROUNDS, most_ternary};
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
-use switchml_p4::tofino::recirculation::{OWN_PORT, entries, own_port};
+use switchml_p4::tofino::recirculation::{OWN_PORT, PortsOfParts, entries, own_port};
 use switchml_p4::tofino::{capabilities, exclusion, pipeline_of};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::tofino_model::{self, HARNESS};
 
-/// The next port after the pipeline's own recirculation port.
+/// The next port after a pipeline's own recirculation port.
 pub const SECOND_CHANNEL: u16 = OWN_PORT + 1;
 
 /// The program's own default action of `stations`.
@@ -60,30 +60,40 @@ fn folder(program: &str) -> PathBuf {
 
 /// A model served by a data plane, with the vectors' ports at one pipeline and without jobs.
 pub fn start(program: &str, pipeline: u16) -> P4Switch<ModelPorts> {
-    start_with_loops(program, pipeline, &[])
+    start_with(program, pipeline, &[(); 4].map(|()| vec![own_port(pipeline)]))
 }
 
-/// The same, with ports in loopback beside the pipeline's own recirculation port.
-pub fn start_with_loops(program: &str, pipeline: u16, loops: &[u16]) -> P4Switch<ModelPorts> {
+/// The same, with these ports by which frames come in to each part of a packet, if the program is
+/// one for packets of several parts: the pipeline's own recirculation port, and ports in loopback
+/// of any pipeline.
+pub fn start_with(
+    program: &str,
+    pipeline: u16,
+    recirculation: &PortsOfParts,
+) -> P4Switch<ModelPorts> {
     let (learned, hellos) = mpsc::channel();
-    let model = Arc::new(Model::start(&folder(program), pipeline));
-    let ports = (1..=PORTS as u16).map(|port| model.first_port + port).collect();
+    let others = recirculation.iter().flatten().map(|port| pipeline_of(*port));
+    let others = others.filter(|other| *other != pipeline).collect();
+    let model = Arc::new(Model::start(&folder(program), pipeline, others));
+    let ports = (1..=PORTS as u16).map(|port| model.first_port() + port).collect();
     let switch = ModelSwitch { model: model.clone(), ports };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
-    switch.recirculate_by(pipeline, loops).expect("recirculation ports");
+    switch.recirculate_by(pipeline, recirculation).expect("recirculation ports");
     let role = match model.names.program {
         ProgramKind::Root => Role::Root(capabilities(&model.names)),
         // As the vectors have it.
         ProgramKind::Combiner => Role::Combiner(NextHop {
-            port: model.first_port + PORTS as u16,
+            port: model.first_port() + PORTS as u16,
             mac: [2, 0, 0, 0, 1, 0xFE],
         }),
     };
     let data_plane =
         P4DataPlane::start(Box::new(switch), role, hellos, Box::new(drop)).expect("a data plane");
-    let loops = loops.to_vec();
+    let is_looped = |port: &u16| *port != own_port(pipeline);
+    let loops = recirculation.iter().flatten().copied().filter(is_looped).collect();
+    let of_parts = recirculation.each_ref().map(|ports| pipeline_of(ports[0]));
     let has_one_cell = program == OF_ONE_CELL;
-    P4Switch::new(data_plane, ModelPorts { model, loops, has_one_cell, learned })
+    P4Switch::new(data_plane, ModelPorts { model, loops, of_parts, has_one_cell, learned })
 }
 
 /// The harness as a process, and the compiler's description of the program.
@@ -91,8 +101,10 @@ struct Model {
     harness: Mutex<Harness>,
     names: Names,
     context: Value,
-    /// The lowest number of the pipeline's ports.
-    first_port: u16,
+    /// The pipeline of the ranks.
+    pipeline: u16,
+    /// Other pipelines that add up parts of packets.
+    others: BTreeSet<u16>,
     places: Mutex<Places>,
 }
 
@@ -152,14 +164,15 @@ impl Drop for Harness {
 }
 
 impl Model {
-    fn start(program: &Path, pipeline: u16) -> Self {
+    fn start(program: &Path, pipeline: u16, others: BTreeSet<u16>) -> Self {
         let text =
             std::fs::read_to_string(program.join("pipe/context.json")).expect("context.json");
         let model = Self {
             harness: Mutex::new(Harness::start(program)),
             names: Names::read_any(&program.join("bf-rt.json")).expect("bf-rt.json"),
             context: serde_json::from_str(&text).expect("JSON"),
-            first_port: pipeline * PORTS_OF_PIPELINE,
+            pipeline,
+            others,
             places: Mutex::default(),
         };
         model.run(&[format!("pipeline {pipeline}")]).expect("a pipeline");
@@ -259,13 +272,26 @@ impl Model {
         Ok(())
     }
 
-    fn read(&self, name: &str, range: Range<u32>) -> Result<Vec<u64>, String> {
-        let said = lock(&self.harness).ask(&[format!(
-            "read {} {} {}",
-            of_pipeline(name),
-            range.start,
-            range.len()
-        )])?;
+    /// The lowest number of the ranks' pipeline's ports.
+    fn first_port(&self) -> u16 {
+        self.pipeline * PORTS_OF_PIPELINE
+    }
+
+    /// The command in another pipeline than the ranks', which is the harness's otherwise.
+    fn at(&self, pipeline: u16, command: String) -> Vec<String> {
+        if pipeline == self.pipeline {
+            return vec![command];
+        }
+        vec![format!("pipeline {pipeline}"), command, format!("pipeline {}", self.pipeline)]
+    }
+
+    fn pipelines(&self) -> impl Iterator<Item = u16> {
+        [self.pipeline].into_iter().chain(self.others.iter().copied())
+    }
+
+    fn read(&self, pipeline: u16, name: &str, range: Range<u32>) -> Result<Vec<u64>, String> {
+        let read = format!("read {} {} {}", of_pipeline(name), range.start, range.len());
+        let said = lock(&self.harness).ask(&self.at(pipeline, read))?;
         let value =
             |line: &String| line.strip_prefix("value ").and_then(|value| value.parse().ok());
         said.iter().map(value).collect::<Option<_>>().ok_or_else(|| said.join("; "))
@@ -277,7 +303,9 @@ impl Model {
 
     fn write(&self, register: &str, entries: Range<u32>, value: u32) -> Result<(), String> {
         let (first, count) = (entries.start, entries.len());
-        self.run(&[format!("write_register {register} {first} {count} {value}")])
+        let write = format!("write_register {register} {first} {count} {value}");
+        let writes = self.pipelines().flat_map(|pipeline| self.at(pipeline, write.clone()));
+        self.run(&writes.collect::<Vec<_>>())
     }
 
     /// The HELLO that a digest reports.
@@ -324,7 +352,7 @@ impl Places {
     /// The places of a table that matches by priority.
     fn of_table(table: &str) -> usize {
         match table {
-            "recirculation" => 256,
+            "recirculation" => 1024,
             "losses" => MOST_LOSSES,
             _ => 1024,
         }
@@ -436,11 +464,11 @@ impl Switch for ModelSwitch {
     fn read_register(
         &self,
         name: &str,
-        _: u16,
+        pipeline: u16,
         indices: Range<u32>,
     ) -> Result<Vec<u32>, SwitchError> {
         let register = &self.model.names.register(name).name;
-        let values = self.model.read(register, indices).map_err(SwitchError)?;
+        let values = self.model.read(pipeline, register, indices).map_err(SwitchError)?;
         Ok(values.into_iter().map(|value| value as u32).collect())
     }
 
@@ -450,11 +478,14 @@ impl Switch for ModelSwitch {
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
-        let values = self
-            .model
-            .read(&self.model.names.outcomes, 0..Outcome::COUNT as u32)
-            .map_err(SwitchError)?;
-        values.try_into().map_err(|_| SwitchError("another number of counters".to_owned()))
+        let mut packets = [0; Outcome::COUNT];
+        for pipeline in self.model.pipelines() {
+            let all = 0..Outcome::COUNT as u32;
+            let values = self.model.read(pipeline, &self.model.names.outcomes, all);
+            let values = values.map_err(SwitchError)?;
+            packets.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+        Ok(packets)
     }
 }
 
@@ -468,11 +499,12 @@ impl ModelSwitch {
         Ok(())
     }
 
-    /// Has frames come in again by the pipeline's own port, and by others.
-    fn recirculate_by(&self, pipeline: u16, loops: &[u16]) -> Result<(), String> {
-        let loops = loops.iter().map(|port| self.model.first_port + port);
-        let ports: Vec<_> = [own_port(pipeline)].into_iter().chain(loops).collect();
-        entries(pipeline, &ports).iter().try_for_each(|entry| self.model.change("insert", entry))
+    /// Has frames come in again by these ports.
+    fn recirculate_by(&self, pipeline: u16, ports: &PortsOfParts) -> Result<(), String> {
+        if self.model.names.parts == 1 {
+            return Ok(());
+        }
+        entries(pipeline, ports).iter().try_for_each(|entry| self.model.change("insert", entry))
     }
 }
 
@@ -480,8 +512,11 @@ impl ModelSwitch {
 pub struct ModelPorts {
     model: Arc<Model>,
     /// Ports in loopback. The harness cannot tell the parser of them, so what leaves by them comes
-    /// in again by a port that the parser knows, which the model uses for nothing else.
-    loops: Vec<u16>,
+    /// in again by a port of their pipeline that the parser knows, which the model uses for nothing
+    /// else.
+    loops: BTreeSet<u16>,
+    /// The pipeline that adds up each part.
+    of_parts: [u16; MOST_PARTS as usize],
     has_one_cell: bool,
     learned: mpsc::Sender<Learned>,
 }
@@ -509,14 +544,21 @@ impl Ports for ModelPorts {
         port: u16,
         frames: &[Vec<u8>],
     ) -> Result<Vec<Left>, String> {
+        let first = self.model.first_port();
         let mut left = Vec::new();
-        let mut coming: Vec<_> = frames.iter().map(|frame| (port, frame.clone())).collect();
+        let mut coming: Vec<_> = frames.iter().map(|frame| (first + port, frame.clone())).collect();
         while !coming.is_empty() {
             let leaving = self.pass(&coming)?;
-            let is_looped = |(port, _): &Left| self.loops.contains(port);
-            let (again, left_for_good): (Vec<_>, Vec<_>) = leaving.into_iter().partition(is_looped);
-            coming = again.into_iter().map(|(_, frame)| (SECOND_CHANNEL, frame)).collect();
-            left.extend(left_for_good);
+            coming = Vec::new();
+            for (port, frame) in leaving {
+                if self.loops.contains(&port) {
+                    let of_pipeline = pipeline_of(port) * PORTS_OF_PIPELINE;
+                    coming.push((of_pipeline + SECOND_CHANNEL, frame));
+                } else {
+                    let port = port.checked_sub(first).ok_or("it left at another pipeline")?;
+                    left.push((port, frame));
+                }
+            }
         }
         Ok(left)
     }
@@ -531,7 +573,9 @@ impl Ports for ModelPorts {
 
     fn round(&mut self, set: u32) -> Result<u32, String> {
         let rounds = &self.model.names.register(ROUNDS).name;
-        Ok(self.model.read(rounds, set..set + 1)?[0] as u32)
+        let (_, stride) = self.parts();
+        let pipeline = self.of_parts[(set / stride) as usize];
+        Ok(self.model.read(pipeline, rounds, set..set + 1)?[0] as u32)
     }
 
     fn set_round(&mut self, set: u32, round: u32) -> Result<(), String> {
@@ -544,9 +588,7 @@ impl ModelPorts {
     fn pass(&self, frames: &[Left]) -> Result<Vec<Left>, String> {
         let digits =
             |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let packet = |(port, frame): &Left| {
-            format!("packet {} {}", self.model.first_port + port, digits(frame))
-        };
+        let packet = |(port, frame): &Left| format!("packet {port} {}", digits(frame));
         let mut commands: Vec<_> = frames.iter().map(packet).collect();
         commands.insert(0, "listen".to_owned());
         commands.push("collect".to_owned());
@@ -555,9 +597,8 @@ impl ModelPorts {
         for line in said {
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["frame", port, digits] => {
-                    let port = port.parse::<u16>().ok();
-                    let port = port.and_then(|port| port.checked_sub(self.model.first_port));
-                    left.push((port.ok_or_else(|| line.clone())?, bytes(digits)));
+                    let port = port.parse().map_err(|_| line.clone())?;
+                    left.push((port, bytes(digits)));
                 }
                 ["digest", digits] => {
                     let hello = self.model.learned(&bytes(digits)).ok_or_else(|| line.clone())?;

@@ -137,12 +137,14 @@ fn frames_come_again_by_ports_that_the_source_asks_for() {
     let text = source("tofino.p4");
     let given = |name: &str| u16::try_from(defined(&text, name)).expect("a small number");
     assert_eq!((given("SLOT_CLASSES"), given("PIPELINES")), (SLOT_CLASSES, PIPELINES));
-    assert!(text.contains("size = PIPELINES * SLOT_CLASSES;"));
+    assert!(text.contains("size = PIPELINES * PARTS * SLOT_CLASSES;"));
     let own = format!("#define RECIRCULATION_PORTS 9w{OWN_PORT} &&& 9w0x{OWN_PORTS:X}\n");
     assert!(text.contains(&own), "{own}");
+    assert!(text.contains(&format!("#define RECIRCULATION_PORT 9w{OWN_PORT}\n")));
     let parser = format!("select(of_port.{RECIRCULATES}, intrinsic.ingress_port) {{\n");
-    let rows = "            (1, _): again;\n            (_, RECIRCULATION_PORTS): again;\n";
-    assert!(text.contains(&(parser + rows)), "{rows}");
+    let ways = after(&text, &parser, "}\n").lines().map(str::trim).collect::<Vec<_>>();
+    let expected = ["(1, _): again;", "(_, RECIRCULATION_PORTS): again;", "default: first;"];
+    assert_eq!(ways[..3], expected);
 }
 
 /// A combiner, whose ranks are below it in two groups, with the most jobs and ranks.

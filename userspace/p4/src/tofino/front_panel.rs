@@ -1,13 +1,15 @@
 //! Sets up the switch's ports: those that stations are behind, and those in loopback, by which
 //! frames come in again.
 
+use std::collections::BTreeMap;
+
 use rbfrt::table::{MatchValue, Request, TableEntry, ToBytes};
 
-use super::choice::FreePort;
 use super::connection::Command;
+use super::layout::{FreePort, Layout};
 use super::ports::{AutoNegotiation, Fec, Loopback, Port, Speed};
-use super::recirculation::{self, PIPELINES, PORT_METADATA, RECIRCULATES};
-use super::{Tofino, exclusion, pipeline_of};
+use super::recirculation::{self, PORT_METADATA, RECIRCULATES};
+use super::{Tofino, exclusion};
 use crate::entries::PORTS_OF_PIPELINE;
 use crate::switch::{Switch, SwitchError};
 
@@ -48,13 +50,16 @@ impl Tofino {
         (1..=CONNECTORS).filter(is_free).filter_map(port).collect()
     }
 
-    /// Brings the listed ports up, and puts others in loopback.
+    /// Brings the listed ports up, and puts others in loopback, for packets of several parts from
+    /// ranks at these pipelines.
     pub(super) fn set_up(
         &mut self,
         listed: &[Port],
-        loops: &[FreePort],
+        layouts: &BTreeMap<u16, Layout>,
     ) -> Result<(), SwitchError> {
-        self.end_loopback_of_all_but(loops);
+        let loops = layouts.values().flat_map(Layout::loops);
+        let loops: BTreeMap<_, _> = loops.map(|port| (port.number, port)).collect();
+        self.end_loopback_of_all_but(&loops);
         // Frames from other ports have the id 0.
         for (exclusion_id, port) in (1..).zip(listed) {
             let number = self.number_of(port)?;
@@ -63,16 +68,22 @@ impl Tofino {
             self.keep_from(number, exclusion_id).map_err(failed)?;
             self.ports.push(number);
         }
-        for FreePort { name, number } in loops {
+        for (number, FreePort { name, .. }) in loops {
             let port = Port {
                 name: name.clone(),
                 speed: Speed::Gigabit100,
                 fec: Fec::None,
                 auto_negotiation: AutoNegotiation::Off,
             };
-            self.bring_up(*number, &port, Loopback::On).map_err(|error| of_port(name, &error))?;
+            self.bring_up(number, &port, Loopback::On).map_err(|error| of_port(name, &error))?;
+            self.tell_parser_of_loopback(number)?;
         }
-        self.recirculate_by(loops)
+        for (pipeline, layout) in layouts {
+            let entries = recirculation::entries(*pipeline, &layout.ports());
+            let requests = entries.iter().map(|entry| self.request(entry)).collect();
+            self.run(Command::Insert(requests))?;
+        }
+        Ok(())
     }
 
     /// Brings a port up. A port with the right settings stays up.
@@ -109,14 +120,14 @@ impl Tofino {
     }
 
     /// An earlier daemon may have needed other ports.
-    fn end_loopback_of_all_but(&self, loops: &[FreePort]) {
+    fn end_loopback_of_all_but(&self, loops: &BTreeMap<u16, &FreePort>) {
         // A switch without ports cannot be read.
         let ports = self.connection.run(Command::Read(vec![Request::new("$PORT")]));
         for port in ports.unwrap_or_default() {
             let Ok(key) = port.get_key("$DEV_PORT") else { continue };
             let number = key.get_exact_value().to_u32() as u16;
-            let is_wanted = loops.iter().any(|port| port.number == number);
-            if has(&port, "$LOOPBACK_MODE", Loopback::On.bfrt()) && !is_wanted {
+            let is_looped = has(&port, "$LOOPBACK_MODE", Loopback::On.bfrt());
+            if is_looped && !loops.contains_key(&number) {
                 let _ = self.run(Command::Delete(vec![entry(number)]));
             }
         }
@@ -133,30 +144,12 @@ impl Tofino {
         self.insert(&exclusion(port, id))
     }
 
-    /// Has frames come in again by the pipelines' own ports, and by those in loopback, which the
-    /// parser must be told of.
-    fn recirculate_by(&self, loops: &[FreePort]) -> Result<(), SwitchError> {
+    fn tell_parser_of_loopback(&self, port: u16) -> Result<(), SwitchError> {
         let table = self.names.table(PORT_METADATA.name);
-        for pipeline in (0..PIPELINES).filter(|pipeline| self.has_port_at(*pipeline)) {
-            let numbers = loops.iter().map(|port| port.number);
-            let of_pipeline = numbers.filter(|port| pipeline_of(*port) == pipeline);
-            let own = [recirculation::own_port(pipeline)];
-            let ports: Vec<_> = own.into_iter().chain(of_pipeline).collect();
-            for &port in &ports[1..] {
-                let told = Request::new(&table.name)
-                    .match_key(table.field(PORT_METADATA.key[0]), MatchValue::exact(port))
-                    .action_data(RECIRCULATES, 1u8);
-                self.run(Command::Insert(vec![told]))?;
-            }
-            let entries = recirculation::entries(pipeline, &ports);
-            let requests = entries.iter().map(|entry| self.request(entry)).collect();
-            self.run(Command::Insert(requests))?;
-        }
-        Ok(())
-    }
-
-    fn has_port_at(&self, pipeline: u16) -> bool {
-        self.ports.iter().any(|port| pipeline_of(*port) == pipeline)
+        let told = Request::new(&table.name)
+            .match_key(table.field(PORT_METADATA.key[0]), MatchValue::exact(port))
+            .action_data(RECIRCULATES, 1u8);
+        self.run(Command::Insert(vec![told]))
     }
 }
 

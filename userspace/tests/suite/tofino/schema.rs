@@ -90,7 +90,6 @@ pub const TABLES: &[Table] = &[
     ),
     ("losses", 16, &[("draw", 16)], &[("lose", &[])]),
     (EXCLUSIONS, 288, &[("port", 9)], &[("exclude", &[("id", 9)])]),
-    (RECIRCULATION, 256, &[("port", 9), ("slot", 16)], &[("recirculate_by", &[("again", 9)])]),
 ];
 
 /// The tables of a combiner that an aggregator lacks, or has otherwise.
@@ -156,8 +155,7 @@ const OF_COMBINER: &[Table] = &[
 ];
 
 /// The other tables of a combiner, which are as those of an aggregator.
-const SHARED: [&str; 7] =
-    ["newcomers", "forgeries", "refusals", "stations", "losses", EXCLUSIONS, RECIRCULATION];
+const SHARED: [&str; 6] = ["newcomers", "forgeries", "refusals", "stations", "losses", EXCLUSIONS];
 
 /// All tables of a combiner.
 pub fn tables_of_combiner() -> impl Iterator<Item = &'static Table> {
@@ -211,14 +209,23 @@ pub fn slots() -> u64 {
     rounds.and_then(|rounds| rounds["size"].as_u64()).expect("the register's size") / 2
 }
 
-/// The table by which the program for packets of 256 lanes is known.
-const PARTS: Table = ("parts", 16, &[("part", 8)], &[("onward", &[("next", 8)])]);
+/// The tables that only the program for packets of 256 lanes has. By the first it is known.
+const OF_PARTS: [Table; 2] = [
+    ("parts", 16, &[("part", 8)], &[("onward", &[("next", 8)])]),
+    (
+        RECIRCULATION,
+        1024,
+        &[("port", 9), ("part", 8), ("slot", 16)],
+        &[("recirculate_by", &[("again", 9), ("later", 9), ("earlier", 9)])],
+    ),
+];
 
 /// As the program for packets of 256 lanes has it.
 pub fn of_256_lanes() -> Value {
     let mut schema = schema();
     let tables = schema["tables"].as_array_mut().expect("a list");
-    tables.push(match_table(99, &PARTS));
+    tables.extend((98..).zip(&OF_PARTS).map(|(id, table)| match_table(id, table)));
+    tables.push(port_metadata());
     schema
 }
 
@@ -264,7 +271,7 @@ fn program(tables: impl Iterator<Item = &'static Table>, registers: Vec<Value>) 
     let fields = (1..).zip(fields).map(|(id, field)| parameter(id, field));
     json!({
         "schema_version": "1.0.0",
-        "tables": tables.chain(registers).chain([outcomes, port_metadata()]).collect::<Vec<_>>(),
+        "tables": tables.chain(registers).chain([outcomes]).collect::<Vec<_>>(),
         "learn_filters": [{
             "name": LEARN, "id": 200, "annotations": [], "fields": fields.collect::<Vec<_>>(),
         }],
