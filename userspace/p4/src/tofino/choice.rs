@@ -362,5 +362,14 @@ mod tests {
             far.why
         );
         assert!(!choose(&ranks, &free(16, 1)).fits);
+        // Both need a third one: the first of them gets its own port.
+        let third = choose(&ranks, &free(256, 1));
+        assert!(third.fits);
+        assert_eq!(shares(&third, 0), [(0, 3, vec![]), (2, 1, vec![])]);
+        assert_eq!(shares(&third, 1), [(1, 3, vec![]), (2, 1, vec!["33/0"])]);
+        // A port that a pipeline has of its own is for its ranks, even if ports are short there.
+        let short = [listed(0, 4, Gigabit10), listed(128, 8, Gigabit100)].concat();
+        let choice = choose(&short, &free(160, 1));
+        assert_eq!(shares(&choice, 0), [(0, 3, vec![]), (1, 1, vec!["25/0"])]);
     }
 }

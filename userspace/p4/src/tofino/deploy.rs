@@ -1,10 +1,12 @@
 //! Giving a switch the program.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 
 use serde_json::json;
+use tempfile::NamedTempFile;
 
 use super::connection::Program;
 use super::names::NamesError;
@@ -24,15 +26,17 @@ pub(super) fn send(
     program: &Built,
 ) -> Result<(Tofino, Receiver<Learned>), StartError> {
     let config = config(&program.folder, program.names.program_name())?;
-    // The library reads the program from files that a configuration file lists.
-    let path = std::env::temp_dir().join(format!("switchml-deploy-{}.json", std::process::id()));
-    std::fs::write(&path, config.to_string()).map_err(|error| {
-        let why = format!("cannot write {}: {error}", path.display());
+    // The library reads the program from files that a configuration file lists. That has a name of
+    // its own: programs may be sent to several switches at once.
+    let written = NamedTempFile::new().and_then(|mut file| {
+        file.write_all(config.to_string().as_bytes())?;
+        Ok(file.into_temp_path())
+    });
+    let file = written.map_err(|error| {
+        let why = format!("cannot write to {}: {error}", std::env::temp_dir().display());
         StartError::of_switch(server, &program.names, why)
     })?;
-    let sent = Tofino::connect(server, Program::Deploy(&path), program);
-    let _ = std::fs::remove_file(&path);
-    sent
+    Tofino::connect(server, Program::Deploy(&file), program)
 }
 
 /// The program's files, as bf_switchd's own configuration names them.

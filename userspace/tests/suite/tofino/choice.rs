@@ -44,6 +44,11 @@ fn loops(switch: &Switch) -> BTreeMap<u64, String> {
     in_loopback.map(|port| (port.key["$DEV_PORT"].0, text(&port.data["$SPEED"]))).collect()
 }
 
+/// The ports that exist, by number.
+fn numbers(switch: &Switch) -> Vec<u64> {
+    switch.entries("$PORT").into_iter().map(|port| port.key["$DEV_PORT"].0).collect()
+}
+
 /// The ports in loopback that the parser is told of.
 fn believed(switch: &Switch) -> Vec<u64> {
     let told = switch.entries(schema::PORT_METADATA).into_iter();
@@ -80,7 +85,7 @@ async fn three_ports_of_10_gigabits_get_256_lanes_without_loopback() {
 }
 
 /// At connectors 1 to 8, which are ports 0 to 28. Then fewer: the next daemon ends the loopback of
-/// ports that it does not need.
+/// ports that it does not need. Then eight again.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_ports_of_25_gigabits_get_four_in_loopback_while_they_are_eight() {
     let (site, switch) = (site(&ports(1, 8, "25G")), wide_switch());
@@ -98,14 +103,19 @@ async fn eight_ports_of_25_gigabits_get_four_in_loopback_while_they_are_eight() 
     let split = "[[port]]\nname = \"9/1\"\nspeed = \"10G\"\n";
     std::fs::write(site.path().join("ports.toml"), ports(1, 3, "10G") + split).expect("written");
     until_it_is_free(&switch).await;
-    let _served = site.start(switch.address).await.expect("a data plane");
+    let served = site.start(switch.address).await.expect("a data plane");
     // Connector 4 is the first that is free.
     assert_eq!(loops(&switch), at_100(&[12]));
     assert_eq!(believed(&switch), [12]);
-    let numbers = switch.entries("$PORT").into_iter().map(|port| port.key["$DEV_PORT"].0);
-    let numbers: Vec<_> = numbers.collect();
     // What is no longer listed stays as it was, but for the connector that is taken.
-    assert_eq!(numbers, [0, 4, 8, 12, 16, 20, 24, 28, 33]);
+    assert_eq!(numbers(&switch), [0, 4, 8, 12, 16, 20, 24, 28, 33]);
+    drop(served);
+
+    std::fs::write(site.path().join("ports.toml"), ports(1, 8, "25G")).expect("written");
+    until_it_is_free(&switch).await;
+    let _served = site.start(switch.address).await.expect("a data plane");
+    // A port in loopback takes its whole connector, which was split.
+    assert_eq!(numbers(&switch), [0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44]);
 }
 
 /// Connector 9 and the second pipeline, which begins with connector 17, take what the first cannot.
@@ -132,6 +142,23 @@ async fn full_pipelines_get_64_lanes() {
     let _served = site.start(switch.address).await.expect("a data plane");
     assert_eq!(switch.program().0.as_deref(), Some(PROGRAM), "sent in place of that for 256");
     assert_eq!(loops(&switch), BTreeMap::new());
+}
+
+/// Each sends its own program, to a switch of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn daemons_that_start_at_once_send_what_each_has_chosen() {
+    let start = |place: usize| async move {
+        let (ports, switch, chosen) = if place.is_multiple_of(2) {
+            (ports(1, 3, "10G"), switch(), OF_256)
+        } else {
+            (ports(1, 32, "100G"), wide_switch(), PROGRAM)
+        };
+        let _served = site(&ports).start(switch.address).await.expect("a data plane");
+        assert_eq!(switch.program().0.as_deref(), Some(chosen));
+    };
+    for daemon in (0..8).map(|place| tokio::spawn(start(place))).collect::<Vec<_>>() {
+        daemon.await.expect("the program that it has chosen");
+    }
 }
 
 /// A folder with one program leaves no choice, and the switch must run it.
