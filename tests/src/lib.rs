@@ -160,6 +160,7 @@ mod multicast_router;
 mod namespace;
 mod network;
 mod output;
+pub mod p4_compilers;
 mod privilege;
 mod process;
 mod rack;

@@ -3,13 +3,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use crate::p4_compilers::FOR_TOFINO;
 use crate::tools;
-
-/// The compiler of the programs, and its assembler.
-const COMPILER: &str = "p4c-barefoot";
-const ASSEMBLER: &str = "bfas";
 
 /// The harness, built with the commands of `suites/vectors/tofino_harness.cpp`.
 pub const HARNESS: &str = "tofino_test_harness";
@@ -42,35 +38,9 @@ pub fn not_built(program: &Path) -> Option<String> {
 
 /// What is missing to compile a program and play it on the model, if anything.
 pub fn obstacle_to_compiling() -> Option<String> {
-    let missing = tools::missing(&[COMPILER, ASSEMBLER, HARNESS]);
+    let [compiler, assembler] = FOR_TOFINO;
+    let missing = tools::missing(&[compiler, assembler, HARNESS]);
     (!missing.is_empty()).then(|| format!("no {} on the PATH", missing.join(" and no ")))
-}
-
-/// Compiles a program of `p4/` with this macro into a folder, for a test alone. The error is what
-/// the tools print.
-pub fn compile(source: &str, define: &str, folder: &Path) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let pipe = folder.join("pipe");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4").join(source);
-    let mut compiler = Command::new(COMPILER);
-    compiler.args(["--target", "tofino", "--arch", "tna", "-g", "--Wdisable=unused"]);
-    compiler.arg(format!("-D{define}")).arg("-o").arg(folder);
-    compiler.arg("--bf-rt-schema").arg(folder.join("bf-rt.json")).arg(path);
-    succeed(&mut compiler)?;
-    let assembly = Path::new(source).with_extension("bfa");
-    let mut assembler = Command::new(ASSEMBLER);
-    assembler.args(["--target", "tofino", "-o"]).arg(&pipe).arg(pipe.join(assembly));
-    succeed(&mut assembler)
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        let said = [output.stdout, output.stderr].concat();
-        Err(format!("{command:?}: {}", String::from_utf8_lossy(&said)))
-    }
 }
 
 fn sources() -> Vec<PathBuf> {

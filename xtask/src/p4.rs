@@ -1,7 +1,7 @@
 //! `cargo xtask p4`: the data planes that are P4 programs.
 
-mod compilers;
 mod doctor;
+mod programs;
 mod report;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +10,7 @@ use switchml_cli::say;
 use switchml_rack::SimpleSwitch;
 
 use crate::{cargo, cargo::Selection, generate, test::Test};
-use compilers::{Compiled, Program};
+use programs::{Compiled, Program};
 
 /// What to do with `p4/`.
 #[derive(clap::Subcommand)]

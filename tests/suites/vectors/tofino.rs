@@ -23,6 +23,7 @@ use switchml_p4::tofino::{capabilities, exclusion, pipeline_of};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_rack::p4_compilers::compile_for_tofino;
 use switchml_rack::tofino_model::{self, HARNESS};
 
 /// The next port after a pipeline's own recirculation port.
@@ -51,7 +52,8 @@ pub fn obstacle(program: &str) -> Option<String> {
 
 /// Compiles the combiner of one cell.
 pub fn compile_one_cell() -> Result<(), String> {
-    tofino_model::compile("tofino_combiner.p4", "ONE_CELL", &folder(OF_ONE_CELL))
+    let folder = folder(OF_ONE_CELL);
+    compile_for_tofino("p4/tofino_combiner.p4", &["ONE_CELL"], &folder).map(drop)
 }
 
 fn folder(program: &str) -> PathBuf {

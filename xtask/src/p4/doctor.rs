@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use switchml_cli::say;
 use switchml_rack::{SimpleSwitch, tofino_model, tools};
 
-use super::compilers::Program;
+use super::programs::Program;
 use sde::Sde;
 
 /// A tool that a command or a test here starts.
