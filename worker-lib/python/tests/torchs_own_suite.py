@@ -23,6 +23,9 @@ folder = tempfile.mkdtemp()
 os.environ.update(
     BACKEND="gloo", WORLD_SIZE=str(RANKS), TEMP_DIR=folder, INIT_METHOD=f"file://{folder}/store"
 )
+# Some tests destroy a group as soon as they have made it. A rank that Gloo still connects then
+# finds the other gone. With this, ranks wait for each other after each group that they make.
+os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
