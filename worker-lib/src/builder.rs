@@ -14,19 +14,25 @@ use crate::communicator::Communicator;
 use crate::control::{Access, ClientTls, Token};
 use crate::error::Error;
 use crate::limits::check_wait;
-use crate::peers::{OwnAggregator, Peers, UniqueId};
+use crate::meeting::UniqueId;
+use crate::peers::OwnAggregator;
+
+/// The run id that torchrun gives to each job whose user gives none.
+const RUN_ID_OF_ALL: &str = "none";
+/// Ports between the one where torchrun listens and the one where ranks meet.
+const FROM_TORCHRUN: u16 = 10_000;
 
 /// Settings of a [`Communicator`].
 #[derive(Clone, Debug)]
 pub struct Builder {
-    aggregator: Option<String>,
-    weights: Vec<u32>,
-    meeting: Option<String>,
-    unique_id: Option<UniqueId>,
-    peers: Option<(Arc<OwnAggregator>, Vec<SocketAddr>)>,
+    pub(crate) aggregator: Option<String>,
+    pub(crate) weights: Vec<u32>,
+    pub(crate) meeting: Option<String>,
+    pub(crate) unique_id: Option<UniqueId>,
+    pub(crate) peers: Option<(Arc<OwnAggregator>, Vec<SocketAddr>)>,
     tls: ClientTls,
     token: Option<Token>,
-    pub(crate) job: String,
+    pub(crate) job: Option<String>,
     rank: Option<u32>,
     world_size: Option<u32>,
     pub(crate) limits: Limits,
@@ -34,7 +40,7 @@ pub struct Builder {
     pub(crate) data_threads: Option<u32>,
     pub(crate) local_sums: bool,
     pub(crate) rdma: bool,
-    own_hosts: bool,
+    pub(crate) own_hosts: bool,
 }
 
 impl Default for Builder {
@@ -47,7 +53,7 @@ impl Default for Builder {
             peers: None,
             tls: ClientTls::default(),
             token: None,
-            job: "default".to_owned(),
+            job: None,
             rank: None,
             world_size: None,
             limits: Limits::default(),
@@ -81,16 +87,17 @@ impl Builder {
         self
     }
 
-    /// Where ranks meet that have no aggregator and serve each other: an address of rank 0's host,
-    /// by which all others reach it, with a port that is free there. Each process then adds up a
-    /// part of every call.
+    /// Where ranks meet that have no aggregator and serve each other, or have one and no name for
+    /// their [job](Self::job): an address of rank 0's host, by which all others reach it, with a
+    /// port that is free there, and where no other job meets. Without an aggregator each process
+    /// adds up a part of every call.
     pub fn meeting(mut self, place: impl Into<String>) -> Self {
         self.meeting = Some(place.into());
         self
     }
 
-    /// Where ranks meet that have no aggregator, in place of a [meeting](Self::meeting): 128 bytes
-    /// that one rank makes ([`UniqueId::new`]) and hands to all others, for one job.
+    /// Where ranks meet, in place of a [meeting](Self::meeting): 128 bytes that one rank makes
+    /// ([`UniqueId::new`]) and hands to all others, for one job.
     pub fn unique_id(mut self, id: UniqueId) -> Self {
         self.unique_id = Some(id);
         self
@@ -117,10 +124,12 @@ impl Builder {
         self
     }
 
-    /// Name of the job: ranks that give the same name at the same aggregator belong together.
-    /// "default" unless given.
+    /// Name of the job: ranks that give the same name at the same aggregator belong together. So
+    /// no other job may have that name there as long as this one runs: the two would get each
+    /// other's values. Unless given, rank 0 makes one up, if the ranks [meet](Self::meeting) or
+    /// have a [unique id](Self::unique_id).
     pub fn job(mut self, name: impl Into<String>) -> Self {
-        self.job = name.into();
+        self.job = Some(name.into());
         self
     }
 
@@ -200,18 +209,23 @@ impl Builder {
     /// | --- | --- |
     /// | `RANK`, `WORLD_SIZE` | rank and number of ranks |
     /// | `SWITCHML_AGGREGATOR` | aggregators, as `host` or `host:port` |
-    /// | `MASTER_ADDR`, `MASTER_PORT` | where ranks meet if there is none |
+    /// | `MASTER_ADDR`, `MASTER_PORT` | where ranks meet, if there is no aggregator or no job's name |
     /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | how the aggregator is verified, for TLS |
     /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | certificate and key that it is shown |
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
-    /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
+    /// | `SWITCHML_JOB` | the job's name; `TORCHELASTIC_RUN_ID` unless set |
     /// | `SWITCHML_LOCAL_SUMS` | 0 or 1: [`Self::local_sums`] |
     /// | `SWITCHML_RDMA` | 0 or 1: [`Self::rdma`] |
     /// | `SWITCHML_OWN_HOSTS` | 0 or 1: [`Self::own_hosts`] |
     ///
+    /// `TORCHELASTIC_RUN_ID` is no name where it is torchrun's default, `none`: all jobs have that.
+    /// If torchrun itself listens at `MASTER_PORT`, ranks meet 10,000 ports below (above, if that
+    /// is less than 10,000).
+    ///
     /// Without `RANK` and `WORLD_SIZE`, the tasks of a step that `srun` has started are the ranks:
-    /// `SLURM_PROCID` of `SLURM_STEP_NUM_TASKS`. Their job is `slurm-<job>.<step>` unless one of
-    /// the variables above names it. A batch script by itself is no rank.
+    /// `SLURM_PROCID` of `SLURM_STEP_NUM_TASKS`. The name of their job is that of the cluster, the
+    /// Slurm job, its step, and how often Slurm has restarted it, unless one of the variables above
+    /// names it. A batch script by itself is no rank.
     ///
     /// # Errors
     /// [`Error::Setting`] when a variable is not what it must be.
@@ -242,14 +256,13 @@ impl Builder {
         };
         self.aggregator = text("SWITCHML_AGGREGATOR")?.or(self.aggregator);
         let is_taken = text("TORCHELASTIC_USE_AGENT_STORE")?.as_deref() == Some("True");
-        self.meeting = meeting.clone().map(|place| free_place(place, is_taken)).or(self.meeting);
+        self.meeting = meeting.map(|place| free_place(place, is_taken)).or(self.meeting);
         self = self.tls(ClientTls::from_variables(text)?);
         let file = text("SWITCHML_TOKEN_FILE")?.map(|file| Token::File(file.into()));
         self.token = file.or(text("SWITCHML_TOKEN")?.map(Token::Text)).or(self.token);
-        let own = text("SWITCHML_JOB")?.or(text("TORCHELASTIC_RUN_ID")?).or(meeting);
-        if let Some(job) = own.or(slurm.map(|step| step.job)) {
-            self.job = job;
-        }
+        let run_id = text("TORCHELASTIC_RUN_ID")?.filter(|id| id != RUN_ID_OF_ALL);
+        let job = text("SWITCHML_JOB")?.or(run_id).or(slurm.map(|step| step.job));
+        self.job = job.or(self.job);
         self.local_sums = switch("SWITCHML_LOCAL_SUMS", text)?.unwrap_or(self.local_sums);
         self.rdma = switch("SWITCHML_RDMA", text)?.unwrap_or(self.rdma);
         self.own_hosts = switch("SWITCHML_OWN_HOSTS", text)?.unwrap_or(self.own_hosts);
@@ -291,37 +304,6 @@ impl Builder {
     /// The rank as set so far.
     pub fn get_rank(&self) -> Option<u32> {
         self.rank
-    }
-
-    /// The job's aggregators: those given, or those of the ranks.
-    ///
-    /// # Errors
-    /// Those of [`Peers::meet`]; [`Error::Setting`] if there is nothing to find them by.
-    pub(crate) fn find(&self, rank: u32, ranks: u32) -> Result<Peers, Error> {
-        let aggregators = self.aggregators_given();
-        if !aggregators.is_empty() {
-            return Ok(Peers { own: None, aggregators });
-        }
-        if let Some((own, all)) = &self.peers {
-            return Ok(Peers::new(Arc::clone(own), all));
-        }
-        let me = (rank as u16, ranks as u16);
-        if let Some(id) = &self.unique_id {
-            return Peers::meet_by_id(id, me, self.join_timeout);
-        }
-        let place = match (&self.meeting, ranks) {
-            (Some(place), _) => place,
-            (None, 1) => "127.0.0.1",
-            (None, _) => {
-                return Err(Error::Setting {
-                    name: "aggregator",
-                    given: "not set".to_owned(),
-                    allowed: "give its host, or set SWITCHML_AGGREGATOR; or set MASTER_ADDR and \
-                              MASTER_PORT, where ranks meet that serve each other",
-                });
-            }
-        };
-        Peers::meet(place, &self.job, me, self.join_timeout)
     }
 
     /// Rank and world size, if the settings make sense together.
@@ -399,11 +381,14 @@ impl Communicator {
     }
 }
 
-/// Where ranks can meet, given `MASTER_ADDR:MASTER_PORT`: at the next port if torchrun listens at
-/// that one.
+/// Where ranks can meet, given `MASTER_ADDR:MASTER_PORT`, where torchrun may listen itself. The next
+/// port would be that of another job of torchrun's, if a user counts them.
 fn free_place(place: String, is_taken: bool) -> String {
     match place.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
-        Some((host, Ok(port))) if is_taken && port < u16::MAX => format!("{host}:{}", port + 1),
+        Some((host, Ok(port))) if is_taken => {
+            let free = port.checked_sub(FROM_TORCHRUN).filter(|port| *port >= FROM_TORCHRUN);
+            format!("{host}:{}", free.unwrap_or(port.saturating_add(FROM_TORCHRUN)))
+        }
         _ => place,
     }
 }
@@ -438,7 +423,8 @@ fn switch(
 struct SlurmStep {
     rank: u32,
     world_size: u32,
-    /// The name of the job, equal for all tasks of this step and for no others.
+    /// The name of the job, equal for all tasks of this step and for no others, also of other
+    /// clusters and after a restart by Slurm.
     job: String,
 }
 
@@ -453,7 +439,10 @@ fn slurm_step(
     let (Some(id), Some(step)) = (text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?) else {
         return Ok(None);
     };
-    Ok(Some(SlurmStep { rank, world_size, job: format!("slurm-{id}.{step}") }))
+    let cluster = text("SLURM_CLUSTER_NAME")?.map(|name| format!("{name}-")).unwrap_or_default();
+    let restarts = text("SLURM_RESTART_COUNT")?.map(|count| format!("-{count}"));
+    let job = format!("slurm-{cluster}{id}.{step}{}", restarts.unwrap_or_default());
+    Ok(Some(SlurmStep { rank, world_size, job }))
 }
 
 fn number(name: &'static str, value: Option<String>) -> Result<Option<u32>, Error> {
@@ -489,30 +478,24 @@ mod tests {
         ])
         .unwrap();
         assert_eq!((builder.rank, builder.world_size), (Some(3), Some(8)));
-        assert_eq!(
-            (builder.job.as_str(), builder.aggregator.as_deref()),
-            ("host:29500", Some("given"))
-        );
+        assert_eq!((builder.job, builder.aggregator.as_deref()), (None, Some("given")));
+        assert_eq!(builder.meeting.as_deref(), Some("host:29500"));
 
-        let elastic =
-            [("MASTER_ADDR", "host"), ("MASTER_PORT", "1"), ("TORCHELASTIC_RUN_ID", "run")];
-        assert_eq!(with(&elastic).unwrap().job, "run");
+        let run = |id| with(&[("TORCHELASTIC_RUN_ID", id)]).unwrap().job;
+        assert_eq!(run("run").as_deref(), Some("run"));
+        // torchrun's default says nothing of the job.
+        assert_eq!(run("none"), None);
         let own = [
             ("TORCHELASTIC_RUN_ID", "run"),
             ("SWITCHML_JOB", "mine"),
             ("SWITCHML_AGGREGATOR", "switch:1"),
         ];
         let builder = with(&own).unwrap();
-        assert_eq!(
-            (builder.job.as_str(), builder.aggregator.as_deref()),
-            ("mine", Some("switch:1"))
-        );
+        let given = (builder.job.as_deref(), builder.aggregator.as_deref());
+        assert_eq!(given, (Some("mine"), Some("switch:1")));
 
         let nothing = with(&[]).unwrap();
-        assert_eq!(
-            (nothing.job.as_str(), nothing.rank, nothing.world_size),
-            ("default", None, None)
-        );
+        assert_eq!((nothing.job, nothing.rank, nothing.world_size), (None, None, None));
         assert_eq!(builder.meeting, None);
     }
 
@@ -524,7 +507,12 @@ mod tests {
         };
         assert_eq!(meeting(&[]), "host:29500");
         // torchrun listens there itself.
-        assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "True")]), "host:29501");
+        assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "True")]), "host:19500");
+        let at = |port| free_place(format!("host:{port}"), true);
+        assert_eq!(at(60_000), "host:50000");
+        assert_eq!(at(20_000), "host:10000");
+        assert_eq!(at(19_999), "host:29999");
+        assert_eq!(at(1), "host:10001");
         assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "False")]), "host:29500");
         let by_ipv6 = [("MASTER_ADDR", "fd00::1"), ("MASTER_PORT", "29500")];
         assert_eq!(with(&by_ipv6).unwrap().meeting.unwrap(), "[fd00::1]:29500");
@@ -543,18 +531,21 @@ mod tests {
     fn variables_of_slurm() {
         let set = |builder: Builder| (builder.rank, builder.world_size, builder.job);
         let step = with(&SLURM).unwrap();
-        assert_eq!(set(step), (Some(5), Some(8), "slurm-4711.0".to_owned()));
+        assert_eq!(set(step), (Some(5), Some(8), Some("slurm-4711.0".to_owned())));
+        let more = [("SLURM_CLUSTER_NAME", "north"), ("SLURM_RESTART_COUNT", "2")];
+        let again = with(&[&SLURM[..], &more].concat()).unwrap();
+        assert_eq!(again.job.as_deref(), Some("slurm-north-4711.0-2"));
         // A batch script, before it calls srun.
         let batch: Vec<_> =
             SLURM.into_iter().filter(|(name, _)| !name.starts_with("SLURM_STEP")).collect();
-        assert_eq!(set(with(&batch).unwrap()), (None, None, "default".to_owned()));
+        assert_eq!(set(with(&batch).unwrap()), (None, None, None));
         // torchrun as the only task of each node.
         let torchrun =
             [("RANK", "3"), ("WORLD_SIZE", "64"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
         let both = with(&[&SLURM[..], &torchrun].concat()).unwrap();
-        assert_eq!(set(both), (Some(3), Some(64), "a:1".to_owned()));
+        assert_eq!(set(both), (Some(3), Some(64), None));
         let named = with(&[&SLURM[..], &[("SWITCHML_JOB", "mine")]].concat()).unwrap();
-        assert_eq!(set(named), (Some(5), Some(8), "mine".to_owned()));
+        assert_eq!(set(named), (Some(5), Some(8), Some("mine".to_owned())));
     }
 
     #[test]

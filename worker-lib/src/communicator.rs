@@ -23,6 +23,7 @@ use crate::driver::{DriverLock, Shared, Snapshot};
 use crate::error::Error;
 use crate::handle::{Deferred, Handle, Whole};
 use crate::limits::check_wait;
+use crate::meeting::Host;
 use crate::narrow_path::Narrow;
 use crate::peers::OwnAggregator;
 use crate::waker::Wakers;
@@ -48,6 +49,8 @@ pub struct Communicator {
     /// The aggregator of this rank, if it has brought one; dropped after the data threads have
     /// ended.
     _own: Option<Arc<OwnAggregator>>,
+    /// Where its ranks have met, on the rank that listens there.
+    _host: Option<Arc<Host>>,
     /// Set once the user was told that 8 bits travel as 16.
     widened: Once,
 }
@@ -177,7 +180,16 @@ impl Communicator {
         info: Info,
         own: Option<Arc<OwnAggregator>>,
     ) -> Self {
-        Self { threads, shards: info.shards(), shared, info, _own: own, widened: Once::new() }
+        let (shards, widened) = (info.shards(), Once::new());
+        Self { threads, shards, shared, info, _own: own, _host: None, widened }
+    }
+
+    /// The same, whose ranks have met here. It ends if ranks of another job may have come, too.
+    pub(crate) fn met_at(mut self, host: Arc<Host>) -> Self {
+        let shared = Arc::clone(&self.shared);
+        host.on_mixed_up(move |error| shared.fail(error));
+        self._host = Some(host);
+        self
     }
 
     /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and waits for

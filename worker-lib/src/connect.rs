@@ -18,6 +18,7 @@ use crate::control::{self, Access, Assigned, Sessions, Wish};
 use crate::driver::{Driver, DriverLock, Handover, Moves, Shared, Unanswered};
 use crate::error::Error;
 use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
+use crate::identity::Identity;
 use crate::local_sums::{Meeting, Team};
 use crate::paths::{Opened, Path};
 use crate::peers::{OwnAggregator, Peers};
@@ -34,22 +35,27 @@ impl Builder {
     /// [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
     pub fn connect(self) -> Result<Communicator, Error> {
         let (rank, world_size) = self.check()?;
-        let peers = self.find(rank, world_size)?;
-        let communicator = self.connect_to((rank, world_size), peers)?;
-        self.with_own_hosts(communicator)
+        let Identity { job, peers, host } = self.identify((rank as u16, world_size as u16))?;
+        let communicator = self.connect_to(&job, (rank, world_size), peers)?;
+        let communicator = self.with_own_hosts(communicator)?;
+        Ok(match host {
+            Some(host) => communicator.met_at(host),
+            None => communicator,
+        })
     }
 
-    /// Joins the job at these aggregators, and opens the data paths.
+    /// Joins the job of this name at these aggregators, and opens the data paths.
     ///
     /// # Errors
     /// Those of [`Self::connect`] but for settings.
     pub(crate) fn connect_to(
         &self,
+        job: &str,
         (rank, world_size): (u32, u32),
         Peers { own, aggregators }: Peers,
     ) -> Result<Communicator, Error> {
         let wish = Wish {
-            job: &self.job,
+            job,
             rank,
             world_size,
             data_threads: self.data_threads,
@@ -80,10 +86,11 @@ impl Builder {
         let lanes = opened.iter().map(Opened::lanes).min().unwrap_or_default();
         let narrow = opened.iter().find_map(Opened::narrow);
         if let Some(narrow) = &narrow {
-            warn(&self.job, rank, format_args!(": {narrow}"));
+            warn(job, rank, format_args!(": {narrow}"));
         }
         let copies: Vec<_> = opened.iter_mut().map(Opened::needs_copies).collect();
-        let meetings: Vec<_> = opened.iter().map(|opened| self.meet(opened, me)).collect();
+        let meetings: Vec<_> =
+            opened.iter().map(|opened| self.join_local_group(job, opened, me)).collect();
         let given = opened.iter().map(|opened| (opened.access.weight, opened.assigned.links));
         let weights = stripes::agreed_weights(&given.collect::<Vec<_>>());
         let chunk_lanes = sessions.ready(lanes, &copies, &weights)?;
@@ -93,7 +100,7 @@ impl Builder {
         let info = Info {
             rank,
             world_size,
-            job: self.job.clone(),
+            job: job.to_owned(),
             chunk_lanes,
             hello_rtt: hello_rtts.min().unwrap_or_default(),
             narrow,
@@ -103,7 +110,12 @@ impl Builder {
     }
 
     /// Comes to the other ranks of this host, if sums of theirs count. Without them it goes on.
-    fn meet(&self, opened: &Opened, (rank, ranks): (u16, u16)) -> Option<Meeting> {
+    fn join_local_group(
+        &self,
+        job: &str,
+        opened: &Opened,
+        (rank, ranks): (u16, u16),
+    ) -> Option<Meeting> {
         let assigned = &opened.assigned;
         // Rule 7.14: partial sums have no tags.
         if !self.local_sums
@@ -116,7 +128,7 @@ impl Builder {
         let meeting = Meeting::enter(assigned, rank);
         let alone = |error| {
             let what = format!(" sends apart from other ranks of its host: {error}");
-            warn(&self.job, rank.into(), what);
+            warn(job, rank.into(), what);
         };
         meeting.map_err(alone).ok()?
     }

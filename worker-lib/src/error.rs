@@ -39,7 +39,13 @@ pub enum Error {
     /// The control plane: not reachable, not joined, or the job was aborted.
     #[error(transparent)]
     Control(#[from] control::Error),
-    /// Ranks that bring their own aggregators cannot find each other, or serve each other.
+    /// The ranks do not find each other.
+    #[error("the ranks cannot meet: {why}")]
+    Meeting {
+        /// What went wrong, and what to do.
+        why: String,
+    },
+    /// Ranks that bring their own aggregators cannot serve each other.
     #[error("ranks without an aggregator serve each other, but {why}")]
     NoPeer {
         /// What went wrong, and what to do.

@@ -39,6 +39,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `builder`, `communicator`, `handle` | the caller's objects |
+//! | `identity`, `meeting` | which job a rank is of, and how its ranks find each other |
 //! | `connect` | from a builder to a communicator |
 //! | `buffers` | lends the caller's elements to whoever drives |
 //! | [`control`] | joins the job, and hears of its end |
@@ -64,14 +65,17 @@ mod driver;
 mod error;
 mod failover;
 mod handle;
+mod identity;
 #[doc(hidden)]
 pub mod interface;
 mod late_ranks;
 mod limits;
 mod local_sums;
+mod meeting;
 mod narrow_path;
 mod no_multicast;
 mod open_path;
+mod own_address;
 mod own_hosts;
 mod paths;
 mod peers;
@@ -88,8 +92,9 @@ pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats, Stripe};
 pub use error::Error;
 pub use handle::Handle;
+pub use meeting::UniqueId;
 pub use narrow_path::Narrow;
-pub use peers::{OwnAggregator, UniqueId};
+pub use peers::OwnAggregator;
 pub use switchml_protocol::capabilities::Capabilities;
 pub use switchml_worker_core::{
     CallStats, DType, Element, Precision, ReduceOp, Reduction, RoundTrips, Straggler, WaitStats,

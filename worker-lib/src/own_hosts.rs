@@ -54,15 +54,15 @@ impl Builder {
         let reached = own.and_then(|own| Ok((own, reach(&all)?)));
         let (own, all) = match agree(&alone, reached)? {
             Ok(reached) => reached,
-            Err(refusal) => return Ok(self.stay(alone, refusal)),
+            Err(refusal) => return Ok(stay(alone, refusal)),
         };
         let together = self.join(&alone, own, &all).map_err(Some);
         match agree(&alone, together)? {
-            Err(refusal) => Ok(self.stay(alone, refusal)),
+            Err(refusal) => Ok(stay(alone, refusal)),
             Ok(together) => {
                 if alone.rank() == 0 {
                     let what = ": the aggregator alone is slower than a ring; ranks' hosts help it";
-                    warn(&self.job, 0, what);
+                    warn(&alone.info().job, 0, what);
                 }
                 alone.close()?;
                 Ok(together)
@@ -86,20 +86,21 @@ impl Builder {
         peers.aggregators.retain(|access| !access.address.parse().is_ok_and(has_one));
         peers.aggregators.extend(self.aggregators_given());
         let timeout = self.join_timeout.min(JOINING);
-        let builder = self.clone().job(name(&self.job)).join_timeout(timeout);
-        builder.connect_to((alone.rank(), alone.world_size()), peers)
+        let (builder, job) = (self.clone().join_timeout(timeout), name(&alone.info().job));
+        builder.connect_to(&job, (alone.rank(), alone.world_size()), peers)
     }
+}
 
-    fn stay(&self, alone: Communicator, refusal: Refusal) -> Communicator {
-        if let Some(error) = refusal {
-            let what = format!(
-                ": the aggregator alone is slower than a ring, and ranks' hosts cannot help it: \
-                 {error}"
-            );
-            warn(&self.job, alone.rank(), what);
-        }
-        alone
+/// The job goes on without help.
+fn stay(alone: Communicator, refusal: Refusal) -> Communicator {
+    if let Some(error) = refusal {
+        let what = format!(
+            ": the aggregator alone is slower than a ring, and ranks' hosts cannot help it: \
+             {error}"
+        );
+        warn(&alone.info().job, alone.rank(), what);
     }
+    alone
 }
 
 /// The name under which the job goes on.

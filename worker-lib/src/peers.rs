@@ -1,22 +1,15 @@
 //! Ranks that have no aggregator bring their own: each process adds up a part of every call
 //! (section 36 of `docs/protocol.md`).
 
-mod meeting;
-mod unique_id;
-
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use switchml_userspace::data_plane::software::in_process::InProcessRank;
 use switchml_userspace::embedded::Embedded;
 
-use crate::control::{self, Access};
+use crate::control::Access;
 use crate::error::Error;
-use crate::interface::unspecified;
-use meeting::Attendant;
-
-pub use unique_id::UniqueId;
+use crate::own_address::{own_address, resolve};
 
 /// An aggregator inside this process. Ranks that are handed the addresses of all ranks' own
 /// ([`Builder::peers`](crate::Builder::peers)) need no other.
@@ -37,7 +30,7 @@ impl OwnAggregator {
         Self::at(own_address(towards, resolve(towards)?)?)
     }
 
-    fn at(address: IpAddr) -> Result<Self, Error> {
+    pub(crate) fn at(address: IpAddr) -> Result<Self, Error> {
         let failed = |error: switchml_userspace::embedded::EmbedError| Error::NoPeer {
             why: error.to_string(),
         };
@@ -90,83 +83,6 @@ impl Peers {
         let is_used = aggregators.iter().any(|access| access.address == address);
         Self { own: is_used.then_some(own), aggregators }
     }
-
-    /// Meets the other ranks of the job at rank 0's host, and exchanges addresses.
-    ///
-    /// # Errors
-    /// Those of [`OwnAggregator::start`]; [`Error::Control`] with the ranks that did not come in
-    /// time; [`Error::NoPeer`] if rank 0 cannot be reached, or cannot listen.
-    pub fn meet(
-        place: &str,
-        job: &str,
-        (rank, ranks): (u16, u16),
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let target = resolve(place)?;
-        let own = OwnAggregator::at(own_address(place, target)?)?;
-        let attendant = Attendant { job, rank, ranks, address: own.address() };
-        let all = match rank {
-            0 => {
-                let place = (own.address().ip(), target.port()).into();
-                attendant.hold(meeting::listen(place)?, timeout)
-            }
-            _ => attendant.attend(target, timeout),
-        }?;
-        Ok(Self::new(Arc::new(own), &all))
-    }
-
-    /// Meets the other ranks of the job at the host of the one that made the id, and exchanges
-    /// addresses.
-    ///
-    /// # Errors
-    /// Those of [`Self::meet`].
-    pub fn meet_by_id(
-        id: &UniqueId,
-        (rank, ranks): (u16, u16),
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let (job, place) = (id.to_string(), id.place());
-        let own = OwnAggregator::at(own_address(&place.to_string(), place)?)?;
-        let attendant = Attendant { job: &job, rank, ranks, address: own.address() };
-        let all = match id.take_listener() {
-            Some(listener) => attendant.hold(listener, timeout),
-            None => attendant.attend(place, timeout),
-        }?;
-        Ok(Self::new(Arc::new(own), &all))
-    }
-}
-
-fn resolve(given: &str) -> Result<SocketAddr, Error> {
-    let found = control::resolve(given)?;
-    // There is at least one address, or `resolve` had failed.
-    Ok(found[0])
-}
-
-/// The address of this host from which packets to `target` come, which was given like this.
-fn own_address(given: &str, target: SocketAddr) -> Result<IpAddr, Error> {
-    let find = || {
-        let socket = UdpSocket::bind(unspecified(target))?;
-        // Sends nothing: it only looks up the route.
-        socket.connect(target)?;
-        Ok(socket.local_addr()?.ip())
-    };
-    let found = find().map_err(|error: std::io::Error| Error::NoPeer {
-        why: format!("no way to {}: {error}", target.ip()),
-    })?;
-    // On Debian a host's own name is 127.0.1.1 there, and something else for others.
-    let is_own_name = found.is_loopback()
-        && switchml_control::host(given) != "localhost"
-        && switchml_control::host(given).parse::<IpAddr>().is_err();
-    let outside = if is_own_name { address_for_others() } else { None };
-    Ok(outside.unwrap_or(found))
-}
-
-/// An address of this host that is not loopback's.
-fn address_for_others() -> Option<IpAddr> {
-    let interfaces = if_addrs::get_if_addrs().ok()?;
-    let addresses = || interfaces.iter().map(if_addrs::Interface::ip);
-    let usable = |address: &IpAddr| !address.is_loopback();
-    addresses().filter(IpAddr::is_ipv4).find(usable)
 }
 
 #[cfg(test)]

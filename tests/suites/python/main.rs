@@ -7,6 +7,7 @@
 //! `cargo xtask test` makes them.
 
 mod site;
+mod two_jobs;
 mod warm;
 
 use std::collections::HashMap;

@@ -21,7 +21,7 @@ pub struct Request(Handle<Array>);
 
 /// How to connect. What is zero or null comes from the environment as torchrun sets it:
 /// SWITCHML_AGGREGATOR, or without any MASTER_ADDR:MASTER_PORT, where ranks meet that serve each
-/// other; SWITCHML_JOB, TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE;
+/// other; SWITCHML_JOB or TORCHELASTIC_RUN_ID; RANK and WORLD_SIZE;
 /// SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
 /// SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
 /// SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless

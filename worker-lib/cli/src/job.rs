@@ -17,8 +17,9 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Job {
     #[command(flatten)]
     aggregator: Aggregator,
-    /// Name of the job, the same on all ranks [env: SWITCHML_JOB, or MASTER_ADDR:MASTER_PORT, or
-    /// Slurm's job and step] [default: default]
+    /// Name of the job, the same on all ranks, and of no other job at these aggregators [env:
+    /// SWITCHML_JOB, or TORCHELASTIC_RUN_ID, or Slurm's job and step] [default: rank 0 makes one up
+    /// where ranks meet, at MASTER_ADDR:MASTER_PORT]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// This process's rank, 0 to world size - 1 [env: RANK, or SLURM_PROCID]

@@ -22,8 +22,12 @@ const ENVIRONMENT: Section = (
         ),
         (
             "SWITCHML_JOB",
-            "Name of the job; else TORCHELASTIC_RUN_ID, or MASTER_ADDR:MASTER_PORT, or the job and \
-             step of Slurm.",
+            "Name of the job, which no other job has at these aggregators; else \
+             TORCHELASTIC_RUN_ID, or the job and step of Slurm.",
+        ),
+        (
+            "MASTER_ADDR, MASTER_PORT",
+            "Where ranks meet that have no aggregator, or no name for their job: at rank 0's host.",
         ),
         ("SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA", "How the aggregator is known, for TLS."),
         ("SWITCHML_TLS_CERT, SWITCHML_TLS_KEY", "What it is shown if it asks for a certificate."),
@@ -46,7 +50,7 @@ const EXAMPLES: Section = (
             "Checks the path step by step; names what is wrong, and the fix.",
         ),
         (
-            "switchml-worker bench --aggregator 10.0.0.254 --rank 0 --world-size 4",
+            "switchml-worker bench --aggregator 10.0.0.254 --job try --rank 0 --world-size 4",
             "Measures, as the first of four ranks. The others give --rank 1, 2 and 3.",
         ),
         (

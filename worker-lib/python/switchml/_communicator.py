@@ -33,7 +33,7 @@ class Communicator:
 
     Every rank makes the same calls in the same order, with the same number and type of elements.
     Arguments that are not given come from the environment, as torchrun sets it: RANK, WORLD_SIZE,
-    SWITCHML_AGGREGATOR, SWITCHML_JOB (or TORCHELASTIC_RUN_ID).
+    SWITCHML_AGGREGATOR, SWITCHML_JOB (or TORCHELASTIC_RUN_ID, if it is not "none").
 
     Several aggregators, with commas between, share the work. Without any, ranks serve each other:
     they meet at `meeting`, an address and port of rank 0's host (MASTER_ADDR:MASTER_PORT).

@@ -45,7 +45,7 @@ fn start(
     let mut command = Command::new(program);
     command.arg(rounds.to_string()).env("LD_LIBRARY_PATH", library_folder());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", rack.workers().len().to_string());
-    command.env("SWITCHML_AGGREGATOR", aggregator.control());
+    command.env("SWITCHML_AGGREGATOR", aggregator.control()).env("SWITCHML_JOB", "example");
     rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
 }
 

@@ -1,14 +1,14 @@
-//! 128 bytes by which ranks find each other that have no aggregator, and no place to meet. One
-//! process makes them and listens; the program hands them round, as it does with NCCL's.
+//! 128 bytes by which ranks find each other, and by which a job is known. One process makes them
+//! and listens; the program hands them round, as it does with NCCL's.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::str::{self, FromStr};
 use std::sync::{Mutex, PoisonError};
 
-use super::address_for_others;
 use crate::error::Error;
+use crate::own_address::address_for_others;
 
 /// Bytes of a unique id, as many as NCCL's has.
 const LEN: usize = 128;
@@ -66,7 +66,7 @@ impl UniqueId {
     }
 
     /// Where the ranks meet.
-    pub(super) fn place(&self) -> SocketAddr {
+    pub(crate) fn place(&self) -> SocketAddr {
         let nowhere = SocketAddr::from(([0; 4], 0));
         self.read().map_or(nowhere, |(place, _)| place)
     }
@@ -76,6 +76,11 @@ impl UniqueId {
         made().as_mut()?.remove(self)
     }
 
+    /// The name of a job whose ranks all know this id.
+    pub(crate) fn job(&self) -> String {
+        self.read().map_or_else(String::new, |(place, random)| format!("{place}-{random}"))
+    }
+
     fn read(&self) -> Option<(SocketAddr, &str)> {
         let text = str::from_utf8(&self.0).ok()?.trim_end_matches('\0');
         let (place, random) = text.strip_prefix(HEAD)?.split_once(' ')?;
@@ -83,17 +88,9 @@ impl UniqueId {
     }
 }
 
-impl fmt::Display for UniqueId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(str::from_utf8(&self.0).unwrap_or_default().trim_end_matches('\0'))
-    }
-}
-
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('"')?;
-        fmt::Display::fmt(self, f)?;
-        f.write_char('"')
+        write!(f, "{:?}", str::from_utf8(&self.0).unwrap_or_default().trim_end_matches('\0'))
     }
 }
 

@@ -1,0 +1,54 @@
+"""A rank of one of two jobs of two ranks that run at the same time.
+
+Arguments: the value that each rank of the job adds; `alone`, or `torch` for torch's process group;
+and a file that ends the job once it is there. The rank says that it starts, and prints a line of
+JSON at its end: the sums that it got, and the error that ended it, if one did. It says `settled`
+once it has joined a job, or never will.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from switchml import Communicator
+
+value, kind, end = float(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+sums: set[float] = set()
+
+
+def run(all_reduce):
+    """Adds up until both ranks have seen the file: each tells the other by the second element."""
+    while True:
+        tensor = torch.tensor([value, float(end.exists())])
+        all_reduce(tensor)
+        told, have_seen = tensor.tolist()
+        sums.add(told)
+        if have_seen == 2:
+            return
+
+
+def report(error):
+    print("settled", flush=True)
+    print(json.dumps({"sums": sorted(sums), "error": error}), flush=True)
+    # Torch's own store may be gone with another process.
+    os._exit(0)
+
+
+print("starts", flush=True)
+try:
+    if kind == "torch":
+        dist.init_process_group("switchml")
+        print("settled", flush=True)
+        run(dist.all_reduce)
+    else:
+        communicator = Communicator(join_timeout=10, deadline=30)
+        print("settled", flush=True)
+        run(communicator.all_reduce)
+        communicator.close()
+except Exception as error:  # Whatever it is, the test reads it.
+    report(str(error))
+report(None)

@@ -1,0 +1,122 @@
+//! Which job a rank is of: the job's name, which no other job has at its aggregators (rule 22.19 of
+//! `docs/protocol.md`), and where these are.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use crate::builder::Builder;
+use crate::control::Access;
+use crate::error::Error;
+use crate::meeting::{Attendant, Host, Met, Settings, draw_id};
+use crate::own_address::{own_address, resolve};
+use crate::peers::{OwnAggregator, Peers};
+
+/// The job of a rank.
+pub(crate) struct Identity {
+    /// Its name.
+    pub job: String,
+    pub peers: Peers,
+    /// Where its ranks have met, on the rank that listens there. It must live as long as the job.
+    pub host: Option<Arc<Host>>,
+}
+
+impl Builder {
+    /// Finds the job's name and its aggregators: those given, or those of the ranks. If neither
+    /// tells the ranks of this job from those of others, they meet.
+    ///
+    /// # Errors
+    /// Those of [`Attendant::meet`] and [`OwnAggregator::start`]; [`Error::Setting`] if the ranks
+    /// have nothing to find each other by.
+    pub(crate) fn identify(&self, me: (u16, u16)) -> Result<Identity, Error> {
+        let aggregators = self.aggregators_given();
+        if !aggregators.is_empty() {
+            return self.at_aggregators(me, aggregators);
+        }
+        if let Some((own, all)) = &self.peers {
+            // Nobody else has an aggregator at these addresses.
+            let job = self.job.clone().unwrap_or_else(|| format!("{all:?}"));
+            return Ok(Identity { job, peers: Peers::new(Arc::clone(own), all), host: None });
+        }
+        let place = self.place(me)?;
+        let own = OwnAggregator::at(place.own.ip())?;
+        let met = self.meet(me, &place, 0, Some(own.address()))?;
+        let peers = Peers::new(Arc::new(own), &met.addresses);
+        Ok(Identity { job: met.job, peers, host: met.host })
+    }
+
+    fn at_aggregators(&self, me: (u16, u16), aggregators: Vec<Access>) -> Result<Identity, Error> {
+        let (job, host) = match (&self.job, &self.unique_id) {
+            (Some(job), _) => (job.clone(), None),
+            (None, Some(id)) => (id.job(), None),
+            (None, None) => {
+                let met = self.meet(me, &self.place(me)?, aggregators.len(), None)?;
+                (met.job, met.host)
+            }
+        };
+        Ok(Identity { job, peers: Peers { own: None, aggregators }, host })
+    }
+
+    fn meet(
+        &self,
+        (rank, ranks): (u16, u16),
+        place: &Place,
+        aggregators: usize,
+        address: Option<SocketAddr>,
+    ) -> Result<Met, Error> {
+        if ranks == 1 {
+            let job = self.job.clone().unwrap_or_else(|| format!("{}-{}", place.own, draw_id()));
+            return Ok(Met { job, addresses: address.into_iter().collect(), host: None });
+        }
+        let settings = Settings {
+            job: self.job.clone(),
+            aggregators,
+            weights: self.weights.clone(),
+            own_hosts: self.own_hosts,
+        };
+        let timeout = self.join_timeout;
+        let attendant = Attendant { rank, ranks, settings, address, timeout };
+        match &self.unique_id {
+            Some(id) => attendant.meet_by(id),
+            None => attendant.meet(place.at, place.own),
+        }
+    }
+
+    /// Where the ranks meet.
+    fn place(&self, (_, ranks): (u16, u16)) -> Result<Place, Error> {
+        if let Some(id) = &self.unique_id {
+            return Place::new(&id.place().to_string(), id.place());
+        }
+        match (&self.meeting, ranks) {
+            (Some(place), _) => Place::new(place, resolve(place)?),
+            (None, 1) => {
+                let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+                Ok(Place { at: here, own: here })
+            }
+            (None, _) if self.aggregator.is_some() => Err(Error::Setting {
+                name: "job",
+                given: "not set".to_owned(),
+                allowed: "give it a name that no other job has at this aggregator, or set \
+                          SWITCHML_JOB; or set MASTER_ADDR and MASTER_PORT, where ranks meet",
+            }),
+            (None, _) => Err(Error::Setting {
+                name: "aggregator",
+                given: "not set".to_owned(),
+                allowed: "give its host, or set SWITCHML_AGGREGATOR; or set MASTER_ADDR and \
+                          MASTER_PORT, where ranks meet that serve each other",
+            }),
+        }
+    }
+}
+
+/// Where ranks meet.
+struct Place {
+    at: SocketAddr,
+    /// The same port at the address from which this host reaches it.
+    own: SocketAddr,
+}
+
+impl Place {
+    fn new(given: &str, at: SocketAddr) -> Result<Self, Error> {
+        Ok(Self { at, own: (own_address(given, at)?, at.port()).into() })
+    }
+}
