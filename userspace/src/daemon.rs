@@ -32,7 +32,7 @@ use switchml_userspace::guard::Guard;
 use switchml_userspace::service::{Service, host_name};
 use switchml_userspace::tls::{Clients, ServerTls, Source};
 use switchml_userspace::tokens::{KeyError, TokenKey, TokenKeys};
-use switchml_userspace::{dual, events};
+use switchml_userspace::{dual, events, segments};
 use switchml_userspace_core::drop_rate::DropRate;
 use switchml_userspace_core::jobs::JobTable;
 use switchml_userspace_core::proxy::Proxy;
@@ -42,13 +42,6 @@ use tracing::{info, warn};
 
 use crate::cli::{Options, SecurityOptions};
 use reload::Reloads;
-
-/// Bytes of a TCP segment that every network for IPv6 carries: the least MTU of 1280 minus the
-/// headers.
-const SAFE_SEGMENT: u32 = 1220;
-
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
 
 /// Serves until SIGINT or SIGTERM. The options were given as `matches` has them.
 pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
@@ -302,11 +295,9 @@ fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let (socket, address) = dual::socket(address, Type::STREAM)?;
     socket.set_reuse_address(true)?;
-    // If a switch on the way has a smaller MTU than the hosts, larger segments would get lost.
-    // Small ones cost little: messages are few and short.
-    socket.set_tcp_mss(SAFE_SEGMENT)?;
+    segments::bound(&socket)?;
     dual::bind(&socket, address)?;
-    socket.listen(BACKLOG)?;
+    socket.listen(segments::BACKLOG)?;
     socket.set_nonblocking(true)?;
     TcpListener::from_std(socket.into())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use switchml_protocol::maps::SLOTS_PER_SHARD;
+use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
@@ -17,14 +17,15 @@ use crate::data_plane::software::Software;
 use crate::data_plane::software::in_process::InProcessRank;
 use crate::exposure::{self, Exposure};
 use crate::guard::Guard;
+use crate::segments;
 use crate::service::Service;
 
-/// Slots: one number for each data thread of a rank.
-const SLOTS: u32 = switchml_control::MAX_DATA_THREADS * SLOTS_PER_SHARD as u32;
-/// How long a job may go on after this rank has left: others may still lack results, which they ask
-/// for again within milliseconds.
+/// Slots, for as many jobs as a table has room for. They take memory once a job has them.
+const SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
+/// How long jobs may go on after this process's ranks have left: others may still lack results,
+/// which they ask for again within milliseconds.
 const LINGER: Duration = Duration::from_secs(2);
-/// How often to look whether the job is over.
+/// How often to look whether the jobs are over.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Why there is no aggregator in this process.
@@ -67,7 +68,7 @@ impl Embedded {
         if let Ok(Exposure::Public(address)) = exposure::of(SocketAddr::new(address, 0)) {
             return Err(EmbedError::Public(address));
         }
-        let listener = std::net::TcpListener::bind((address, 0)).map_err(failed)?;
+        let listener = segments::listen((address, 0).into()).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let control = listener.local_addr().map_err(failed)?;
         // Nobody reads a log of notable packets.
@@ -107,7 +108,7 @@ impl Drop for Embedded {
     }
 }
 
-/// Serves until `stopped` and its job is over.
+/// Serves until `stopped` and its jobs are over.
 async fn serve(
     listener: std::net::TcpListener,
     data_plane: Arc<Software>,

@@ -16,6 +16,7 @@
 //! | [`mailbox`] | a rank's unread events |
 //! | [`embedded`] | an aggregator inside another process |
 //! | [`events`] | the log of notable packets |
+//! | [`segments`] | TCP's segments on ways whose MTU nobody knows |
 //! | [`throttle`] | log lines that strangers can cause |
 //! | [`traces`] | spans of jobs and ranks |
 //! | [`view`] | an aggregator as operators see it |
@@ -34,6 +35,7 @@ pub mod hosts;
 pub mod incoming;
 pub mod mailbox;
 pub mod refusals;
+pub mod segments;
 pub mod service;
 pub mod throttle;
 pub mod tls;

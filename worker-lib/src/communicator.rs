@@ -4,7 +4,6 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Once};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use switchml_protocol::capabilities::Capabilities;
@@ -19,6 +18,7 @@ use switchml_worker_core::stats::CallStats;
 use switchml_worker_core::stripes::{self, Links};
 
 use crate::buffers::{Tensor, give, lend};
+use crate::commons::Commons;
 use crate::driver::{DriverLock, Shared, Snapshot};
 use crate::error::Error;
 use crate::handle::{Deferred, Handle, Whole};
@@ -40,17 +40,17 @@ use crate::warning::warn;
 /// the other ranks fail at once too, naming the rank or ranks at fault. Dropping the communicator
 /// waits for the calls in flight, then leaves the job.
 pub struct Communicator {
-    /// Data threads by shard.
-    threads: Vec<DataThread>,
+    /// Drivers by shard.
+    drivers: Vec<Shard>,
     /// How calls are cut among them.
     shards: Shards,
     shared: Arc<Shared>,
     info: Info,
-    /// The aggregator of this rank, if it has brought one; dropped after the data threads have
-    /// ended.
+    /// The aggregator of this rank, if it has brought one; dropped after the drivers have ended.
     _own: Option<Arc<OwnAggregator>>,
     /// Where its ranks have met, on the rank that listens there.
     _host: Option<Arc<Host>>,
+    _commons: Arc<Commons>,
     /// Set once the user was told that 8 bits travel as 16.
     widened: Once,
 }
@@ -63,12 +63,11 @@ enum Wakes {
     IfNotAwaited,
 }
 
-/// A shard's driver and data thread, for the threads that make calls.
-pub(crate) struct DataThread {
+/// A shard's driver, for the threads that make calls.
+pub(crate) struct Shard {
     pub submissions: Sender<Submission>,
     pub wakers: Wakers,
     pub driver: Arc<DriverLock>,
-    pub thread: JoinHandle<()>,
 }
 
 /// The values agreed on when the communicator was made.
@@ -175,13 +174,13 @@ pub struct Stats {
 
 impl Communicator {
     pub(crate) fn new(
-        threads: Vec<DataThread>,
+        drivers: Vec<Shard>,
         shared: Arc<Shared>,
         info: Info,
-        own: Option<Arc<OwnAggregator>>,
+        (own, commons): (Option<Arc<OwnAggregator>>, Arc<Commons>),
     ) -> Self {
         let (shards, widened) = (info.shards(), Once::new());
-        Self { threads, shards, shared, info, _own: own, _host: None, widened }
+        Self { drivers, shards, shared, info, _own: own, _host: None, _commons: commons, widened }
     }
 
     /// The same, whose ranks have met here. It ends if ranks of another job may have come, too.
@@ -421,14 +420,14 @@ impl Communicator {
         let finished = lend(bytes, &parts, whole, |buffers| {
             self.submit(number, call, codec, &parts, buffers);
             drop(issued);
-            let mut threads = parts.iter().map(|part| &self.threads[part.shard]);
-            let first = threads.next();
-            threads.for_each(|thread| thread.wakers.wake());
+            let mut shards = parts.iter().map(|part| &self.drivers[part.shard]);
+            let first = shards.next();
+            shards.for_each(|shard| shard.wakers.wake());
             // This thread waits anyway, so it drives the first part, unless another thread already
             // drives that shard.
             first
-                .filter(|thread| !thread.driver.run(number, None))
-                .inspect(|thread| thread.wakers.wake());
+                .filter(|shard| !shard.driver.run(number, None))
+                .inspect(|shard| shard.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
     }
@@ -451,11 +450,11 @@ impl Communicator {
         let (buffers, tensor) = give(tensor, &parts, whole);
         self.submit(number, call, codec, &parts, buffers);
         drop(issued);
-        let mut threads = parts.iter().map(|part| &self.threads[part.shard]);
-        let first = threads.next();
-        threads.for_each(|thread| thread.wakers.wake());
-        let driver = first.map(|thread| Arc::clone(&thread.driver));
-        let mut deferred = Deferred::new(first.map(|thread| thread.wakers.clone()));
+        let mut shards = parts.iter().map(|part| &self.drivers[part.shard]);
+        let first = shards.next();
+        shards.for_each(|shard| shard.wakers.wake());
+        let driver = first.map(|shard| Arc::clone(&shard.driver));
+        let mut deferred = Deferred::new(first.map(|shard| shard.wakers.clone()));
         if wakes == Wakes::AtOnce {
             deferred.wake();
         }
@@ -503,7 +502,7 @@ impl Communicator {
         for (part, buffer) in parts.iter().zip(buffers) {
             let elements = (buffer.bytes().len() / call.dtype.size()) as u64;
             let submission = Submission { number, call, codec, first, buffer };
-            let _ = self.threads[part.shard].submissions.send(submission);
+            let _ = self.drivers[part.shard].submissions.send(submission);
             first += elements;
         }
     }
@@ -517,22 +516,20 @@ impl Communicator {
             // The other ranks must not wait for calls that will never be made.
             self.shared.fail(Error::Panicked);
         }
-        end(std::mem::take(&mut self.threads));
+        end(std::mem::take(&mut self.drivers));
     }
 }
 
-/// Lets data threads finish their work, and waits until they are gone.
-pub(crate) fn end(threads: Vec<DataThread>) {
-    let end = |DataThread { submissions, wakers, thread, .. }| {
+/// Lets drivers finish their work, and waits until they have ended.
+fn end(drivers: Vec<Shard>) {
+    let end = |Shard { submissions, wakers, driver }| {
         drop(submissions);
         wakers.wake();
-        thread
+        driver
     };
-    // All threads end at the same time: the last one leaves the job.
-    let threads: Vec<_> = threads.into_iter().map(end).collect();
-    for thread in threads {
-        let _ = thread.join();
-    }
+    // All end at the same time: the last one leaves the job.
+    let drivers: Vec<_> = drivers.into_iter().map(end).collect();
+    drivers.iter().for_each(|driver| driver.wait_for_end());
 }
 
 impl Drop for Communicator {

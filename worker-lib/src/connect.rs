@@ -1,5 +1,5 @@
 //! Connects a communicator: joins at each of the job's aggregators (rule 36.1), opens a path for
-//! each shard, and starts the data threads.
+//! each shard, and makes its driver.
 
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
@@ -13,7 +13,8 @@ use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stripes;
 
 use crate::builder::Builder;
-use crate::communicator::{self, Communicator, DataThread, Info, Stripe};
+use crate::commons::Commons;
+use crate::communicator::{Communicator, Info, Shard, Stripe};
 use crate::control::{self, Access, Assigned, Sessions, Wish};
 use crate::driver::{Driver, DriverLock, Handover, Moves, Shared, Unanswered};
 use crate::error::Error;
@@ -66,16 +67,21 @@ impl Builder {
         let (sessions, joined) = Sessions::join(&aggregators, &wish)
             .map_err(|error| of_unreachable(error, &aggregators))?;
         let me = (rank as u16, world_size as u16);
+        let commons = Commons::here()?;
         let wakers = |_| {
-            let event = || Waker::new().map_err(Error::system("cannot make an event"));
-            Ok(Wakers { driving: event()?, idle: event()? })
+            let driving = Waker::new(&commons.events);
+            Wakers { driving, turns: commons.data_threads.turns() }
         };
         let opened = joined.into_iter().map(|(access, assigned)| {
             let own = own.as_deref().filter(|_| access.peer == Some(me.0));
             let medium = own.map_or_else(|| Medium::to(&access, self.rdma), Medium::Own);
             Opened::at(access, assigned, me, medium, wakers)
         });
-        let mut opened = match opened.collect::<Result<Vec<_>, _>>() {
+        let opened = opened.collect::<Result<Vec<_>, _>>().and_then(|opened| {
+            let shards = opened.iter().map(|opened| opened.paths.len()).sum();
+            commons.keep_for(shards).map(|()| opened)
+        });
+        let mut opened = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 sessions.fail(&error.to_string(), error.ranks());
@@ -106,7 +112,7 @@ impl Builder {
             narrow,
             stripes: stripes(&opened, &weights, &copies, &teams),
         };
-        self.start(sessions, opened, info, &teams, own)
+        self.start(sessions, opened, info, &teams, (own, commons))
     }
 
     /// Comes to the other ranks of this host, if sums of theirs count. Without them it goes on.
@@ -133,14 +139,14 @@ impl Builder {
         meeting.map_err(alone).ok()?
     }
 
-    /// Starts the data threads.
+    /// Makes the drivers.
     fn start(
         &self,
         sessions: Sessions,
         opened: Vec<Opened>,
         info: Info,
         teams: &[Option<Team>],
-        own: Option<Arc<OwnAggregator>>,
+        (own, commons): (Option<Arc<OwnAggregator>>, Arc<Commons>),
     ) -> Result<Communicator, Error> {
         let shards = opened.iter().enumerate().flat_map(|(stripe, opened)| {
             opened.paths.iter().map(move |path| (stripe, path.wakers.clone()))
@@ -163,28 +169,21 @@ impl Builder {
             shared: Arc::clone(&shared),
         };
         let shares = info.shares();
-        let mut threads = Vec::with_capacity(info.data_threads());
+        let mut drivers = Vec::with_capacity(info.data_threads());
         for (stripe, (opened, team)) in opened.into_iter().zip(teams).enumerate() {
             let Opened { assigned, paths, .. } = opened;
             let (share, lanes) = (shares[stripe], info.chunk_lanes);
             let at = At { stripe, share, assigned: &assigned, lanes, team: team.as_ref() };
             for (place, path) in paths.into_iter().enumerate() {
                 let wakers = path.wakers.clone();
-                let driver = |submissions| {
-                    self.driver(&common, &at, (threads.len(), place), path, submissions)
-                };
-                match data_thread(wakers, driver) {
-                    Ok(thread) => threads.push(thread),
-                    Err(error) => {
-                        shared.fail(error.clone());
-                        drop(common);
-                        communicator::end(threads);
-                        return Err(error);
-                    }
-                }
+                let (submissions, received) = mpsc::channel();
+                let driver = self.driver(&common, &at, (drivers.len(), place), path, received);
+                let driver = Arc::new(DriverLock::new(driver, wakers.turns.clone()));
+                wakers.turns.begin(&driver);
+                drivers.push(Shard { submissions, wakers, driver });
             }
         }
-        Ok(Communicator::new(threads, shared, info, own))
+        Ok(Communicator::new(drivers, shared, info, (own, commons)))
     }
 
     /// Moves for the job, if it has several aggregators, not all of them ranks' own.
@@ -281,21 +280,6 @@ struct At<'a> {
     assigned: &'a Assigned,
     lanes: u16,
     team: Option<&'a Team>,
-}
-
-/// Starts the data thread of a driver.
-fn data_thread(
-    wakers: Wakers,
-    driver: impl FnOnce(mpsc::Receiver<Submission>) -> Driver,
-) -> Result<DataThread, Error> {
-    let (submissions, received) = mpsc::channel();
-    let driver = Arc::new(DriverLock::new(driver(received), wakers.idle.clone()));
-    let data_thread = Arc::clone(&driver);
-    let thread = std::thread::Builder::new()
-        .name("switchml-data".to_owned())
-        .spawn(move || data_thread.serve())
-        .map_err(Error::system("cannot start a data thread"))?;
-    Ok(DataThread { submissions, wakers, driver, thread })
 }
 
 /// Whether some of the job's aggregators are no ranks' own.

@@ -30,12 +30,13 @@ use switchml_worker_core::stats::{CallStats, RoundTrips};
 use switchml_worker_core::wire::{TurnError, Wire};
 
 use crate::control::{Membership, Sessions};
+use crate::data_threads::Turns;
 use crate::error::Error;
 use crate::late_ranks::{LONG, LateRanks};
 use crate::local_sums::LocalSums;
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
-use crate::waker::{Waker, Wakers};
+use crate::waker::Wakers;
 use crate::yield_core::Core;
 pub(crate) use moving::{Arrival, Handover, Moves};
 
@@ -213,8 +214,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct DriverLock {
     /// `None` once the communicator is closed or has failed.
     driver: Mutex<Option<Driver>>,
-    /// Wakes the data thread, which sleeps while there is nothing for it to drive.
-    idle: Waker,
+    /// When a data thread drives.
+    turns: Turns,
+    has_ended: OnceLock<()>,
 }
 
 /// The calls of drivers that have ended. Dropping them tells the callers that wait for them.
@@ -252,52 +254,58 @@ pub(crate) struct Driver {
 }
 
 impl DriverLock {
-    /// A lock around `driver`; callers must wake `idle` when there are submissions, when they end,
-    /// and when the communicator has failed.
-    pub fn new(driver: Driver, idle: Waker) -> Self {
-        Self { driver: Mutex::new(Some(driver)), idle }
+    /// A lock around `driver`; callers must ask for one of `turns` when there are submissions, when
+    /// they end, and when the communicator has failed.
+    pub fn new(driver: Driver, turns: Turns) -> Self {
+        Self { driver: Mutex::new(Some(driver)), turns, has_ended: OnceLock::new() }
     }
 
     /// Drives on this thread until call `number`, which is among the submissions, is done, or until
     /// `until`; false if another thread drives. The submission's buffer is gone on return, unless
     /// `until` has passed, or will be soon if something failed.
     pub fn run(&self, number: u64, until: Option<Instant>) -> bool {
-        // Dropped last, so that the lock is free when the data thread wakes up.
-        let mut wake = WakeOnDrop { idle: &self.idle, is_needed: false };
+        // Dropped last, so that the lock is free when the turn begins.
+        let mut turn = TurnOnDrop { turns: &self.turns, is_needed: false };
         let Ok(mut guard) = self.driver.try_lock() else { return false };
         let Some(driver) = guard.as_mut() else { return false };
-        wake.is_needed = true;
-        wake.is_needed = driver.run(number, until).is_err() || !driver.data_path.is_idle();
+        turn.is_needed = true;
+        turn.is_needed = driver.run(number, until).is_err() || !driver.data_path.is_idle();
         true
     }
 
-    /// Runs the data thread: drives calls that no caller waits for until the communicator is closed
-    /// or something fails, then leaves the job.
+    /// A data thread's turn: drives calls that no caller waits for. Leaves the job if the
+    /// communicator is closed, or something fails.
     pub fn serve(&self) {
-        let _leaves = Leaves(self);
-        let outcome = self.serve_until_closed();
-        let driver = self.lock().take();
-        if let Some(driver) = driver {
-            driver.end(outcome);
-        }
+        let mut end = End { lock: self, outcome: Some(Err(Error::Panicked)) };
+        end.outcome = loop {
+            self.turns.take();
+            match self.drive_all() {
+                Ok(true) if self.turns.is_asked_again() => {}
+                Ok(true) => break None,
+                Ok(false) => break Some(Ok(())),
+                Err(error) => break Some(Err(error)),
+            }
+        };
     }
 
-    fn serve_until_closed(&self) -> Result<(), Error> {
-        loop {
-            if self.driver.is_poisoned() {
-                return Err(Error::Panicked);
-            }
-            let mut guard = self.lock();
-            let Some(driver) = guard.as_mut() else { return Ok(()) };
-            let is_open = driver.take_submissions();
-            driver.drive(DataPath::is_idle, None)?;
-            if !is_open {
-                return Ok(());
-            }
-            driver.publish();
-            drop(guard);
-            self.idle.sleep().map_err(Error::system("cannot wait for calls"))?;
+    /// Waits until the driver has ended.
+    pub fn wait_for_end(&self) {
+        self.has_ended.wait();
+    }
+
+    /// Drives until nothing is in flight. Returns whether there may be more later.
+    fn drive_all(&self) -> Result<bool, Error> {
+        if self.driver.is_poisoned() {
+            return Err(Error::Panicked);
         }
+        let mut guard = self.lock();
+        let Some(driver) = guard.as_mut() else { return Ok(false) };
+        let is_open = driver.take_submissions();
+        driver.drive(DataPath::is_idle, None)?;
+        if is_open {
+            driver.publish();
+        }
+        Ok(is_open)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Driver>> {
@@ -305,30 +313,37 @@ impl DriverLock {
     }
 }
 
-/// Wakes the data thread if it is needed after this thread, also when this thread unwinds.
-struct WakeOnDrop<'a> {
-    idle: &'a Waker,
+/// Asks for a turn of a data thread if it is needed after this thread, also when this thread
+/// unwinds.
+struct TurnOnDrop<'a> {
+    turns: &'a Turns,
     is_needed: bool,
 }
 
-impl Drop for WakeOnDrop<'_> {
+impl Drop for TurnOnDrop<'_> {
     fn drop(&mut self) {
         if self.is_needed {
-            self.idle.wake();
+            self.turns.ask();
         }
     }
 }
 
-/// Ends the driver if the data thread unwinds, which tells the other drivers and the callers that
-/// wait for buffers.
-struct Leaves<'a>(&'a DriverLock);
+/// Ends the driver after a data thread's turn, if that has an outcome, and if it unwinds. That tells
+/// the other drivers and the callers that wait for buffers.
+struct End<'a> {
+    lock: &'a DriverLock,
+    outcome: Option<Result<(), Error>>,
+}
 
-impl Drop for Leaves<'_> {
+impl Drop for End<'_> {
     fn drop(&mut self) {
-        let driver = self.0.lock().take();
+        let Some(outcome) = self.outcome.take() else { return };
+        let driver = self.lock.lock().take();
         if let Some(driver) = driver {
-            driver.end(Err(Error::Panicked));
+            driver.end(outcome);
         }
+        self.lock.turns.end();
+        let _ = self.lock.has_ended.set(());
     }
 }
 

@@ -9,6 +9,7 @@ use switchml_worker_core::engine::Failure;
 use switchml_worker_core::numerics::NumericsError;
 
 use crate::control;
+use crate::files;
 
 /// Why a call failed. After any error but [`Error::Unsupported`], [`Error::Root`] and
 /// [`Error::Setting`] the communicator is failed for good: every later call returns the same error
@@ -232,7 +233,7 @@ impl Error {
     }
 
     pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
-        move |error| Self::System { what, why: error.to_string() }
+        move |error| Self::System { what, why: files::explained(&error) }
     }
 
     pub(crate) fn from_failure(failure: Failure, aggregator: SocketAddr, waited: Duration) -> Self {

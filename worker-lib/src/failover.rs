@@ -220,7 +220,7 @@ impl Mover {
             return Err(control::Error::Refused { address, why }.into());
         }
         assigned.max_lanes = assigned.max_lanes.min(rank.lanes);
-        let wakers = |shard: usize| Ok(handovers[shard].wakers().clone());
+        let wakers = |shard: usize| handovers[shard].wakers().clone();
         let medium = Medium::to(&access, rank.rdma);
         let mut opened = Opened::at(access, assigned, (rank.rank, rank.ranks), medium, wakers)?;
         if opened.lanes() < rank.lanes {

@@ -33,12 +33,12 @@ impl Builder {
             return self.at_aggregators(me, aggregators);
         }
         if let Some((own, all)) = &self.peers {
-            // Nobody else has an aggregator at these addresses.
-            let job = self.job.clone().unwrap_or_else(|| format!("{all:?}"));
+            // No other job has this name at that aggregator.
+            let job = self.job.clone().unwrap_or_else(|| own.job().to_owned());
             return Ok(Identity { job, peers: Peers::new(Arc::clone(own), all), host: None });
         }
         let place = self.place(me)?;
-        let own = OwnAggregator::at(place.own.ip())?;
+        let own = OwnAggregator::at(place.own.ip(), &place.at.to_string())?;
         let met = self.meet(me, &place, 0, Some(own.address()))?;
         let peers = Peers::new(Arc::new(own), &met.addresses);
         Ok(Identity { job: met.job, peers, host: met.host })

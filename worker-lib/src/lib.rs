@@ -58,12 +58,15 @@
 
 mod buffers;
 mod builder;
+mod commons;
 mod communicator;
 mod connect;
 pub mod control;
+mod data_threads;
 mod driver;
 mod error;
 mod failover;
+mod files;
 mod handle;
 mod identity;
 #[doc(hidden)]

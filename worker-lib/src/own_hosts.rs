@@ -48,7 +48,9 @@ impl Builder {
         // Ranks' own aggregators have sockets alone.
         let own = match self.rdma {
             true => Err(None),
-            false => OwnAggregator::start(&stripes[0].control).map_err(Some),
+            false => {
+                OwnAggregator::start(&stripes[0].control, &name(&alone.info().job)).map_err(Some)
+            }
         };
         let all = exchange(&alone, own.as_ref().ok().map(OwnAggregator::address))?;
         let reached = own.and_then(|own| Ok((own, reach(&all)?)));

@@ -32,7 +32,7 @@ impl Opened {
         assigned: Assigned,
         (rank, ranks): (u16, u16),
         medium: Medium<'_>,
-        wakers: impl Fn(usize) -> Result<Wakers, Error>,
+        wakers: impl Fn(usize) -> Wakers,
     ) -> Result<Self, Error> {
         let paths = open_paths(&assigned, rank, ranks, medium, wakers)?;
         Ok(Self { access, assigned, paths })
@@ -118,7 +118,7 @@ fn open_paths(
     rank: u16,
     ranks: u16,
     medium: Medium<'_>,
-    wakers: impl Fn(usize) -> Result<Wakers, Error>,
+    wakers: impl Fn(usize) -> Wakers,
 ) -> Result<Vec<Path>, Error> {
     let mut paths = Vec::new();
     // Packets that the first path does not carry need not be tried on the others.
@@ -133,7 +133,7 @@ fn open_paths(
         // Rule 37.3.
         let group = group.filter(|_| !by_rdma);
         let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
-        let wakers = wakers(shard)?;
+        let wakers = wakers(shard);
         let waker = wakers.driving.clone();
         let opened = transport::open(assigned.data_address, group, waker, medium);
         let mut transport = match by_rdma {

@@ -1,40 +1,47 @@
 //! Ranks that have no aggregator bring their own: each process adds up a part of every call
 //! (section 36 of `docs/protocol.md`).
 
+mod lending;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use switchml_userspace::data_plane::software::in_process::InProcessRank;
-use switchml_userspace::embedded::Embedded;
 
+use crate::commons::Commons;
 use crate::control::Access;
 use crate::error::Error;
+use crate::files;
 use crate::own_address::{own_address, resolve};
+use lending::Lent;
+
+pub(crate) use lending::Lending;
 
 /// An aggregator inside this process. Ranks that are handed the addresses of all ranks' own
-/// ([`Builder::peers`](crate::Builder::peers)) need no other.
+/// ([`Builder::peers`](crate::Builder::peers)) need no other. It serves all jobs of the process; only
+/// ranks of one job that are in the same process have one each.
 ///
 /// It serves until it is dropped, which takes two seconds at most: other ranks may still lack
 /// results.
 #[derive(Debug)]
-pub struct OwnAggregator(Embedded);
+pub struct OwnAggregator(Lent);
 
 impl OwnAggregator {
-    /// Starts one at the address from which this host reaches `towards`: `host`, `host:port`, or an
-    /// IP address, such as rank 0's.
+    /// The process's, for a rank of this job, at the address from which this host reaches
+    /// `towards`: `host`, `host:port`, or an IP address, such as rank 0's.
     ///
     /// # Errors
     /// [`Error::Control`] if there is no such host, [`Error::NoPeer`] if the system refuses, or the
     /// address is one that anybody on the Internet can reach.
-    pub fn start(towards: &str) -> Result<Self, Error> {
-        Self::at(own_address(towards, resolve(towards)?)?)
+    pub fn start(towards: &str, job: &str) -> Result<Self, Error> {
+        Self::at(own_address(towards, resolve(towards)?)?, job)
     }
 
-    pub(crate) fn at(address: IpAddr) -> Result<Self, Error> {
+    pub(crate) fn at(address: IpAddr, job: &str) -> Result<Self, Error> {
         let failed = |error: switchml_userspace::embedded::EmbedError| Error::NoPeer {
-            why: error.to_string(),
+            why: files::explained_text(error.to_string()),
         };
-        Embedded::start(address).map(Self).map_err(failed)
+        Commons::here()?.own_aggregators.lend(address, job).map(Self).map_err(failed)
     }
 
     /// A rank of this process, known by the address of a socket that nobody else uses.
@@ -43,12 +50,17 @@ impl OwnAggregator {
         address: SocketAddr,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> InProcessRank {
-        self.0.rank_in_process(address, wake)
+        self.0.embedded().rank_in_process(address, wake)
+    }
+
+    /// The job that it was started for.
+    pub(crate) fn job(&self) -> &str {
+        self.0.job()
     }
 
     /// Address and port, for the other ranks.
     pub fn address(&self) -> SocketAddr {
-        self.0.control()
+        self.0.embedded().control()
     }
 }
 
@@ -91,7 +103,7 @@ mod tests {
 
     #[test]
     fn of_each_host_the_first_rank_has_the_aggregator() {
-        let own = OwnAggregator::start("127.0.0.1").unwrap();
+        let own = OwnAggregator::start("127.0.0.1", "hosts").unwrap();
         let mine = own.address();
         let others = ["10.0.0.1:7", "10.0.0.2:7", "10.0.0.1:8", "10.0.0.2:9"];
         let mut all: Vec<SocketAddr> =
@@ -111,7 +123,7 @@ mod tests {
     #[test]
     fn on_one_host_the_first_four_ranks_have_aggregators() {
         let own: Vec<_> =
-            [(); 5].map(|()| OwnAggregator::start("127.0.0.1").unwrap()).into_iter().collect();
+            [(); 5].map(|()| OwnAggregator::start("127.0.0.1", "one host").unwrap()).into();
         let all: Vec<_> = own.iter().map(OwnAggregator::address).collect();
         for (rank, own) in own.into_iter().enumerate() {
             let peers = Peers::new(Arc::new(own), &all);

@@ -1,5 +1,7 @@
 //! What a rank by RDMA needs, and whether it is there: for ranks, and for who examines their hosts.
 
+use std::sync::Arc;
+
 use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::engine::Identity;
 
@@ -28,7 +30,7 @@ pub fn check_taken(assigned: &Assigned) -> Result<(), Unusable> {
 /// Those of opening a queue pair, and of the device.
 pub fn is_answered(assigned: &Assigned) -> Result<bool, Error> {
     let &Assigned { job, epoch, keys, data_address, hello_secret, max_lanes, .. } = assigned;
-    let waker = Waker::new().map_err(Error::system("cannot make an event"))?;
+    let waker = Waker::new(&Arc::default());
     let opened = transport::open(data_address, None, waker, Medium::Rdma);
     let mut transport = opened.map_err(Error::system("cannot open a queue pair"))?;
     let identity = Identity { job, epoch, rank: 0, ranks: 1, keys };

@@ -873,6 +873,22 @@ fn without_an_aggregator_ranks_serve_each_other(case: Case) {
     assert!(!site.told(&["status"]).contains("added"), "the daemon has nothing to do with it");
 }
 
+/// Of four ranks. A group has one of Gloo's, whose 7 files and 3 threads are among these.
+#[test]
+fn further_groups_take_few_files_and_threads() {
+    let name = "further_groups_take_few_files_and_threads";
+    let Some(site) = Site::new(Torch::Newest, name, 4) else { return };
+    // The soft limit of 1024 files alone would do for 90 groups without an aggregator.
+    for (groups, variables) in [("2", &[][..]), ("100", &[("SWITCHML_AGGREGATOR", "")])] {
+        for printed in site.run(&["files_and_threads.py", groups], variables) {
+            let counts: Value = serde_json::from_str(&printed).unwrap();
+            let [files, threads] = [0, 1].map(|i| counts["switchml"][i].as_u64().unwrap());
+            assert!(files <= 16 && threads <= 4, "{counts}");
+            assert_eq!(counts["groups"].to_string(), groups);
+        }
+    }
+}
+
 fn an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place(case: Case) {
     let Some(site) = case.site(2) else { return };
     let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);

@@ -86,10 +86,11 @@ struct PyOwnAggregator {
 
 #[pymethods]
 impl PyOwnAggregator {
-    /// Starts one at the address from which this host reaches `towards`.
+    /// The process's, for a rank of this job, at the address from which this host reaches
+    /// `towards`.
     #[new]
-    fn new(py: Python<'_>, towards: &str) -> PyResult<Self> {
-        let own = OwnAggregator::start(towards).map_err(|error| raised(py, &error))?;
+    fn new(py: Python<'_>, towards: &str, job: &str) -> PyResult<Self> {
+        let own = OwnAggregator::start(towards, job).map_err(|error| raised(py, &error))?;
         let address = own.address().to_string();
         Ok(Self { inner: Own::new(Mutex::new(Some(own))), address })
     }

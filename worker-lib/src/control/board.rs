@@ -26,6 +26,8 @@ pub(super) struct Heard {
     pub has_no_reason: bool,
     ended: Option<Error>,
     has_left: bool,
+    /// Nothing will be heard any more.
+    is_over: bool,
     on_end: Option<OnEnd>,
     pub calls_in_flight: Option<CallsInFlight>,
     round_trips: Option<TakeRoundTrips>,
@@ -71,6 +73,17 @@ impl Board {
     /// This rank has left: nothing will be heard any more.
     pub fn leave(&self) {
         self.note(|heard| heard.has_left = true);
+    }
+
+    /// The control thread has done with this membership.
+    pub fn be_over(&self) {
+        self.note(|heard| heard.is_over = true);
+    }
+
+    /// Waits until the control thread has done with this membership.
+    pub fn wait_until_over(&self) {
+        let goes_on = |heard: &mut Heard| !heard.is_over;
+        drop(self.changed.wait_while(self.lock(), goes_on));
     }
 
     /// The ranks that have left normally.

@@ -8,6 +8,7 @@ use tokio::runtime::Runtime;
 use tonic::{Response, Status};
 
 use super::{Access, Error};
+use crate::files;
 
 /// An idle connection is probed this often, so that a dead host is noticed between collectives too.
 const PROBE: Duration = Duration::from_secs(5);
@@ -20,7 +21,7 @@ pub(super) fn runtime() -> Result<Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Error::System { why: error.to_string() })
+        .map_err(|error| Error::System { why: files::explained(&error) })
 }
 
 /// Connects to the first of an aggregator's addresses that answers. Returns that address too.
@@ -43,7 +44,9 @@ pub(super) async fn connect(
             (Ok(connection), address) => return Ok((address, connection)),
             // An aggregator answers there, so the other addresses need not be tried.
             (Err(ConnectError::Tls(why)), address) => return Err(Error::Tls { address, why }),
-            (Err(ConnectError::Unreachable(why)), address) => failed.push((address, why)),
+            (Err(ConnectError::Unreachable(why)), address) => {
+                failed.push((address, files::explained_text(why)));
+            }
         }
     }
     if failed.is_empty() {

@@ -2,7 +2,6 @@
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -14,9 +13,10 @@ use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::commons::Commons;
 use crate::interface::Interface;
 
-use super::{Access, Assigned, Error, board::Board, connection, resolve, thread::Joining, threads};
+use super::{Access, Assigned, Error, board::Board, member::Joining, resolve, threads};
 
 /// What a rank asks for when it joins a job.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,8 @@ pub struct Wish<'a> {
 pub struct Membership {
     board: Arc<Board>,
     events: UnboundedSender<Event>,
-    thread: Option<JoinHandle<()>>,
+    commons: Arc<Commons>,
+    has_ended: bool,
 }
 
 impl Membership {
@@ -108,12 +109,10 @@ impl Membership {
             begin,
             board: Arc::clone(&board),
         };
-        let runtime = connection::runtime()?;
-        let thread = std::thread::Builder::new()
-            .name("switchml-control".to_owned())
-            .spawn(move || joining.run(&runtime, received))
-            .map_err(|error| Error::System { why: error.to_string() })?;
-        Ok(Self { board, events, thread: Some(thread) })
+        let commons = Commons::here()?;
+        let control = &commons.control;
+        control.handle.spawn(joining.run(Arc::clone(&control.lines), received));
+        Ok(Self { board, events, commons, has_ended: false })
     }
 
     /// Waits until all ranks have joined.
@@ -251,15 +250,17 @@ impl Membership {
 
     fn end(&mut self, goodbye: Goodbye) {
         self.say(goodbye);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        self.has_ended = true;
+        // The control thread does not wait for itself.
+        if !self.commons.control.is_here() {
+            self.board.wait_until_over();
         }
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        if self.thread.is_some() {
+        if !self.has_ended {
             let error = if std::thread::panicking() { "the rank panicked" } else { "" };
             self.end(Goodbye { error: error.to_owned(), ranks: Vec::new() });
         }

@@ -1,22 +1,25 @@
 //! The control plane's client: how a rank joins a job, and hears that it is over. Values do not
 //! travel here.
 //!
-//! gRPC on a small thread of its own; every call of this module blocks. Sections 22
+//! gRPC on a thread that all memberships of a process share; every call of this module blocks. Sections 22
 //! and 23 of `docs/protocol.md` are the specification.
 
 mod address;
 mod board;
 mod connection;
+mod control_thread;
 mod error;
+mod lines;
+mod member;
 mod membership;
 mod messages;
 mod reports;
 mod sessions;
 mod status;
-mod thread;
 mod threads;
 
 pub use address::{Access, Token, resolve};
+pub(crate) use control_thread::Control;
 pub use error::Error;
 pub use membership::{Membership, Wish};
 pub use messages::Assigned;

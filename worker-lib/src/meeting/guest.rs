@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::message::{Answer, Introduction, receive, send};
+use crate::commons::{Namespace, namespace};
 use crate::error::Error;
 
 /// Pause before the place is tried again.
@@ -15,12 +16,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How much longer than the rank that listens the others wait for the answer: it names the missing.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// The ids of the last meetings that this process has come to, by place.
-static LAST: Mutex<Option<HashMap<SocketAddr, String>>> = Mutex::new(None);
+/// The ids of the last meetings that this process has come to, by place in a network namespace.
+static LAST: Mutex<Option<HashMap<(Namespace, SocketAddr), String>>> = Mutex::new(None);
 
 /// The id of the last meeting at this place, if there was one.
 pub fn last(place: SocketAddr) -> Option<String> {
-    LAST.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&place).cloned()
+    LAST.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_ref()?
+        .get(&(namespace(), place))
+        .cloned()
 }
 
 /// Comes to a meeting. Returns the answer, which is [`Answer::Met`] or [`Answer::Refused`].
@@ -40,7 +45,7 @@ pub fn attend(
             Ok(answer) => {
                 if let Answer::Met { id, .. } = &answer {
                     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-                    last.get_or_insert_default().insert(place, id.clone());
+                    last.get_or_insert_default().insert((namespace(), place), id.clone());
                 }
                 return Ok(answer);
             }

@@ -10,14 +10,17 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
+use switchml_userspace::segments;
+
 use super::message::{Answer, Introduction, Presence, receive, send};
+use crate::commons::{Namespace, namespace};
 use crate::error::Error;
 
 /// How long a connection may take to say its line.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The hosts of this process, for its next communicators.
-static HOSTS: Mutex<Vec<Weak<Host>>> = Mutex::new(Vec::new());
+/// The hosts of this process, by network namespace, for its next communicators.
+static HOSTS: Mutex<Vec<(Namespace, Weak<Host>)>> = Mutex::new(Vec::new());
 
 /// A place where ranks meet, of the rank that listens there.
 pub struct Host {
@@ -79,13 +82,15 @@ impl Host {
     /// Those of the system.
     pub fn at(place: SocketAddr) -> std::io::Result<Arc<Self>> {
         let mut hosts = HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
-        hosts.retain(|host| host.strong_count() > 0);
-        let known = hosts.iter().filter_map(Weak::upgrade).find(|host| host.place == place);
+        hosts.retain(|(_, host)| host.strong_count() > 0);
+        let here = namespace();
+        let known = hosts.iter().filter(|(namespace, _)| *namespace == here);
+        let known = known.filter_map(|(_, host)| host.upgrade()).find(|host| host.place == place);
         if let Some(known) = known {
             return Ok(known);
         }
-        let host = Self::by(TcpListener::bind(place)?)?;
-        hosts.push(Arc::downgrade(&host));
+        let host = Self::by(segments::listen(place)?)?;
+        hosts.push((here, Arc::downgrade(&host)));
         Ok(host)
     }
 

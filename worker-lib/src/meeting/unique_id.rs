@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::str::{self, FromStr};
 use std::sync::{Mutex, PoisonError};
 
+use switchml_userspace::segments;
+
 use crate::error::Error;
 use crate::own_address::address_for_others;
 
@@ -33,7 +35,7 @@ impl UniqueId {
         let failed = |error: std::io::Error| Error::NoPeer {
             why: format!("this process cannot listen for them: {error}"),
         };
-        let listener = TcpListener::bind((address(), 0)).map_err(failed)?;
+        let listener = segments::listen((address(), 0).into()).map_err(failed)?;
         let place = listener.local_addr().map_err(failed)?;
         let mut bytes = [0; LEN];
         // An address takes 47 bytes at most.

@@ -229,22 +229,15 @@ impl Transport for Udp {
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(timespec);
-        let mut sources = [
-            PollFd::new(&self.waker, PollFlags::IN),
-            PollFd::new(&self.data.socket, PollFlags::IN),
-            PollFd::new(
-                self.group.as_ref().map_or(&self.data.socket, |group| &group.socket),
-                PollFlags::IN,
-            ),
-        ];
-        match poll(&mut sources, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if !sources[0].revents().is_empty() {
-            self.waker.clear();
-        }
-        Ok(())
+        let group = self.group.as_ref().map_or(&self.data.socket, |group| &group.socket);
+        self.waker.wait(|event| {
+            let sockets = [&self.data.socket, group].map(|from| PollFd::new(from, PollFlags::IN));
+            let [data, group] = sockets;
+            match poll(&mut [PollFd::new(&event, PollFlags::IN), data, group], timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        })
     }
 
     fn largest_packet(&self) -> usize {

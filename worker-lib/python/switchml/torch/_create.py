@@ -123,7 +123,7 @@ class _Met:
             peers = None
             if not self.aggregator:
                 meeting = dist.PrefixStore(job, self.store)
-                peers = exchange(meeting, self.rank, self.size, self.most, is_wanted)
+                peers = exchange(meeting, job, self.rank, self.size, self.most, is_wanted)
             return Communicator(
                 aggregator=self.aggregator or None,
                 job=job,

@@ -96,7 +96,7 @@ class Group(Base):
         # Parts by name: torch asks for each type of device.
         self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.
-        self._completions = CallThread("completions")
+        self._completions = CallThread()
         # Makes calls that have to wait until the job is joined, or until elements arrive from a
         # GPU, and calls behind these, because their order counts. The thread starts with the first
         # of them.
@@ -441,7 +441,7 @@ class Group(Base):
         waits = bool(staging) or not membership.is_joined()
         with self._lock:
             if waits and self._calls is None:
-                self._calls = CallThread("calls")
+                self._calls = CallThread()
         if self._calls is not None and (waits or not self._calls.is_idle()):
             self._calls.add(lambda: call(self._completions.add), failed)
             return work

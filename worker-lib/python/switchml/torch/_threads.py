@@ -21,24 +21,80 @@ NAME = "switchml"
 Failed = Callable[[Exception], None]
 
 
-class CallThread:
-    """A thread that runs functions in order. An exception goes to the function given with each."""
+class _Lender:
+    """Threads that wait for calls. All groups borrow them, because most have no call in flight."""
 
-    def __init__(self, name: str) -> None:
-        self._todo: queue.SimpleQueue[tuple[Callable[[], object], Failed] | None]
-        self._todo = queue.SimpleQueue()
+    # Idle threads that stay. A group with calls in flight takes two.
+    IDLE = 4
+
+    def __init__(self) -> None:
+        self._begin()
+        # A thread that returns from a wait needs the interpreter.
+        atexit.register(self._close)
+        # A fork has none of these threads.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        # What idle threads wait at, with the thread.
+        self._idle: list[tuple[queue.SimpleQueue[Callable[[], None] | None], threading.Thread]]
+        self._idle = []
+        self._closed = False
+
+    def lend(self, run: Callable[[], None]) -> None:
+        """Runs it on another thread."""
+        with self._lock:
+            if self._idle:
+                self._idle.pop()[0].put(run)
+                return
+        given: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        given.put(run)
+        threading.Thread(
+            target=self._run, args=(given,), name=f"{NAME}-calls", daemon=True
+        ).start()
+
+    def _run(self, given: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
+        while (run := given.get()) is not None:
+            run()
+            # Otherwise the name would keep a group until there is something else to do.
+            del run
+            with self._lock:
+                if self._closed or len(self._idle) >= self.IDLE:
+                    return
+                self._idle.append((given, threading.current_thread()))
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for given, thread in idle:
+            given.put(None)
+            thread.join()
+
+
+_LENDER = _Lender()
+
+
+class CallThread:
+    """Runs functions in order on another thread. An exception goes to the function given with each.
+
+    There is a thread as long as there are functions.
+    """
+
+    def __init__(self) -> None:
+        self._todo: deque[tuple[Callable[[], object], Failed]] = deque()
         self._closed = False
         # Functions that were given and have not returned.
         self._open = 0
-        # Guards the queue: nothing may follow its end.
+        # Whether a thread runs them, and what the end of that tells who waits for it.
+        self._has_thread = False
+        self._ended: threading.Event | None = None
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
-        self._thread.start()
 
     def add(self, run: Callable[[], object], failed: Failed) -> None:
         with self._lock:
             self._open_one()
-            self._todo.put((run, failed))
+            self._put(run, failed)
 
     def run_now(self, run: Callable[[], object], failed: Failed) -> None:
         """Runs it on the caller's thread, before all that waits for this one.
@@ -52,7 +108,8 @@ class CallThread:
         except Exception as error:
             failed(error)
         except BaseException:
-            self._todo.put((run, failed))
+            with self._lock:
+                self._put(run, failed)
             raise
         self._over()
 
@@ -72,20 +129,37 @@ class CallThread:
         """Returns when all is done that was given before."""
         with self._lock:
             self._closed = True
-            self._todo.put(None)
-        self._thread.join()
+            if not self._has_thread:
+                return
+            ended = self._ended = self._ended or threading.Event()
+        ended.wait()
 
     def _open_one(self) -> None:
         if self._closed:
             raise Error("the process group is destroyed")
         self._open += 1
 
+    def _put(self, run: Callable[[], object], failed: Failed) -> None:
+        self._todo.append((run, failed))
+        if not self._has_thread:
+            self._has_thread = True
+            _LENDER.lend(self._run)
+
     def _over(self) -> None:
         with self._lock:
             self._open -= 1
 
+    def _next(self) -> tuple[Callable[[], object], Failed] | None:
+        with self._lock:
+            if self._todo:
+                return self._todo.popleft()
+            self._has_thread = False
+            if self._ended is not None:
+                self._ended.set()
+            return None
+
     def _run(self) -> None:
-        while (item := self._todo.get()) is not None:
+        while (item := self._next()) is not None:
             run, failed = item
             try:
                 # In this mode the function may write to any tensor.

@@ -209,16 +209,17 @@ impl Transport for Rdma {
         }
         let timeout = timeout.map(timespec);
         let events = self.pair.events();
-        let mut sources =
-            [PollFd::new(&self.waker, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
-        match poll(&mut sources, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let [woken, came] = sources.map(|source| !source.revents().is_empty());
-        if woken {
-            self.waker.clear();
-        }
+        let mut came = false;
+        self.waker.wait(|event| {
+            let mut sources =
+                [PollFd::new(&events, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];
+            match poll(&mut sources, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            came = !sources[0].revents().is_empty();
+            Ok(())
+        })?;
         if came {
             self.pair.clear_events();
         }

@@ -1,6 +1,7 @@
 //! The sockets, on loopback.
 
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ fn pair_over(ip: IpAddr, group: Option<SocketAddrV4>) -> (UdpSocket, Udp, Waker)
     let aggregator = UdpSocket::bind((ip, 0)).unwrap();
     aggregator.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = aggregator.local_addr().unwrap();
-    let waker = Waker::new().unwrap();
+    let waker = Waker::new(&Arc::default());
     let udp = Udp::open(address, group, waker.clone(), None).unwrap();
     (aggregator, udp, waker)
 }
@@ -161,7 +162,7 @@ fn two_ranks_of_one_host_share_the_group() {
     let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 77, 2), 47_702);
     let (aggregator, mut first, _) = pair(Some(group));
     let mut second =
-        Udp::open(first.aggregator(), Some(group), Waker::new().unwrap(), None).unwrap();
+        Udp::open(first.aggregator(), Some(group), Waker::new(&Arc::default()), None).unwrap();
     socket2::SockRef::from(&aggregator).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
     aggregator.send_to(b"result", group).unwrap();
     for udp in [&mut first, &mut second] {

@@ -1,4 +1,4 @@
-//! The control thread: drives a [`Session`] over gRPC.
+//! A membership's task on the control thread: drives a [`Session`] over gRPC.
 
 use std::{
     future::{self, Future},
@@ -16,13 +16,14 @@ use switchml_control::{
 use switchml_worker_core::session::{
     Action, Answer, CONNECT, Ending, Event, Goodbye, News, Request, Session,
 };
-use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tonic::{Response, Status, Streaming};
 
 use super::{
     Access, Assigned, Error,
     board::Board,
     connection,
+    lines::{Line, Lines},
     messages::{self, refusal},
     reports::Reports,
 };
@@ -43,16 +44,17 @@ pub(super) struct Joining {
 
 impl Joining {
     /// Runs until the session is over. `events` are the events from the rank's other threads.
-    pub fn run(self, runtime: &Runtime, mut events: UnboundedReceiver<Event>) {
+    pub async fn run(self, lines: Arc<Lines>, mut events: UnboundedReceiver<Event>) {
         let session = Session::new(0, self.timeout);
         let session = if self.has_others { session.with_others() } else { session };
         let address = self.addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         let begin = self.begin;
-        let mut thread = ControlThread {
+        let mut member = Member {
             joining: self,
+            lines,
             session,
             address,
-            connection: None,
+            line: None,
             tls_fault: None,
             assigned: None,
             under_way: None,
@@ -60,17 +62,18 @@ impl Joining {
             reports: Reports::new(Instant::now()),
             warns_at: Some(begin + LONG),
         };
-        runtime.block_on(thread.drive(&mut events));
+        member.drive(&mut events).await;
     }
 }
 
-struct ControlThread {
+struct Member {
     joining: Joining,
+    lines: Arc<Lines>,
     /// The session. Its time starts when the rank began to join.
     session: Session,
     /// The address that was tried last.
     address: String,
-    connection: Option<Connection>,
+    line: Option<Arc<Line>>,
     /// The TLS error, if there is no connection because of it.
     tls_fault: Option<TlsError>,
     assigned: Option<Assigned>,
@@ -86,7 +89,7 @@ type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// The outcome of a connection attempt or a request.
 enum Outcome {
-    Connected(String, Connection),
+    Connected(Arc<Line>),
     Unreachable(Error),
     Opened(Box<Streaming<JoinEvent>>),
     Answered(Answer),
@@ -100,7 +103,7 @@ enum Input {
     Time,
 }
 
-impl ControlThread {
+impl Member {
     async fn drive(&mut self, events: &mut UnboundedReceiver<Event>) {
         loop {
             while let Some(action) = self.session.next_action() {
@@ -162,22 +165,28 @@ impl ControlThread {
         let Some(assigned) = self.assigned.as_ref().filter(|_| self.session.is_watched()) else {
             return;
         };
-        let Some(connection) = &self.connection else { return };
+        let Some(connection) = self.connection() else { return };
         let Some(round_trips) = self.joining.board.take_round_trips() else { return };
         let member = Some(assigned.member(self.joining.request.rank));
         let report = ReportRoundTripsRequest { member, round_trips: Some(round_trips) };
-        self.reports.send(connection.channel.clone(), report);
+        let channel = connection.channel.clone();
+        self.reports.send(channel, report);
     }
 
     fn perform(&mut self, action: Action) {
         match action {
             Action::Connect => {
-                (self.connection, self.stream) = (None, None);
+                self.stream = None;
+                // What is connected again has failed.
+                if let Some(line) = self.line.take() {
+                    line.give_up();
+                }
                 let Joining { access, addresses, .. } = &self.joining;
                 let (access, addresses) = (access.clone(), addresses.clone());
+                let lines = Arc::clone(&self.lines);
                 self.under_way = Some(Box::pin(async move {
-                    match connection::connect(&access, &addresses, CONNECT).await {
-                        Ok((address, connection)) => Outcome::Connected(address, connection),
+                    match lines.connect(&access, &addresses, CONNECT).await {
+                        Ok(line) => Outcome::Connected(line),
                         Err(error) => Outcome::Unreachable(error),
                     }
                 }));
@@ -198,7 +207,7 @@ impl ControlThread {
 
     /// Sends a request; the future returns its answer. `None` if the session has no connection.
     fn send(&self, request: Request) -> Option<UnderWay> {
-        let mut client = AggregatorClient::new(self.connection.as_ref()?.channel.clone());
+        let mut client = AggregatorClient::new(self.connection()?.channel.clone());
         // Nothing but Join is sent before.
         let member =
             self.assigned.as_ref().map(|assigned| assigned.member(self.joining.request.rank));
@@ -247,6 +256,11 @@ impl ControlThread {
         })
     }
 
+    fn connection(&self) -> Option<&Connection> {
+        let (_, connection) = self.line.as_ref()?.get()?;
+        Some(connection)
+    }
+
     fn calls_in_flight(&self, last: u64) -> Vec<control::Call> {
         let calls = self.joining.board.lock().calls_in_flight.clone();
         let calls = calls.map(|calls| calls(last)).unwrap_or_default();
@@ -257,9 +271,11 @@ impl ControlThread {
     fn take_outcome(&mut self, outcome: Outcome) -> Event {
         self.under_way = None;
         match outcome {
-            Outcome::Connected(address, connection) => {
-                self.address = address;
-                (self.connection, self.tls_fault) = (Some(connection), None);
+            Outcome::Connected(line) => {
+                if let Some((address, _)) = line.get() {
+                    self.address.clone_from(address);
+                }
+                (self.line, self.tls_fault) = (Some(line), None);
                 Event::Connected
             }
             Outcome::Unreachable(Error::Tls { address, why }) => {
@@ -309,7 +325,7 @@ impl ControlThread {
         let address = self.address.clone();
         let JoinRequest { job_name: job, world_size, .. } = self.joining.request.clone();
         let waited = self.joining.timeout;
-        let later = self.connection.as_ref().and_then(Connection::fault);
+        let later = self.connection().and_then(Connection::fault);
         let tls_fault = self.tls_fault.as_ref().or(later).cloned();
         self.joining.board.end(match ending {
             Ending::Left => return self.joining.board.leave(),
@@ -333,12 +349,13 @@ impl ControlThread {
     }
 }
 
-impl Drop for ControlThread {
+impl Drop for Member {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Threads that wait would wait forever.
             self.joining.board.end(Error::System { why: "it panicked".to_owned() });
         }
+        self.joining.board.be_over();
     }
 }
 

@@ -1,0 +1,55 @@
+//! The control thread of a process, which all its memberships share.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::lines::Lines;
+use super::{Error, connection};
+use crate::files;
+
+/// The control thread. It ends when this is dropped.
+pub(crate) struct Control {
+    pub(super) handle: Handle,
+    pub(super) lines: Arc<Lines>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`].
+    pub fn start() -> Result<Self, Error> {
+        let runtime = connection::runtime()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("switchml-control".to_owned())
+            // The sender is dropped.
+            .spawn(move || drop(runtime.block_on(stopped)))
+            .map_err(|error| Error::System { why: files::explained(&error) })?;
+        Ok(Self { handle, lines: Arc::default(), stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Whether this is the control thread, which must not wait for itself.
+    pub fn is_here(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| thread.thread().id() == thread::current().id())
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.is_here() {
+            return;
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
