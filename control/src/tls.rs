@@ -120,6 +120,11 @@ impl Fingerprint {
         bytes.copy_from_slice(digest::digest(&digest::SHA256, certificate).as_ref());
         Self(bytes)
     }
+
+    /// The fingerprint of the first certificate in a file, in PEM.
+    pub fn in_file(file: &Path) -> Result<Self, TlsError> {
+        Ok(Self::of(&certificates(file, &read(file)?)?[0]))
+    }
 }
 
 impl fmt::Display for Fingerprint {

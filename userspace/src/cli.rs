@@ -2,9 +2,10 @@
 
 mod manual;
 mod quota;
+pub mod service_file;
 
 use std::ffi::OsString;
-use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,10 +56,11 @@ pub struct Cli {
 /// The running aggregator that a command asks.
 #[derive(Debug, Args)]
 pub struct At {
-    /// The aggregator's control plane.
-    #[arg(long, value_parser = listener,
-          default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
-    pub connect: SocketAddr,
+    /// The aggregator's control plane. Without it, that of this host's service, as
+    /// /etc/switchml/aggregator.toml has it, certificate included; without that file,
+    /// 127.0.0.1:48865.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listener)]
+    pub connect: Option<SocketAddr>,
     #[command(flatten)]
     pub tls: TlsOptions,
 }
@@ -294,7 +296,7 @@ impl SecurityOptions {
 pub struct P4Options {
     /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
     #[arg(long, value_name = "ADDRESS",
-          default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
+          default_value_t = SocketAddr::from(([127, 0, 0, 1], BMV2_THRIFT_PORT)))]
     pub bmv2_thrift: SocketAddr,
     /// The switch's port towards the parent: its number for `--data-plane bmv2`, its name in the
     /// file of ports for `tofino`. A switch does not find the way to its parent by itself.

@@ -14,6 +14,7 @@ mod top;
 
 use std::process::ExitCode;
 
+use cli::service_file::Service;
 use daemon::Exposed;
 use switchml_control::tls::{TlsError, WrongSetting};
 use switchml_userspace::data_plane::xdp::StartError;
@@ -78,7 +79,11 @@ fn main() -> ExitCode {
 
 /// The aggregator to ask.
 fn aggregator(at: cli::At) -> anyhow::Result<report::Aggregator> {
-    Ok(report::Aggregator::new(at.connect, at.tls)?)
+    let service = match at.connect {
+        Some(control) => Service { control, certificate: None },
+        None => Service::of_this_host()?,
+    };
+    report::Aggregator::new(service, at.tls)
 }
 
 /// Prints the error and its causes in one line. The exit code is 2, as for other wrong options, if

@@ -13,12 +13,14 @@ use switchml_cli::say;
 use switchml_cli::tls::TlsOptions;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::client::{ConnectError, connect};
-use switchml_control::tls::{ClientTls, WrongSetting};
+use switchml_control::tls::{ClientTls, Fingerprint};
 use switchml_control::{ListJobsRequest, StatusRequest};
 use switchml_userspace::view::{JobView, Role, View};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
+
+use crate::cli::service_file::Service;
 
 /// Longest wait for an answer. An aggregator that serves jobs answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,8 +32,9 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// The aggregator by these options, completed by the environment.
-    pub fn new(address: SocketAddr, options: TlsOptions) -> Result<Self, WrongSetting> {
+    /// This service, with TLS by these options, completed by the environment; else by its
+    /// certificate.
+    pub fn new(service: Service, options: TlsOptions) -> anyhow::Result<Self> {
         let variable = |name| Ok::<_, Infallible>(env::var(name).ok());
         let Ok(environment) = ClientTls::from_variables(variable);
         let given = ClientTls {
@@ -40,9 +43,12 @@ impl Aggregator {
             cert: options.tls_cert,
             key: options.tls_key,
         };
-        let tls = given.over(environment);
+        let mut tls = given.over(environment);
         tls.check()?;
-        Ok(Self { address, tls })
+        if let Some(file) = service.certificate.filter(|_| !tls.is_used()) {
+            tls.fingerprint = Some(Fingerprint::in_file(&file)?.to_string());
+        }
+        Ok(Self { address: service.control, tls })
     }
 }
 

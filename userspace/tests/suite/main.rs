@@ -12,6 +12,7 @@
 //! | [`reload`] | SIGHUP: what takes effect, and that nothing ends |
 //! | [`roce`] | the software data plane by RoCEv2, message by message |
 //! | [`service`] | the control plane over gRPC: who hears what, and every refusal |
+//! | [`service_file`] | commands that ask the service of their host |
 //! | [`slots`] | `slots`: which ranks the unfinished rounds of a job lack |
 //! | [`software`] | the software data plane, packet by packet |
 //! | `tofino` | the daemon over BFRT, if it has P4 data planes |
@@ -32,6 +33,7 @@ mod page;
 mod reload;
 mod roce;
 mod service;
+mod service_file;
 mod slots;
 mod software;
 mod start;
