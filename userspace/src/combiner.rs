@@ -7,7 +7,7 @@ mod stream;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use switchml_control as control;
 use switchml_control::JoinEvent;
@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::guard::Guard;
 use crate::mailbox::{Sender, mailbox};
+use crate::service::turns::{self, CHANGE, lock, turn, turn_within};
 use crate::service::watch::follow_ports;
 use crate::service::{self, addresses, of_data_plane, pulse, seen_by};
 use io::ProxyIo;
@@ -75,25 +76,26 @@ impl CombinerService {
         let beside = follow_ports(&self.data_plane, drop);
         let guard = Arc::clone(&self.guard);
         service::serve(self.clone(), listener, guard, stop, beside, || {
-            let State { proxy, io } = &mut *self.lock();
+            let State { proxy, io } = &mut *lock(&self.state);
             let effects = proxy.shut_down();
             proxy::perform(proxy, io, None, effects);
         })
         .await
     }
 
-    /// Returns if requests can be served.
-    pub fn check(&self) {
-        drop(self.lock());
+    /// Returns if requests are served, or wait for a switch.
+    pub async fn check(&self) {
+        turns::served_or_waiting(&self.state, &*self.data_plane).await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    /// The state, for a rank's request.
+    async fn turn(&self) -> Result<MutexGuard<'_, State>, Status> {
+        turn_within(CHANGE, &self.state).await
     }
 
     /// Adds a stream from below, whose end is noticed from now on. Also returns the request for the
     /// parent.
-    fn add<T, R>(
+    async fn add<T, R>(
         &self,
         request: Request<T>,
         ask: impl FnOnce(&mut Proxy, T, Ends) -> Result<(StreamId, R), Refused>,
@@ -101,7 +103,7 @@ impl CombinerService {
         let (peer, local) = addresses(&request)?;
         let pulse = pulse(&request)?;
         let (sender, events) = mailbox();
-        let State { proxy, io } = &mut *self.lock();
+        let State { proxy, io } = &mut *self.turn().await?;
         let (id, question) =
             ask(proxy, request.into_inner(), Ends { peer, local }).map_err(refused)?;
         io.streams.insert(id, sender);
@@ -109,9 +111,14 @@ impl CombinerService {
     }
 
     /// The parent has opened a stream for one from below.
-    fn link(&self, id: StreamId, client: AggregatorClient<Channel>, news: Streaming<JoinEvent>) {
+    async fn link(
+        &self,
+        id: StreamId,
+        client: AggregatorClient<Channel>,
+        news: Streaming<JoinEvent>,
+    ) {
         let listener = tokio::spawn(listen(self.clone(), id, news)).abort_handle();
-        self.lock().io.links.insert(id, Link { client, listener });
+        turn(&self.state).await.io.links.insert(id, Link { client, listener });
     }
 
     /// Prepares the numbers of a job that is about to be opened, in the background. An error is not
@@ -130,7 +137,7 @@ impl CombinerService {
     /// one.
     async fn client_of(&self, id: MemberId) -> Result<AggregatorClient<Channel>, Status> {
         let known = {
-            let state = self.lock();
+            let state = self.turn().await?;
             let stream = state.proxy.stream_of(id);
             stream.and_then(|stream| state.io.links.get(&stream)).map(|link| link.client.clone())
         };
@@ -148,7 +155,7 @@ async fn listen(service: CombinerService, id: StreamId, mut news: Streaming<Join
         if let Ok(Some(JoinEvent { event: Some(Event::Assigned(assigned)) })) = &heard {
             service.prepare(assigned).await;
         }
-        let State { proxy, io } = &mut *service.lock();
+        let State { proxy, io } = &mut *turn(&service.state).await;
         let effects = match heard {
             Ok(Some(JoinEvent { event: Some(event) })) => proxy.hear(id, event),
             Ok(Some(JoinEvent { event: None })) => {
@@ -167,11 +174,6 @@ async fn listen(service: CombinerService, id: StreamId, mut news: Streaming<Join
         };
         proxy::perform(proxy, io, Some(id), effects);
     }
-}
-
-/// Locks the state, also after a panic in a handler: each change of the state is atomic.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refused(error: Refused) -> Status {
@@ -193,10 +195,10 @@ impl Aggregator for CombinerService {
         request: Request<control::JoinRequest>,
     ) -> Result<Response<BelowStream>, Status> {
         self.guard.admit_join(addresses(&request)?.0)?;
-        let (stream, question) = self.add(request, Proxy::join)?;
+        let (stream, question) = self.add(request, Proxy::join).await?;
         let mut client = self.parent.connect().await?;
         let news = client.join(question).await.map_err(|error| relayed(&self.parent, error))?;
-        self.link(stream.id, client, news.into_inner());
+        self.link(stream.id, client, news.into_inner()).await;
         Ok(Response::new(stream))
     }
 
@@ -204,10 +206,10 @@ impl Aggregator for CombinerService {
         &self,
         request: Request<control::ResumeRequest>,
     ) -> Result<Response<BelowStream>, Status> {
-        let (stream, question) = self.add(request, Proxy::resume)?;
+        let (stream, question) = self.add(request, Proxy::resume).await?;
         let mut client = self.parent.connect().await?;
         let news = client.resume(question).await.map_err(|error| relayed(&self.parent, error))?;
-        self.link(stream.id, client, news.into_inner());
+        self.link(stream.id, client, news.into_inner()).await;
         Ok(Response::new(stream))
     }
 
@@ -217,7 +219,7 @@ impl Aggregator for CombinerService {
     ) -> Result<Response<control::ReadyReply>, Status> {
         let request = request.into_inner();
         let id = request.member.unwrap_or_default();
-        self.lock().proxy.ready(id, request.needs_copies);
+        self.turn().await?.proxy.ready(id, request.needs_copies);
         let mut client = self.client_of(id).await?;
         client.ready(request).await.map_err(|error| relayed(&self.parent, error))
     }
@@ -229,7 +231,7 @@ impl Aggregator for CombinerService {
         let request = request.into_inner();
         let id = request.member.unwrap_or_default();
         let mut client = self.client_of(id).await?;
-        self.lock().proxy.leave(id);
+        self.turn().await?.proxy.leave(id);
         client.leave(request).await.map_err(|error| relayed(&self.parent, error))
     }
 
@@ -247,7 +249,7 @@ impl Aggregator for CombinerService {
         request: Request<control::ReportNoMulticastRequest>,
     ) -> Result<Response<control::ReportNoMulticastReply>, Status> {
         let id = request.into_inner().member.unwrap_or_default();
-        let State { proxy, io } = &mut *self.lock();
+        let State { proxy, io } = &mut *self.turn().await?;
         let effects = proxy.report_no_multicast(id).map_err(refused)?;
         proxy::perform(proxy, io, None, effects);
         Ok(Response::new(control::ReportNoMulticastReply {}))
@@ -269,7 +271,7 @@ impl Aggregator for CombinerService {
         let mut client = self.parent.connect().await?;
         let list = client.list_jobs(request.into_inner()).await;
         let mut list = list.map_err(|error| relayed(&self.parent, error))?.into_inner();
-        self.lock().proxy.describe(&mut list.jobs);
+        self.turn().await?.proxy.describe(&mut list.jobs);
         Ok(Response::new(list))
     }
 
@@ -282,7 +284,8 @@ impl Aggregator for CombinerService {
             cells: self.data_plane.cells(),
             ..self.guard.status()
         };
-        let status = of_data_plane(&*self.data_plane, own);
+        let data_plane = Arc::clone(&self.data_plane);
+        let status = turns::look(move || of_data_plane(&*data_plane, own)).await?;
         Ok(Response::new(status.map_err(service::status::internal)?))
     }
 
@@ -301,7 +304,7 @@ impl Aggregator for CombinerService {
     ) -> Result<Response<control::ExamineReply>, Status> {
         let (peer, _): (IpAddr, _) = addresses(&request)?;
         let member = request.into_inner().member.unwrap_or_default();
-        let shard = self.lock().proxy.shard_of(member);
+        let shard = self.turn().await?.proxy.shard_of(member);
         let binding = self.data_plane.binding(shard.map_err(refused)?, member.rank as u16);
         let hello_seen = binding.map_err(service::status::internal)?.is_some();
         Ok(Response::new(seen_by(&*self.data_plane, peer, hello_seen)))

@@ -115,7 +115,7 @@ async fn combine(
     Ok(tokio::select! {
         served = service.serve(control.listener, stop) => served,
         never = reloads.follow() => match never {},
-        never = notify::watchdog(|| alive.check()) => match never {},
+        never = notify::watchdog(async || alive.check().await) => match never {},
     })
 }
 
@@ -142,7 +142,7 @@ async fn serve_jobs(
     Ok(tokio::select! {
         served = service.clone().serve(control.listener, stop) => served,
         never = reloads.follow() => match never {},
-        never = notify::watchdog(|| service.check()) => match never {},
+        never = notify::watchdog(async || service.check().await) => match never {},
     })
 }
 

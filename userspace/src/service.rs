@@ -8,10 +8,11 @@ mod slots;
 pub(crate) mod status;
 pub(crate) mod strangers;
 mod too_long;
+pub(crate) mod turns;
 pub(crate) mod watch;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use switchml_control as control;
@@ -43,6 +44,7 @@ use crate::web;
 use daemon_io::DaemonIo;
 pub use event_stream::EventStream;
 use status::{internal, join_refused, request_failed, token_refused};
+use turns::{CHANGE, LOOK, lock, turn, turn_within};
 
 /// Most concurrent requests on one connection: a rank has its stream and one more, and a few ranks
 /// may share a connection.
@@ -108,9 +110,9 @@ impl Service {
         .await
     }
 
-    /// Returns if requests can be served.
-    pub fn check(&self) {
-        drop(self.lock());
+    /// Returns if requests are served, or wait for a switch.
+    pub async fn check(&self) {
+        turns::served_or_waiting(&self.state, &*self.data_plane).await;
     }
 
     /// Whether a job has started, and not ended.
@@ -119,8 +121,8 @@ impl Service {
     }
 
     /// Replaces the tenants' quotas, and the keys of tokens if ranks need tokens.
-    pub fn reload(&self, quotas: Quotas, keys: Option<TokenKeys>) {
-        self.lock().control_plane.set_quotas(quotas);
+    pub async fn reload(&self, quotas: Quotas, keys: Option<TokenKeys>) {
+        turn(&self.state).await.control_plane.set_quotas(quotas);
         if let Some((tokens, keys)) = self.guard.tokens.as_ref().zip(keys) {
             tokens.replace(keys);
         }
@@ -178,13 +180,13 @@ impl Service {
     }
 
     /// Makes a member's request. Logs now and then requests that may not come from a member.
-    fn request<T, E: Into<RequestError>>(
+    async fn request<T, E: Into<RequestError>>(
         &self,
         name: &str,
         peer: IpAddr,
         request: impl FnOnce(&mut ControlPlane<Sender>, &mut DaemonIo) -> Result<T, E>,
     ) -> Result<T, Status> {
-        let State { control_plane, io, .. } = &mut *self.lock();
+        let State { control_plane, io, .. } = &mut *turn_within(CHANGE, &self.state).await?;
         request(control_plane, &mut io.caused_from(Some(peer))).map_err(|error| {
             let error = error.into();
             if matches!(error, RequestError::Member(MemberError::NoMember { .. })) {
@@ -236,12 +238,6 @@ pub(crate) async fn serve(
     tokio::time::timeout(GRACE, serving).await.unwrap_or(Ok(()))
 }
 
-/// A panic in a handler must not take the other jobs down; the table's methods change it at their
-/// very end.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[tonic::async_trait]
 impl Aggregator for Service {
     type JoinStream = EventStream;
@@ -261,7 +257,8 @@ impl Aggregator for Service {
         let own = self.link_to(peer);
         let joiner = Joiner::new(request, tenant, (peer, local), own, Instant::now());
         let (sender, events) = mailbox();
-        let State { control_plane, io, traces, .. } = &mut *self.lock();
+        let State { control_plane, io, traces, .. } =
+            &mut *turn_within(CHANGE, &self.state).await?;
         let io = &mut io.caused_from(Some(peer));
         let id = control_plane.join(io, &joiner, sender).map_err(|error| {
             self.guard.refusals.refuse(status::reason(&error), peer, "Join", &error);
@@ -283,9 +280,11 @@ impl Aggregator for Service {
         let control::ResumeRequest { member, via } = request.into_inner();
         let member = member.unwrap_or_default();
         let (sender, events) = mailbox();
-        let id = self.request("Resume", peer, |control_plane, io| {
-            control_plane.resume(io, member, Origin { peer, via }, sender)
-        })?;
+        let id = self
+            .request("Resume", peer, |control_plane, io| {
+                control_plane.resume(io, member, Origin { peer, via }, sender)
+            })
+            .await?;
         Ok(Response::new(self.stream(events, id, connection, RankTrace::default())))
     }
 
@@ -301,7 +300,8 @@ impl Aggregator for Service {
                 control_plane.report_share(member, share)?;
             }
             control_plane.ready(io, member, lanes, needs_copies)
-        })?;
+        })
+        .await?;
         Ok(Response::new(control::ReadyReply {}))
     }
 
@@ -320,7 +320,8 @@ impl Aggregator for Service {
                 "" => control_plane.leave(io, member, &request.error, &request.ranks),
                 how => control_plane.lose(io, member, how, &request.lost_combiner),
             }
-        })?;
+        })
+        .await?;
         Ok(Response::new(control::LeaveReply {}))
     }
 
@@ -332,7 +333,8 @@ impl Aggregator for Service {
         let control::ReportCallsRequest { member, calls, named } = request.into_inner();
         self.request("ReportCalls", peer, |control_plane, io| {
             control_plane.report_calls(io, member.unwrap_or_default(), calls, &named)
-        })?;
+        })
+        .await?;
         Ok(Response::new(control::ReportCallsReply {}))
     }
 
@@ -344,7 +346,8 @@ impl Aggregator for Service {
         let member = request.into_inner().member.unwrap_or_default();
         self.request("ReportNoMulticast", peer, |control_plane, io| {
             control_plane.report_no_multicast(io, member)
-        })?;
+        })
+        .await?;
         Ok(Response::new(control::ReportNoMulticastReply {}))
     }
 
@@ -357,7 +360,8 @@ impl Aggregator for Service {
         self.request("ReportRoundTrips", peer, |control_plane, _| {
             let round_trips = round_trips.unwrap_or_default();
             control_plane.report_round_trips(member.unwrap_or_default(), &round_trips)
-        })?;
+        })
+        .await?;
         Ok(Response::new(control::ReportRoundTripsReply {}))
     }
 
@@ -365,15 +369,17 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::ListJobsRequest>,
     ) -> Result<Response<control::ListJobsReply>, Status> {
-        Ok(Response::new(control::ListJobsReply { jobs: self.jobs() }))
+        Ok(Response::new(control::ListJobsReply { jobs: self.jobs().await? }))
     }
 
     async fn status(
         &self,
         _request: Request<control::StatusRequest>,
     ) -> Result<Response<control::StatusReply>, Status> {
-        let own = self.of_jobs(self.lock().control_plane.table());
-        Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))
+        let own = self.of_jobs(turn_within(LOOK, &self.state).await?.control_plane.table());
+        let data_plane = Arc::clone(&self.data_plane);
+        let whole = turns::look(move || of_data_plane(&*data_plane, own)).await?;
+        Ok(Response::new(whole.map_err(internal)?))
     }
 
     async fn slots(
@@ -389,9 +395,9 @@ impl Aggregator for Service {
     ) -> Result<Response<control::ExamineReply>, Status> {
         let (peer, _) = addresses(&request)?;
         let member = request.into_inner().member.unwrap_or_default();
-        let hello_seen = self.request("Examine", peer, |control_plane, io| {
-            control_plane.has_said_hello(io, member)
-        })?;
+        let hello_seen = self
+            .request("Examine", peer, |control_plane, io| control_plane.has_said_hello(io, member))
+            .await?;
         Ok(Response::new(seen_by(&*self.data_plane, peer, hello_seen)))
     }
 }

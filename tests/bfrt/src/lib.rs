@@ -147,6 +147,11 @@ impl Switch {
         self.core().learn(digest, fields);
     }
 
+    /// Has the switch answer nobody until the value that this returns is dropped.
+    pub fn hang(&self) -> impl Drop + '_ {
+        self.core()
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }

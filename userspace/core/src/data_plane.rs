@@ -145,6 +145,12 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Vec::new()
     }
 
+    /// Whether a job's change waits for a switch, which may take long to answer. The other requests
+    /// wait, too.
+    fn is_waiting(&self) -> bool {
+        false
+    }
+
     /// Ends it, and leaves nothing behind.
     fn stop(&self) {}
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread;
 
 use switchml_control::rank_list;
@@ -270,6 +270,11 @@ impl DataPlane for P4DataPlane {
         let _alone = self.shared.looking();
         let found = unfinished(&*self.shared.switch, &job);
         found.map_err(refused(shard, "look at the slots of"))
+    }
+
+    fn is_waiting(&self) -> bool {
+        // Who changes the switch's tables has the state meanwhile.
+        matches!(self.shared.state.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     fn stop(&self) {

@@ -11,7 +11,8 @@ use switchml_userspace_core::jobs::{Level, StreamId};
 use switchml_userspace_core::proxy::{self, Io, Timer};
 use tracing::{error, info, warn};
 
-use super::{Link, State, Streams, lock};
+use super::{Link, State, Streams};
+use crate::service::turns::turn;
 
 /// Longest time to tell the parent that a rank was lost.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ impl Io for ProxyIo {
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
             if let Some(state) = state.upgrade() {
-                let State { proxy, io } = &mut *lock(&state);
+                let State { proxy, io } = &mut *turn(&state).await;
                 proxy::on_timer(proxy, io, timer);
             }
         });

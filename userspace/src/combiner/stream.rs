@@ -13,6 +13,7 @@ use super::{CombinerService, State};
 use crate::incoming::Pulse;
 use crate::mailbox::Receiver;
 use crate::service::event_stream::message;
+use crate::service::turns;
 
 /// A rank's events; its end tells the proxy that the rank is gone.
 pub struct BelowStream {
@@ -33,9 +34,11 @@ impl Stream for BelowStream {
 
 impl Drop for BelowStream {
     fn drop(&mut self) {
-        let State { proxy, io } = &mut *self.service.lock();
-        io.streams.remove(&self.id);
-        let effects = proxy.disconnect(self.id, self.pulse.silence());
-        proxy::perform(proxy, io, None, effects);
+        let (id, silence) = (self.id, self.pulse.silence());
+        turns::when_free(&self.service.state, move |State { proxy, io }| {
+            io.streams.remove(&id);
+            let effects = proxy.disconnect(id, silence);
+            proxy::perform(proxy, io, None, effects);
+        });
     }
 }

@@ -24,10 +24,10 @@ pub fn stopping() {
 
 /// Tells regularly, within the service manager's time, that the daemon lives, each time after
 /// `check` has returned. Does nothing if no watchdog was asked for.
-pub async fn watchdog(check: impl Fn()) -> Infallible {
+pub async fn watchdog(check: impl AsyncFn()) -> Infallible {
     let Some(limit) = sd_notify::watchdog_enabled() else { return pending().await };
     loop {
-        check();
+        check().await;
         tell(&[NotifyState::Watchdog]);
         tokio::time::sleep(limit / 2).await;
     }

@@ -34,7 +34,7 @@ impl Reloads {
         loop {
             self.hangups.recv().await;
             notify::reloading();
-            match self.reload() {
+            match self.reload().await {
                 Ok(()) => info!("reloaded"),
                 Err(why) => warn!("not reloaded, all options stay as they were: {why}"),
             }
@@ -43,13 +43,13 @@ impl Reloads {
     }
 
     /// Applies all changes, or returns why nothing has changed.
-    fn reload(&self) -> Result<(), String> {
+    async fn reload(&self) -> Result<(), String> {
         let (cli, matches) = cli::parse_again()?;
         let Options { interfaces, security, .. } = &cli.options;
         let keys = read_token_keys(security).map_err(|error| error.to_string())?;
         self.data_plane.serve_interfaces(interfaces).map_err(|error| error.to_string())?;
         if let Some(service) = &self.service {
-            service.reload(security.quotas(), keys);
+            service.reload(security.quotas(), keys).await;
         }
         let stay = self.unchanged(&matches);
         if !stay.is_empty() {

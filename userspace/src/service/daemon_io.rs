@@ -10,7 +10,8 @@ use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::jobs::Level;
 use tracing::{error, info, warn};
 
-use super::{State, lock};
+use super::State;
+use super::turns::{lock, turn};
 use crate::hosts::Hosts;
 use crate::mailbox::Sender;
 
@@ -53,7 +54,7 @@ impl Io for DaemonIo {
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
             if let Some(state) = state.upgrade() {
-                let State { control_plane, io, .. } = &mut *lock(&state);
+                let State { control_plane, io, .. } = &mut *turn(&state).await;
                 control_plane.on_timer(io, timer);
             }
         });

@@ -9,7 +9,7 @@ use switchml_userspace_core::jobs::StreamId;
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::{Service, State, strangers};
+use super::{Service, State, strangers, turns};
 use crate::incoming::Peer;
 use crate::mailbox::Receiver;
 use crate::traces::RankTrace;
@@ -54,7 +54,9 @@ impl Drop for EventStream {
         if let Some(from) = from.filter(|_| !self.is_over) {
             strangers::taken_back(&self.service.guard, &self.peer, from);
         }
-        let State { control_plane, io, .. } = &mut *self.service.lock();
-        control_plane.disconnect(&mut io.caused_from(from), self.id, self.peer.pulse.silence());
+        let (id, silence) = (self.id, self.peer.pulse.silence());
+        turns::when_free(&self.service.state, move |State { control_plane, io, .. }| {
+            control_plane.disconnect(&mut io.caused_from(from), id, silence);
+        });
     }
 }

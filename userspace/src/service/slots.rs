@@ -5,8 +5,8 @@ use switchml_protocol::header::Op;
 use switchml_userspace_core::oldest_round::Alike;
 use tonic::Status;
 
-use super::Service;
 use super::status::internal;
+use super::{Service, turns};
 
 /// Most ranges of slots that are listed. If a rank is missing, it is missing in the oldest one.
 const MOST_RANGES: usize = 32;
@@ -15,7 +15,7 @@ impl Service {
     /// The unfinished rounds of the job with this name or number. Slots are read one after the
     /// other, while ranks may go on contributing.
     pub(super) async fn slots_of(&self, job: &str) -> Result<SlotsReply, Status> {
-        let job = find(self.jobs(), job)?;
+        let job = find(self.jobs().await?, job)?;
         let (data_plane, shards) = (self.data_plane.clone(), job.shards.clone());
         // All slots of all shards take the kernel some milliseconds, which ranks do not wait for.
         let read = move || -> Result<Option<Vec<_>>, _> {
@@ -29,9 +29,7 @@ impl Service {
             }
             Ok(Some(found))
         };
-        let found = tokio::task::spawn_blocking(read).await;
-        let found = found.map_err(|error| Status::internal(error.to_string()))?;
-        Ok(reply(job, found.map_err(internal)?))
+        Ok(reply(job, turns::look(read).await?.map_err(internal)?))
     }
 }
 

@@ -9,8 +9,10 @@ use switchml_userspace_core::data_plane::{DataPlane, LostPort};
 use switchml_userspace_core::oldest_round::Progress;
 use switchml_userspace_core::throughput;
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use tonic::Status;
 use tracing::debug;
 
+use super::turns::{LOOK, turn, turn_within, when_free};
 use super::{Service, State};
 use crate::mailbox::Sender;
 
@@ -48,8 +50,9 @@ impl Service {
     /// Ends jobs whose ranks can no longer be reached.
     async fn watch_ports(&self) {
         follow_ports(&self.data_plane, |port| {
-            let State { control_plane, io, .. } = &mut *self.lock();
-            control_plane.lose_port(io, port.index, &port.what);
+            when_free(&self.state, move |State { control_plane, io, .. }| {
+                control_plane.lose_port(io, port.index, &port.what);
+            });
         })
         .await
     }
@@ -60,7 +63,7 @@ impl Service {
         loop {
             let begin = Instant::now();
             let running: Vec<_> = {
-                let state = self.lock();
+                let state = turn(&self.state).await;
                 let jobs = state.control_plane.table().running();
                 jobs.map(|job| (job.number, job.epoch)).collect()
             };
@@ -69,7 +72,7 @@ impl Service {
                 (number, epoch, progress.and_then(|progress| progress.unfinished))
             };
             let looks = self.look_at(running, look).await;
-            self.lock().stragglers.look(Instant::now(), looks);
+            turn(&self.state).await.stragglers.look(Instant::now(), looks);
             sleep(pause(SLOTS_INTERVAL, begin.elapsed())).await;
         }
     }
@@ -79,7 +82,7 @@ impl Service {
         loop {
             let begin = Instant::now();
             let running: Vec<_> = {
-                let state = self.lock();
+                let state = turn(&self.state).await;
                 let jobs = state.control_plane.table().running();
                 jobs.map(|job| (job.number, job.epoch, job.lanes(), job.shards.clone())).collect()
             };
@@ -90,7 +93,7 @@ impl Service {
                 (number, epoch, chunks.map(|chunks| chunks * chunk_len))
             };
             let looks = self.look_at(running, look).await;
-            self.lock().throughputs.look(Instant::now(), looks);
+            turn(&self.state).await.throughputs.look(Instant::now(), looks);
             sleep(pause(throughput::PERIOD, begin.elapsed())).await;
         }
     }
@@ -112,8 +115,9 @@ impl Service {
     }
 
     /// All jobs as operators see them.
-    pub(super) fn jobs(&self) -> Vec<JobStatus> {
-        let State { control_plane, stragglers, throughputs, .. } = &*self.lock();
+    pub(super) async fn jobs(&self) -> Result<Vec<JobStatus>, Status> {
+        let State { control_plane, stragglers, throughputs, .. } =
+            &*turn_within(LOOK, &self.state).await?;
         let running = control_plane.table().running();
         let running: BTreeMap<_, _> = running.map(|job| (job.number, job.epoch)).collect();
         let mut jobs = control_plane.jobs(Sender::age);
@@ -129,7 +133,7 @@ impl Service {
                 }
             }
         }
-        jobs
+        Ok(jobs)
     }
 }
 

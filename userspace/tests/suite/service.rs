@@ -1,14 +1,20 @@
 //! The control plane over gRPC: the events of each rank, and every refusal.
 
+use std::net::SocketAddr;
+
+use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use switchml_control::{
     Aborted, Call, Combiner, ExamineReply, ExamineRequest, JobState, JoinRequest, LeaveRequest,
     Left, ListJobsRequest, MadeCall, MemberId, ReadyRequest, ReportCallsRequest,
     ReportRoundTripsRequest, ResumeRequest, StatusRequest, Times, Waiting,
 };
+use switchml_userspace::data_plane::software::Software;
+use switchml_userspace_core::data_plane::DataPlane;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tonic::Code;
+use tonic::{Code, Status};
 
+use crate::common::slow::{Slow, What};
 use crate::common::{Daemon, Path, Rank, join_request};
 
 fn waiting(missing: &[u32]) -> Event {
@@ -547,4 +553,51 @@ async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
             event => assert!(std::time::Instant::now() < end, "{event:?}"),
         }
     }
+}
+
+async fn list_jobs(control: SocketAddr) -> Result<(), Status> {
+    let mut client = AggregatorClient::connect(format!("http://{control}")).await.expect("there");
+    client.list_jobs(ListJobsRequest {}).await.map(drop)
+}
+
+/// A data plane in a switch may take long to open a job. All else fails in one line meanwhile, on
+/// fewer threads than there are requests, and the watchdog hears that the daemon lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_ever_while_a_job_waits_for_its_switch() {
+    let software = Software::start(None, 0, 2048, Box::new(drop)).expect("a socket");
+    let (data_plane, go) = Slow::new(software, What::Open);
+    let daemon = Daemon::over(data_plane.clone(), |limits| limits).await;
+    let mut stays = daemon.join("other", 0, 3).await;
+    let goes = daemon.join("other", 1, 3).await;
+    for missing in [&[1, 2][..], &[2]] {
+        assert_eq!(stays.next().await, waiting(missing));
+    }
+    let mut client = daemon.client().await;
+    let request = JoinRequest { job_name: "a".to_owned(), world_size: 1, ..join_request() };
+    let opens = tokio::spawn(async move { client.join(request).await.map(drop) });
+    while !data_plane.is_waiting() {
+        tokio::task::yield_now().await;
+    }
+    let looks: Vec<_> = (0..4)
+        .map(|_| {
+            let control = daemon.control;
+            tokio::spawn(async move { list_jobs(control).await })
+        })
+        .collect();
+    for look in looks {
+        let status = look.await.expect("no panic").expect_err("it waits");
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(
+            status.message(),
+            "the aggregator has waited for its switch for 3 s; look after the switch, or try again"
+        );
+    }
+    daemon.service.check().await;
+    // A rank that goes meanwhile is noticed afterwards.
+    drop(goes);
+    assert!(!opens.is_finished());
+    go.send(()).expect("it opens");
+    opens.await.expect("no panic").expect("joined");
+    assert!(list_jobs(daemon.control).await.is_ok());
+    assert_eq!(stays.next().await, waiting(&[1, 2]));
 }

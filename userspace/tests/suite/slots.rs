@@ -8,7 +8,7 @@ use switchml_userspace::data_plane::software::Software;
 use tonic::{Code, Status};
 
 use crate::common::program::aggregator;
-use crate::common::slow::Slow;
+use crate::common::slow::{Slow, What};
 use crate::common::{Daemon, Path};
 
 async fn ask(daemon: &Daemon, job: &str) -> Result<SlotsReply, Status> {
@@ -121,7 +121,7 @@ async fn a_job_that_waits_for_ranks_has_no_slots_and_an_unknown_one_is_refused()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_plane_that_shows_no_slots_says_so() {
     let software = Software::start(None, 0, 512, Box::new(drop)).expect("a socket");
-    let (data_plane, go) = Slow::new(software);
+    let (data_plane, go) = Slow::new(software, What::Prepare);
     go.send(()).expect("it prepares");
     let daemon = Daemon::over(data_plane, |limits| limits).await;
     let _members = daemon.start_job("train", 2).await;

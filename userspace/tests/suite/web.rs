@@ -14,7 +14,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::common::slow::Slow;
+use crate::common::slow::{Slow, What};
 use crate::common::{Daemon, PATIENCE};
 
 /// An answer.
@@ -57,7 +57,7 @@ async fn metrics(daemon: &Daemon) -> String {
 async fn while_a_job_is_prepared_all_others_are_served() {
     let (events, _) = switchml_userspace::events::channel();
     let software = Software::start(None, 0, 2048, events).expect("a socket");
-    let (data_plane, go) = Slow::new(software);
+    let (data_plane, go) = Slow::new(software, What::Prepare);
     let daemon = Daemon::over(data_plane, |limits| limits).await;
     let mut first = [daemon.join("first", 0, 2).await, daemon.join("first", 1, 2).await];
     assert_eq!(get(daemon.control, "/healthz").await.status, 200);

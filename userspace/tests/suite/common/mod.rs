@@ -37,6 +37,7 @@ pub const SILENCE: Duration = Duration::from_millis(100);
 
 pub struct Daemon {
     pub control: SocketAddr,
+    pub service: Service,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<()>,
 }
@@ -75,11 +76,12 @@ impl Daemon {
         let table = JobTable::new(limits, address, StdRng::seed_from_u64(7));
         let service = Service::new(table, Arc::clone(&data_plane), Guard::default());
         let (stop, stopped) = oneshot::channel();
+        let serves = service.clone();
         let serving = tokio::spawn(async move {
-            service.serve(listener, async { drop(stopped.await) }).await.expect("served");
+            serves.serve(listener, async { drop(stopped.await) }).await.expect("served");
             data_plane.stop();
         });
-        Self { control, stop: Some(stop), serving }
+        Self { control, service, stop: Some(stop), serving }
     }
 
     /// Stops as SIGTERM does, and waits until that is done.

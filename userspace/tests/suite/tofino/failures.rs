@@ -1,6 +1,7 @@
 //! Failures: each is one line that says what to do.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use serde_json::Value;
 use switchml_bfrt_switch::Switch;
@@ -10,11 +11,12 @@ use switchml_control::join_event::Event;
 use switchml_p4::program::ProgramKind;
 use switchml_p4::tofino::names::EXCLUSIONS;
 use switchml_p4::tofino::{PROGRAM, deploy};
+use switchml_userspace_core::data_plane::DataPlane;
 
 use super::schema::{self, TABLES, full, schema};
-use crate::common::NOBODY;
+use crate::common::{Daemon, NOBODY};
 
-use super::{PORTS, Site, join_request, switch, switch_with};
+use super::{AGGREGATOR, PORTS, Site, join_request, switch, switch_with};
 
 /// The error line of a data plane that does not start.
 async fn refusal(site: &Site, switch: &Switch) -> String {
@@ -146,6 +148,29 @@ async fn a_switch_that_goes_fails_the_next_job_in_one_line() {
             "{reason:?}"
         );
         assert!(reason.ends_with(" on the switch: it cannot be reached"), "{reason:?}");
+    }
+}
+
+/// The watchdog asks for that: a daemon that waits for a switch lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_plane_whose_switch_does_not_answer_says_that_it_waits() {
+    let (site, switch) = (Site::new(), switch());
+    let data_plane = Arc::new(site.start(switch.address).await.expect("a data plane"));
+    let daemon = Daemon::serve(data_plane.clone(), data_plane.limits(), Some(AGGREGATOR.into()));
+    let daemon = daemon.await;
+    assert!(!data_plane.is_waiting());
+    let hanging = switch.hang();
+    let mut client = daemon.client().await;
+    let request = JoinRequest { job_name: "a".to_owned(), world_size: 1, ..join_request() };
+    let joins = tokio::spawn(async move { client.join(request).await.map(drop) });
+    while !data_plane.is_waiting() {
+        assert!(!joins.is_finished(), "the job has opened");
+        tokio::task::yield_now().await;
+    }
+    drop(hanging);
+    joins.await.expect("no panic").expect("joined, whatever becomes of the job");
+    while data_plane.is_waiting() {
+        tokio::task::yield_now().await;
     }
 }
 
