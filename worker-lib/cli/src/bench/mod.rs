@@ -16,7 +16,7 @@ use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
 use half::{bf16, f16};
 use switchml_cli::size;
 use switchml_worker::{
-    Communicator, DType, Precision, ReduceOp, Reduction, control, interface::Interface,
+    Communicator, DType, Precision, ReduceOp, Reduction, Stripe, control, interface::Interface,
     numerics::Codec,
 };
 
@@ -154,13 +154,13 @@ impl Bench {
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
         let communicator = settings.clone().connect().map_err(Failure::joining)?;
-        // Leaving normally would tell the others that this rank makes no more calls.
         let stripes = communicator.info().stripes.iter();
-        let status = stripes.map(|stripe| job::status(&settings.access(&stripe.control)));
-        let status = status.collect::<Result<Vec<_>, _>>();
-        let status = status.inspect_err(|_| communicator.abort())?;
+        let ask = |stripe: &Stripe| job::status(&settings.access(&stripe.control)).ok();
+        let served: Vec<_> =
+            stripes.filter(|_| is_reporter).map(|stripe| Served::by(stripe, ask(stripe))).collect();
+        let interface = communicator.info().stripes.first().and_then(interface);
 
-        let mut report = Report::new(self.setup::<T>(&communicator, &status));
+        let mut report = Report::new(self.setup::<T>(&communicator, &served));
         let prints = is_reporter && !output.is_stdout();
         if prints {
             say(Head(&report));
@@ -190,7 +190,7 @@ impl Bench {
         let stats = runner.finish().map_err(Failure::Collective)?;
         (report.sent, report.waits) = ((&stats.calls).into(), stats.waits.into());
 
-        report.conclude(status.first().and_then(interface).as_ref());
+        report.conclude(interface.as_ref());
         if prints {
             say(Foot(&report));
         }
@@ -243,18 +243,14 @@ impl Bench {
         Ok(Zeros { share: self.sparsity, chunk: bytes / self.dtype.size() })
     }
 
-    fn setup<T: Value>(
-        &self,
-        communicator: &Communicator,
-        status: &[control::AggregatorStatus],
-    ) -> Setup {
-        let addresses = status.iter().zip(communicator.info().shares());
-        let aggregator = match status {
+    fn setup<T: Value>(&self, communicator: &Communicator, served: &[Served]) -> Setup {
+        let addresses = served.iter().zip(communicator.info().shares());
+        let aggregator = match served {
             [only] => only.address.clone(),
             _ => addresses.map(with_share).collect::<Vec<_>>().join(", "),
         };
-        let words = |of: fn(&control::AggregatorStatus) -> &str| {
-            let mut words: Vec<_> = status.iter().map(of).collect();
+        let words = |of: fn(&Served) -> &str| {
+            let mut words: Vec<_> = served.iter().map(of).collect();
             words.dedup();
             words.join(", ")
         };
@@ -265,8 +261,8 @@ impl Bench {
         Setup {
             version: env!("CARGO_PKG_VERSION"),
             aggregator,
-            data_plane: words(|status| &status.data_plane),
-            attachment: words(|status| &status.attachment),
+            data_plane: words(|served| &served.data_plane),
+            attachment: words(|served| &served.attachment),
             world_size: communicator.world_size() as usize,
             lanes: communicator.info().chunk_lanes.into(),
             data_threads: communicator.info().data_threads(),
@@ -297,9 +293,34 @@ fn check_memory(elements: usize, size: usize) -> Result<(), Failure> {
     )))
 }
 
+/// What a report says of an aggregator.
+struct Served {
+    address: String,
+    data_plane: String,
+    attachment: String,
+}
+
+impl Served {
+    /// An aggregator that has told its status or not: measuring does not depend on it.
+    fn by(stripe: &Stripe, status: Option<control::AggregatorStatus>) -> Self {
+        match status {
+            Some(status) => Self {
+                address: status.address,
+                data_plane: status.data_plane,
+                attachment: status.attachment,
+            },
+            None => Self {
+                address: stripe.control.clone(),
+                data_plane: "unknown".to_owned(),
+                attachment: "unknown, it did not tell its status".to_owned(),
+            },
+        }
+    }
+}
+
 /// One of several aggregators, and its share of large calls.
-fn with_share((status, share): (&control::AggregatorStatus, f64)) -> String {
-    format!("{} ({:.1} %)", status.address, 100.0 * share)
+fn with_share((served, share): (&Served, f64)) -> String {
+    format!("{} ({:.1} %)", served.address, 100.0 * share)
 }
 
 /// A share of something.
@@ -350,7 +371,7 @@ impl Output {
     }
 }
 
-/// This rank's interface towards the aggregator.
-fn interface(status: &control::AggregatorStatus) -> Option<Interface> {
-    Interface::towards(status.address.parse().ok()?)
+/// This rank's interface towards an aggregator.
+fn interface(stripe: &Stripe) -> Option<Interface> {
+    Interface::towards(stripe.aggregator)
 }

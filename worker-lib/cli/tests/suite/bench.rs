@@ -1,5 +1,9 @@
 //! `switchml-worker bench` and `doctor` from end to end, on loopback.
 
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
 use serde_json::Value;
 
 use crate::daemon::{Daemon, PATIENCE, failure};
@@ -316,4 +320,45 @@ fn options_from_a_file() {
     assert_eq!(code, 2);
     let told = "unknown option \"iters\"; options are aggregator, tls-fingerprint, ";
     assert!(line.contains(told), "{line}");
+}
+
+/// Passes one connection on to a control plane, and refuses those that follow. Returns its address.
+fn one_connection_to(control: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let there = TcpStream::connect(control).unwrap();
+    thread::spawn(move || {
+        let (here, _) = listener.accept().unwrap();
+        drop(listener);
+        let pass = |mut from: TcpStream, mut to: TcpStream| {
+            move || {
+                let _ = io::copy(&mut from, &mut to);
+                let _ = to.shutdown(std::net::Shutdown::Write);
+            }
+        };
+        thread::spawn(pass(here.try_clone().unwrap(), there.try_clone().unwrap()));
+        pass(there, here)();
+    });
+    address
+}
+
+#[test]
+fn an_aggregator_that_does_not_tell_its_status_is_measured_all_the_same() {
+    let daemon = Daemon::start();
+    let arguments = ["-b", "8", "-e", "8", "--json", "-"];
+    let mut ranks: Vec<_> = (0..2)
+        .map(|rank| {
+            let address = one_connection_to(&daemon.address);
+            let arguments = [&["--aggregator", &address][..], &arguments].concat();
+            (address.clone(), daemon.bench("without status", rank, 2, &arguments))
+        })
+        .collect();
+    for (_, rank) in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    let (address, first) = &ranks[0];
+    let report: Value = serde_json::from_str(&first.stdout()).unwrap();
+    check(&report, 2, &[8], 4);
+    assert_eq!(report["data_plane"], "unknown");
+    assert_eq!(report["aggregator"], **address);
 }
