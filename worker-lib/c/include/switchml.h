@@ -78,6 +78,11 @@ typedef struct switchml_request switchml_request;
  */
 typedef struct switchml_settings {
   /**
+   * sizeof(switchml_settings), as in `switchml_settings settings = { sizeof settings };`: a
+   * library that is newer than the program knows by it which settings the program has.
+   */
+  size_t size;
+  /**
    * Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
    * Several, with commas between, share the work.
    */

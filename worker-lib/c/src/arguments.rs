@@ -1,6 +1,7 @@
 //! What C passes: settings, arrays and numbers, looked at before they are used.
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -183,6 +184,33 @@ impl Array {
         // that they are there for as long as the call.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.count) }
     }
+}
+
+/// The settings of a program that may have been built with an earlier header: it has none behind
+/// its `size`.
+///
+/// # Safety
+/// `given` is NULL or points to `size` bytes of settings.
+pub unsafe fn settings(given: *const Settings) -> Result<Option<Settings>, Invalid> {
+    if given.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise, and the size comes first.
+    let size = unsafe { given.cast::<usize>().read() };
+    if !(size_of::<usize>()..=size_of::<Settings>()).contains(&size) {
+        return Err(Invalid(
+            "settings.size is not sizeof(switchml_settings); set it to that, and use a library \
+             that is not older than the header",
+        ));
+    }
+    let mut settings = MaybeUninit::<Settings>::zeroed();
+    // SAFETY: both have so many bytes.
+    unsafe {
+        let to = settings.as_mut_ptr().cast::<u8>();
+        given.cast::<u8>().copy_to_nonoverlapping(to, size);
+    }
+    // SAFETY: all zeros, and what C has put there, are pointers and numbers.
+    Ok(Some(unsafe { settings.assume_init() }))
 }
 
 /// The settings, over those of the environment.

@@ -28,6 +28,9 @@ pub struct Request(Handle<Array>);
 /// SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1.
 #[repr(C)]
 pub struct Settings {
+    /// sizeof(switchml_settings), as in `switchml_settings settings = { sizeof settings };`: a
+    /// library that is newer than the program knows by it which settings the program has.
+    pub size: usize,
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
     /// Several, with commas between, share the work.
     pub aggregator: *const c_char,
@@ -87,8 +90,9 @@ pub unsafe extern "C" fn switchml_unique_id(id: *mut u8) -> Status {
 /// switchml_close, and null if this fails.
 ///
 /// # Safety
-/// settings is null or points to settings whose strings are null or end with a zero byte, and whose
-/// unique_id is null or points to that many bytes; communicator points to a pointer.
+/// settings is null or points to `size` bytes of settings whose strings are null or end with a zero
+/// byte, and whose unique_id is null or points to that many bytes; communicator points to a
+/// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn switchml_connect(
     settings: *const Settings,
@@ -100,7 +104,7 @@ pub unsafe extern "C" fn switchml_connect(
             .ok_or(Invalid("communicator is NULL; give the address of a pointer"))?;
         *place = std::ptr::null_mut();
         // SAFETY: the caller's promise.
-        let builder = unsafe { arguments::builder(settings.as_ref()) }?;
+        let builder = unsafe { arguments::builder(arguments::settings(settings)?.as_ref()) }?;
         *place = Box::into_raw(Box::new(Communicator(builder.connect()?)));
         Ok(())
     })

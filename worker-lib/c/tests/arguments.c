@@ -80,7 +80,7 @@ int main(void)
 {
     switchml_communicator *communicator = NULL;
     switchml_request *request = NULL;
-    switchml_settings settings = { 0 };
+    switchml_settings settings = { sizeof settings };
     float data[2] = { 0 };
     int marker;
 
@@ -88,6 +88,18 @@ int main(void)
         wrong = 1;
     expect(switchml_connect(NULL, NULL), SWITCHML_INVALID,
            "communicator is NULL; give the address of a pointer");
+    settings.size = 0;
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "settings.size is not sizeof(switchml_settings); set it to that, and use a library that "
+           "is not older than the header");
+    /* A program whose header ends with world_size: what follows is not looked at. */
+    settings.size = offsetof(switchml_settings, deadline);
+    settings.rank = 4;
+    settings.world_size = 4;
+    settings.deadline = -1;
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "rank is 4 of 4; 0 to world size - 1 are allowed");
+    settings = (switchml_settings){ sizeof settings };
     settings.aggregator = "127.0.0.1:1";
     settings.rank = 4;
     settings.world_size = 4;

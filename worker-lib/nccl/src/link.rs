@@ -52,6 +52,8 @@ pub struct Link {
     next: u64,
     /// Lengths of messages that are done, by number, until they are asked for.
     done: HashMap<u64, usize>,
+    /// What NCCL has pointers to, by number: until the message is done, or the link is closed.
+    requests: HashMap<u64, Box<Request>>,
     failed: Option<i32>,
 }
 
@@ -64,12 +66,18 @@ pub struct Request {
 impl Link {
     pub fn new(stream: TcpStream, direction: Direction) -> Self {
         let peer = stream.peer_addr().map_or_else(|_| "a peer".to_owned(), |at| at.to_string());
-        let (open, done) = (VecDeque::new(), HashMap::new());
-        Self { stream, peer, direction, open, next: 0, done, failed: None }
+        let (open, done, requests) = Default::default();
+        Self { stream, peer, direction, open, next: 0, done, requests, failed: None }
     }
 
-    /// Opens a message. Nothing moves before [`Request::test`].
-    pub fn post(link: &Arc<Mutex<Self>>, buffer: Buffer, tag: i32) -> Result<Request, Failure> {
+    /// Opens a message. Nothing moves before [`Request::test`]. The request is there until
+    /// [`Request::end`], or until the link is closed, because NCCL asks no more about one that has
+    /// failed.
+    pub fn post(
+        link: &Arc<Mutex<Self>>,
+        buffer: Buffer,
+        tag: i32,
+    ) -> Result<*const Request, Failure> {
         let mut inner = link.lock().unwrap_or_else(PoisonError::into_inner);
         inner.check()?;
         let number = inner.next;
@@ -81,7 +89,8 @@ impl Link {
         }
         let length = buffer.bytes;
         inner.open.push_back(Message { number, buffer, tag, header, moved: 0, length });
-        Ok(Request { link: Arc::clone(link), number })
+        let request = Box::new(Request { link: Arc::clone(link), number });
+        Ok(&raw const **inner.requests.entry(number).or_insert(request))
     }
 
     /// A link that failed once is out of step with the stream.
@@ -91,11 +100,12 @@ impl Link {
         })
     }
 
-    /// Ends the connection, even if requests that failed may still hold the link.
+    /// Ends the connection, and with it the requests that are not done.
     pub fn close(&mut self) {
         // A connection that the peer ended is closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
         self.open.clear();
+        self.requests.clear();
         self.failed.get_or_insert(INTERNAL_ERROR);
     }
 
@@ -208,5 +218,15 @@ impl Request {
             Some(length) => Ok(Some(length)),
             None => moved.map(|()| None),
         }
+    }
+
+    /// The link, and the message's number there: what [`Self::end`] takes.
+    pub fn place(&self) -> (Arc<Mutex<Link>>, u64) {
+        (Arc::clone(&self.link), self.number)
+    }
+
+    /// Ends a request. Nobody may look at it any more.
+    pub fn end((link, number): (Arc<Mutex<Link>>, u64)) {
+        link.lock().unwrap_or_else(PoisonError::into_inner).requests.remove(&number);
     }
 }

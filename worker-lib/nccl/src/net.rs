@@ -167,7 +167,7 @@ unsafe fn post(
     let link = unsafe { &*link.cast::<SharedLink>() };
     let posted = Link::post(link, Buffer { data: data.cast(), bytes }, tag)?;
     // SAFETY: the caller's promise.
-    unsafe { *request = Box::into_raw(Box::new(posted)).cast() };
+    unsafe { *request = posted.cast_mut().cast() };
     Ok(())
 }
 
@@ -222,9 +222,9 @@ unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, bytes: *mut c_
         // SAFETY: NCCL's place for the result.
         unsafe { *done = 0 };
         // SAFETY: from `post`; NCCL asks no more once it is done.
-        let Some(length) = unsafe { &*request.cast::<Request>() }.test()? else { return Ok(()) };
-        // SAFETY: from `post`, and this is the last look at it.
-        drop(unsafe { Box::from_raw(request.cast::<Request>()) });
+        let request = unsafe { &*request.cast::<Request>() };
+        let Some(length) = request.test()? else { return Ok(()) };
+        Request::end(request.place());
         // SAFETY: NCCL's place for the result.
         unsafe { *done = 1 };
         if !bytes.is_null() {
@@ -250,4 +250,42 @@ unsafe extern "C" fn close_listen(listener: *mut c_void) -> Code {
         drop(unsafe { Box::from_raw(listener.cast::<Port>()) });
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A link as NCCL holds it, and the other end of its connection.
+    fn link(direction: Direction) -> (*mut c_void, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (here, _) = listener.accept().unwrap();
+        here.set_nonblocking(true).unwrap();
+        (share(here, direction), there)
+    }
+
+    #[test]
+    fn requests_that_fail_or_are_never_asked_for_end_with_their_link() {
+        let (link, there) = link(Direction::In);
+        // SAFETY: from `share`.
+        let held = Arc::downgrade(unsafe { &*link.cast::<SharedLink>() });
+        let mut bytes = [0u8; 4];
+        let mut requests = [null_mut(); 2];
+        for request in &mut requests {
+            let data = bytes.as_mut_ptr().cast();
+            // SAFETY: the memory is there until the link is closed.
+            assert!(unsafe { post(link, data, 4, 0, request) }.is_ok());
+        }
+        drop(there);
+        let mut done = 0;
+        // SAFETY: from `post`, and a place for the result.
+        while unsafe { test(requests[0], &raw mut done, null_mut()) } == 0 {
+            assert_eq!(done, 0);
+        }
+        // SAFETY: from `share`.
+        assert_eq!(unsafe { close_link(link) }, 0);
+        assert!(held.upgrade().is_none(), "a request holds the link");
+    }
 }

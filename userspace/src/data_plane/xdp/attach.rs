@@ -67,6 +67,12 @@ pub enum StartError {
         /// The kernel's release.
         release: String,
     },
+    /// Programs may interrupt each other on a processor, and share its memory then.
+    #[error(
+        "this kernel is a real-time one (PREEMPT_RT), where one packet's program may interrupt \
+         another's: use --data-plane software, or a kernel without it"
+    )]
+    RealTime,
     /// The kernel was built without BPF.
     #[error("this kernel has no BPF (CONFIG_BPF_SYSCALL); use --data-plane software")]
     NoBpf,
@@ -345,6 +351,14 @@ pub fn check_kernel(release: &str) -> Result<(), StartError> {
     }
 }
 
+/// Refuses a real-time kernel: `/sys/kernel/realtime` says 1 there, and is missing elsewhere.
+pub fn check_preemption(realtime: Option<&str>) -> Result<(), StartError> {
+    match realtime.map(str::trim) {
+        Some("1") => Err(StartError::RealTime),
+        _ => Ok(()),
+    }
+}
+
 /// The hook that a link is at.
 pub fn hook_of(link: &FdLink) -> Option<Hook> {
     match link.info().ok()?.link_type().ok()? {
@@ -549,7 +563,14 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::check_kernel;
+    use super::{check_kernel, check_preemption};
+
+    #[test]
+    fn a_real_time_kernel_is_refused() {
+        assert!(check_preemption(None).is_ok() && check_preemption(Some("0\n")).is_ok());
+        let error = check_preemption(Some("1\n")).expect_err("it is one").to_string();
+        assert!(error.contains("PREEMPT_RT") && error.contains("--data-plane software"), "{error}");
+    }
 
     #[test]
     fn kernels_that_are_too_old_are_refused_in_one_line() {

@@ -139,6 +139,8 @@ impl XdpDataPlane {
     /// the start was halted.
     pub fn start(config: Config, events: EventSink, halt: Arc<Halt>) -> Result<Self, StartError> {
         attach::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
+        let realtime = std::fs::read_to_string("/sys/kernel/realtime").ok();
+        attach::check_preemption(realtime.as_deref())?;
         let all = interfaces::list()?;
         let (interfaces, missing) = attach::find(&config.interfaces, &all)?;
         let local = Local::new(config.address, &interfaces, &all, &interfaces::addresses()?);
