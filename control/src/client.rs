@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -15,17 +16,25 @@ use tokio_util::either::Either;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
+use crate::signs::{Pulse, watch_host};
 use crate::tls::{ClientTls, TlsError};
 
 /// The first byte of an alert of TLS (RFC 8446, 5.1). HTTP/2 begins with the length of a short
 /// frame instead.
 const TLS_ALERT: u8 = 21;
 
+/// After such a silence the server's host is asked whether it is there, and without any answer for
+/// so long the connection breaks.
+const HOST_SILENCE: Duration = Duration::from_secs(5);
+const HOST_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
     /// The channel that requests are sent over.
     pub channel: Channel,
+    /// When the server last said something.
+    pub pulse: Pulse,
     fault: Fault,
 }
 
@@ -65,7 +74,8 @@ pub async fn connect(
             .map_err(|_| TlsError::Other(format!("no certificate can be for {name:?}")))?,
     };
     let fault = Fault::default();
-    let settings = (tls.clone(), host.to_owned(), Arc::clone(&fault));
+    let pulse = Pulse::default();
+    let settings = (tls.clone(), host.to_owned(), Arc::clone(&fault), pulse.clone());
     let open = service_fn(move |_| {
         let (connector, name, settings) = (connector.clone(), name.clone(), settings.clone());
         async move { open(address, connector, name, settings).await.map(TokioIo::new) }
@@ -73,7 +83,7 @@ pub async fn connect(
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint.map_err(|error| ConnectError::Unreachable(root_cause(&error)))?;
     match configure(endpoint).connect_with_connector(open).await {
-        Ok(channel) => Ok(Connection { channel, fault }),
+        Ok(channel) => Ok(Connection { channel, pulse, fault }),
         Err(error) => Err(match fault.get() {
             Some(fault) => fault.clone().into(),
             None => ConnectError::Unreachable(root_cause(&error)),
@@ -85,10 +95,11 @@ async fn open(
     address: SocketAddr,
     connector: Option<TlsConnector>,
     name: ServerName<'static>,
-    (tls, host, fault): (ClientTls, String, Fault),
+    (tls, host, fault, pulse): (ClientTls, String, Fault, Pulse),
 ) -> io::Result<Watched> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
+    watch_host(&stream, HOST_SILENCE, HOST_PATIENCE)?;
     let stream = match connector {
         None => Either::Left(stream),
         Some(connector) => match connector.connect(name, stream).await {
@@ -105,7 +116,7 @@ async fn open(
             }
         },
     };
-    Ok(Watched { stream, tls, host, fault, has_heard: false })
+    Ok(Watched { stream, tls, host, fault, pulse, has_heard: false })
 }
 
 /// A stream that notes why the server refuses it.
@@ -114,6 +125,7 @@ struct Watched {
     tls: ClientTls,
     host: String,
     fault: Fault,
+    pulse: Pulse,
     /// Whether any bytes arrived.
     has_heard: bool,
 }
@@ -126,6 +138,9 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.pulse.beat();
+        }
         match &read {
             Poll::Ready(Err(error)) => {
                 self.tls.explain(error, &self.host).map(|why| self.fault.set(why));

@@ -10,6 +10,8 @@ pub mod client;
 mod moves;
 mod rank_list;
 #[cfg(feature = "grpc")]
+pub mod signs;
+#[cfg(feature = "grpc")]
 pub mod tls;
 
 use std::fmt;

@@ -25,7 +25,7 @@ use crate::guard::Guard;
 use crate::mailbox::{Sender, mailbox};
 use crate::service::turns::{self, CHANGE, lock, turn, turn_within};
 use crate::service::watch::follow_ports;
-use crate::service::{self, addresses, of_data_plane, pulse, seen_by};
+use crate::service::{self, addresses, of_data_plane, seen_by, standstill};
 use io::ProxyIo;
 use parent::{Parent, relayed};
 use stream::BelowStream;
@@ -98,16 +98,17 @@ impl CombinerService {
     async fn add<T, R>(
         &self,
         request: Request<T>,
+        allowed_ms: u64,
         ask: impl FnOnce(&mut Proxy, T, Ends) -> Result<(StreamId, R), Refused>,
     ) -> Result<(BelowStream, R), Status> {
         let (peer, local) = addresses(&request)?;
-        let pulse = pulse(&request)?;
+        let standstill = standstill(&request, allowed_ms)?;
         let (sender, events) = mailbox();
         let State { proxy, io } = &mut *self.turn().await?;
         let (id, question) =
             ask(proxy, request.into_inner(), Ends { peer, local }).map_err(refused)?;
         io.streams.insert(id, sender);
-        Ok((BelowStream { events, id, pulse, service: self.clone() }, question))
+        Ok((BelowStream { events, id, standstill, service: self.clone() }, question))
     }
 
     /// The parent has opened a stream for one from below.
@@ -195,7 +196,9 @@ impl Aggregator for CombinerService {
         request: Request<control::JoinRequest>,
     ) -> Result<Response<BelowStream>, Status> {
         self.guard.admit_join(addresses(&request)?.0)?;
-        let (stream, question) = self.add(request, Proxy::join).await?;
+        let control::JoinRequest { via, standstill_ms, .. } = request.get_ref();
+        let allowed_ms = service::standstill_ms(via, *standstill_ms);
+        let (stream, question) = self.add(request, allowed_ms, Proxy::join).await?;
         let mut client = self.parent.connect().await?;
         let news = client.join(question).await.map_err(|error| relayed(&self.parent, error))?;
         self.link(stream.id, client, news.into_inner()).await;
@@ -206,7 +209,9 @@ impl Aggregator for CombinerService {
         &self,
         request: Request<control::ResumeRequest>,
     ) -> Result<Response<BelowStream>, Status> {
-        let (stream, question) = self.add(request, Proxy::resume).await?;
+        let control::ResumeRequest { via, standstill_ms, .. } = request.get_ref();
+        let allowed_ms = service::standstill_ms(via, *standstill_ms);
+        let (stream, question) = self.add(request, allowed_ms, Proxy::resume).await?;
         let mut client = self.parent.connect().await?;
         let news = client.resume(question).await.map_err(|error| relayed(&self.parent, error))?;
         self.link(stream.id, client, news.into_inner()).await;

@@ -5,13 +5,14 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use rustls::{CertificateError, Error as TlsError};
-use switchml_userspace_core::control_plane::PING_TIMEOUT;
+use switchml_control::signs::{Pulse, watch_host};
+use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -27,6 +28,7 @@ use crate::exposure;
 use crate::guard::Guard;
 use crate::hosts::Seat;
 use crate::refusals::Reason;
+use crate::standstill::{Allowed, Standstill};
 use crate::throttle::Throttle;
 use crate::tls::ServerTls;
 
@@ -103,6 +105,8 @@ async fn open(
     guard: Arc<Guard>,
 ) -> io::Result<Connection> {
     stream.set_nodelay(true)?;
+    // Rule 23.6: of a host that died, the kernel learns in time.
+    watch_host(&stream, PING_INTERVAL, PING_TIMEOUT)?;
     let addresses = stream.connect_info();
     // The daemon has checked the addresses that existed when it started.
     let local = stream.local_addr()?.ip().to_canonical();
@@ -116,13 +120,16 @@ async fn open(
         None => Either::Left(stream),
         Some(tls) => Either::Right(Box::new(secure(stream, tls, peer, &guard).await?)),
     };
+    let (pulse, allowed) = <(Pulse, Allowed)>::default();
     Ok(Connection {
         stream,
         guard,
         answers_pings: false,
         _seat: seat,
         addresses,
-        pulse: Pulse::default(),
+        standstill: Standstill::new(pulse.clone(), allowed.clone()),
+        pulse,
+        allowed,
         ends: Arc::default(),
         missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))),
         unread: None,
@@ -192,6 +199,11 @@ fn judge(error: &TlsError) -> (Reason, String) {
     }
 }
 
+/// Whether a connection broke because its host acknowledges nothing.
+fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable)
+}
+
 /// Whether the connection broke before it was accepted.
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
@@ -205,6 +217,8 @@ pub struct Peer {
     pub addresses: TcpConnectInfo,
     /// The connection's signs of life.
     pub pulse: Pulse,
+    /// How long there may be none.
+    pub allowed: Allowed,
     /// Whether the connection should be closed.
     ends: Arc<AtomicBool>,
 }
@@ -221,28 +235,6 @@ impl Peer {
     }
 }
 
-/// When data, or the end, was last read from a connection. This distinguishes a connection that
-/// ends after a silence from one that was closed.
-#[derive(Clone)]
-pub struct Pulse(Arc<Mutex<Instant>>);
-
-impl Default for Pulse {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(Instant::now())))
-    }
-}
-
-impl Pulse {
-    fn beat(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    /// How long nothing was read.
-    pub fn silence(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
-    }
-}
-
 /// A connection that breaks unless the client's preface comes in time, and when the client stops
 /// reading.
 pub struct Connection {
@@ -251,6 +243,8 @@ pub struct Connection {
     _seat: Seat,
     addresses: TcpConnectInfo,
     pulse: Pulse,
+    allowed: Allowed,
+    standstill: Standstill,
     ends: Arc<AtomicBool>,
     /// Bytes of the preface that are missing, and the deadline for them.
     missing: Option<(usize, Pin<Box<Sleep>>)>,
@@ -304,10 +298,17 @@ impl AsyncRead for Connection {
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.pulse.beat();
+        // What the kernel finds out about a host that is gone is no sign of it.
+        match &read {
+            Poll::Ready(Err(error)) if is_silence(error) => {}
+            Poll::Ready(_) => self.pulse.beat(),
+            Poll::Pending => {}
         }
         let this = &mut *self;
+        // Only HTTP/2 has pings, which are to be answered.
+        if read.is_pending() && this.answers_pings && this.standstill.is_over(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         let Some((missing, deadline)) = &mut this.missing else { return read };
         if read.is_pending() {
             ready!(deadline.as_mut().poll(context));
@@ -360,7 +361,8 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        let Self { addresses, pulse, ends, .. } = self;
-        Peer { addresses: addresses.clone(), pulse: pulse.clone(), ends: Arc::clone(ends) }
+        let Self { addresses, pulse, allowed, ends, .. } = self;
+        let (pulse, allowed) = (pulse.clone(), allowed.clone());
+        Peer { addresses: addresses.clone(), pulse, allowed, ends: Arc::clone(ends) }
     }
 }

@@ -17,6 +17,7 @@
 //! | [`embedded`] | an aggregator inside another process |
 //! | [`events`] | the log of notable packets |
 //! | [`segments`] | TCP's segments on ways whose MTU nobody knows |
+//! | `standstill` | how long a rank's process may say nothing |
 //! | [`throttle`] | log lines that strangers can cause |
 //! | [`traces`] | spans of jobs and ranks |
 //! | [`view`] | an aggregator as operators see it |
@@ -37,6 +38,7 @@ pub mod mailbox;
 pub mod refusals;
 pub mod segments;
 pub mod service;
+mod standstill;
 pub mod throttle;
 pub mod tls;
 pub mod tokens;

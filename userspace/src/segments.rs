@@ -12,8 +12,9 @@ const SAFE: u32 = 1220;
 pub const BACKLOG: i32 = 1024;
 
 /// Has both ends of all connections to this socket, which is to listen, send segments that arrive
-/// everywhere. If a switch on the way has a smaller MTU than the hosts, and its ICMP messages do not
-/// come through, larger ones would get lost. Small ones cost little: messages are few and short.
+/// everywhere. If a switch on the way has a smaller MTU than the hosts, and its ICMP messages do
+/// not come through, larger ones would get lost. Small ones cost little: messages are few and
+/// short.
 ///
 /// # Errors
 /// Those of the system.

@@ -21,9 +21,7 @@ use switchml_host::{interfaces, neighbours, way};
 use switchml_protocol::VERSION;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::times::{BUCKETS, SUM, Times};
-use switchml_userspace_core::control_plane::{
-    ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
-};
+use switchml_userspace_core::control_plane::{ControlPlane, PING_INTERVAL, RequestError};
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, Origin, Quotas, StreamId};
 use switchml_userspace_core::stragglers::Stragglers;
@@ -35,9 +33,10 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::guard::Guard;
-use crate::incoming::{Peer, Pulse, incoming};
+use crate::incoming::{Peer, incoming};
 use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::refusals::Reason;
+use crate::standstill::{Allowed, Standstill};
 use crate::tokens::TokenKeys;
 use crate::traces::{RankTrace, Traces};
 use crate::web;
@@ -49,6 +48,8 @@ use turns::{CHANGE, LOOK, lock, turn, turn_within};
 /// Most concurrent requests on one connection: a rank has its stream and one more, and a few ranks
 /// may share a connection.
 const MAX_REQUESTS: u32 = 100;
+/// Pings wait so long for an answer: the connection itself knows when that is too long.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// Longest message that is read, in bytes: several times the longest report of calls.
 const MAX_MESSAGE_LEN: usize = 256 << 10;
 /// Longest time for streams to tell their ranks that the daemon stops.
@@ -175,8 +176,16 @@ impl Service {
     }
 
     /// The event stream of a rank, for one connection.
-    fn stream(&self, events: Receiver, id: StreamId, peer: Peer, trace: RankTrace) -> EventStream {
-        EventStream { events, id, peer, is_over: false, trace, service: self.clone() }
+    fn stream(
+        &self,
+        events: Receiver,
+        id: StreamId,
+        (peer, standstill_ms): (Peer, u64),
+        trace: RankTrace,
+    ) -> EventStream {
+        let standstill = standstill_of(&peer, standstill_ms);
+        let (is_over, service) = (false, self.clone());
+        EventStream { events, id, peer, standstill, is_over, trace, service }
     }
 
     /// Makes a member's request. Logs now and then requests that may not come from a member.
@@ -215,7 +224,7 @@ pub(crate) async fn serve(
     let server = Server::builder()
         .accept_http1(true)
         .http2_keepalive_interval(Some(PING_INTERVAL))
-        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .http2_keepalive_timeout(Some(PATIENCE))
         .max_concurrent_streams(MAX_REQUESTS)
         .add_routes(strangers::bounded(
             web::beside(too_long::counted(routes, Arc::clone(&guard)), service),
@@ -251,6 +260,7 @@ impl Aggregator for Service {
         self.guard.admit_join(peer)?;
         let connection = connection(&request)?.clone();
         let request = request.into_inner();
+        let standstill_ms = standstill_ms(&request.via, request.standstill_ms);
         let tenant = self.tenant(&request.token, &request.job_name, peer)?;
         version::check(&request, peer)
             .map_err(|error| Status::failed_precondition(error.to_string()))?;
@@ -268,7 +278,7 @@ impl Aggregator for Service {
         if !control_plane.table().is_waiting(&joiner.name) {
             traces.assigned(&joiner.name);
         }
-        Ok(Response::new(self.stream(events, id, connection, trace)))
+        Ok(Response::new(self.stream(events, id, (connection, standstill_ms), trace)))
     }
 
     async fn resume(
@@ -277,7 +287,8 @@ impl Aggregator for Service {
     ) -> Result<Response<EventStream>, Status> {
         let (peer, _) = addresses(&request)?;
         let connection = connection(&request)?.clone();
-        let control::ResumeRequest { member, via } = request.into_inner();
+        let control::ResumeRequest { member, via, standstill_ms: asked } = request.into_inner();
+        let standstill_ms = standstill_ms(&via, asked);
         let member = member.unwrap_or_default();
         let (sender, events) = mailbox();
         let id = self
@@ -285,7 +296,8 @@ impl Aggregator for Service {
                 control_plane.resume(io, member, Origin { peer, via }, sender)
             })
             .await?;
-        Ok(Response::new(self.stream(events, id, connection, RankTrace::default())))
+        let watched = (connection, standstill_ms);
+        Ok(Response::new(self.stream(events, id, watched, RankTrace::default())))
     }
 
     async fn ready(
@@ -471,9 +483,22 @@ fn connection<T>(request: &Request<T>) -> Result<&Peer, Status> {
     request.extensions().get().ok_or_else(|| Status::internal("the connection is unknown"))
 }
 
-/// The signs of life of the connection that a request came by.
-pub(crate) fn pulse<T>(request: &Request<T>) -> Result<Pulse, Status> {
-    connection(request).map(|connection| connection.pulse.clone())
+/// What waits until the process at the other end of a request's connection has said nothing for too
+/// long.
+pub(crate) fn standstill<T>(request: &Request<T>, allowed_ms: u64) -> Result<Standstill, Status> {
+    connection(request).map(|peer| standstill_of(peer, allowed_ms))
+}
+
+fn standstill_of(peer: &Peer, allowed_ms: u64) -> Standstill {
+    let allowed = Allowed::of_rank(allowed_ms);
+    peer.allowed.raise(&allowed);
+    Standstill::new(peer.pulse.clone(), allowed)
+}
+
+/// How long the process at the other end may stand still: what a rank asks for, unless that end is
+/// a combiner, which sees to its ranks itself.
+pub(crate) fn standstill_ms(via: &[control::Combiner], asked: u64) -> u64 {
+    if via.is_empty() { asked } else { 0 }
 }
 
 /// The addresses of both ends of a request's connection: the peer's, and ours.

@@ -37,6 +37,7 @@ pub struct Builder {
     world_size: Option<u32>,
     pub(crate) limits: Limits,
     pub(crate) join_timeout: Duration,
+    standstill: Option<Duration>,
     pub(crate) data_threads: Option<u32>,
     pub(crate) local_sums: bool,
     pub(crate) rdma: bool,
@@ -58,6 +59,7 @@ impl Default for Builder {
             world_size: None,
             limits: Limits::default(),
             join_timeout: Duration::from_secs(60),
+            standstill: None,
             data_threads: None,
             local_sums: true,
             rdma: false,
@@ -158,6 +160,19 @@ impl Builder {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = timeout;
         self
+    }
+
+    /// How long this process may stand still, as in a debugger or while its virtual machine moves,
+    /// before the other ranks take it for dead: as long as [`timeout`](Self::timeout) unless given;
+    /// at least 0.1 s. Its host has to answer meanwhile. A host that does not is dead within
+    /// seconds.
+    pub fn standstill(mut self, standstill: Duration) -> Self {
+        self.standstill = Some(standstill);
+        self
+    }
+
+    pub(crate) fn get_standstill(&self) -> Duration {
+        self.standstill.unwrap_or(self.limits.timeout)
     }
 
     /// How long to wait for the other ranks to join. 60 s unless given.
@@ -263,6 +278,8 @@ impl Builder {
         let run_id = text("TORCHELASTIC_RUN_ID")?.filter(|id| id != RUN_ID_OF_ALL);
         let job = text("SWITCHML_JOB")?.or(run_id).or(slurm.map(|step| step.job));
         self.job = job.or(self.job);
+        let standstill = seconds("SWITCHML_STANDSTILL", text("SWITCHML_STANDSTILL")?)?;
+        self.standstill = standstill.or(self.standstill);
         self.local_sums = switch("SWITCHML_LOCAL_SUMS", text)?.unwrap_or(self.local_sums);
         self.rdma = switch("SWITCHML_RDMA", text)?.unwrap_or(self.rdma);
         self.own_hosts = switch("SWITCHML_OWN_HOSTS", text)?.unwrap_or(self.own_hosts);
@@ -361,6 +378,7 @@ impl Builder {
         }
         check_wait("deadline", self.limits.deadline)?;
         check_wait("timeout", self.limits.timeout)?;
+        check_wait("standstill", self.get_standstill())?;
         Ok((rank, world_size))
     }
 }
@@ -443,6 +461,20 @@ fn slurm_step(
     let restarts = text("SLURM_RESTART_COUNT")?.map(|count| format!("-{count}"));
     let job = format!("slurm-{cluster}{id}.{step}{}", restarts.unwrap_or_default());
     Ok(Some(SlurmStep { rank, world_size, job }))
+}
+
+fn seconds(name: &'static str, value: Option<String>) -> Result<Option<Duration>, Error> {
+    let wrong = |given: &str| Error::Setting {
+        name,
+        given: format!("{given:?}"),
+        allowed: "it must be a number of seconds, 0.1 or more",
+    };
+    let parse = |value: String| {
+        let seconds =
+            value.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        seconds.ok_or_else(|| wrong(&value))
+    };
+    value.map(parse).transpose()
 }
 
 fn number(name: &'static str, value: Option<String>) -> Result<Option<u32>, Error> {

@@ -15,7 +15,7 @@ use switchml_worker_core::stripes;
 use crate::builder::Builder;
 use crate::commons::Commons;
 use crate::communicator::{Communicator, Info, Shard, Stripe};
-use crate::control::{self, Access, Assigned, Sessions, Wish};
+use crate::control::{Access, Assigned, Sessions, Wish};
 use crate::driver::{Driver, DriverLock, Handover, Moves, Shared, Unanswered};
 use crate::error::Error;
 use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
@@ -62,10 +62,10 @@ impl Builder {
             data_threads: self.data_threads,
             aggregators: aggregators.len() as u32,
             timeout: self.join_timeout,
+            standstill: self.get_standstill(),
             has_others: has_lasting(&aggregators) && aggregators.len() > 1,
         };
-        let (sessions, joined) = Sessions::join(&aggregators, &wish)
-            .map_err(|error| of_unreachable(error, &aggregators))?;
+        let (sessions, joined) = Sessions::join(&aggregators, &wish)?;
         let me = (rank as u16, world_size as u16);
         let commons = Commons::here()?;
         let wakers = |_| {
@@ -171,9 +171,11 @@ impl Builder {
         let shares = info.shares();
         let mut drivers = Vec::with_capacity(info.data_threads());
         for (stripe, (opened, team)) in opened.into_iter().zip(teams).enumerate() {
-            let Opened { assigned, paths, .. } = opened;
+            let Opened { access, assigned, paths } = opened;
+            let is_peers = access.peer.is_some_and(|peer| u32::from(peer) != info.rank);
             let (share, lanes) = (shares[stripe], info.chunk_lanes);
-            let at = At { stripe, share, assigned: &assigned, lanes, team: team.as_ref() };
+            let at =
+                At { stripe, share, assigned: &assigned, lanes, is_peers, team: team.as_ref() };
             for (place, path) in paths.into_iter().enumerate() {
                 let wakers = path.wakers.clone();
                 let (submissions, received) = mpsc::channel();
@@ -203,6 +205,7 @@ impl Builder {
             rank: info.rank as u16,
             ranks: info.world_size as u16,
             join_timeout: self.join_timeout,
+            standstill: self.get_standstill(),
             limits: self.limits,
             lanes: info.chunk_lanes,
             rdma: self.rdma,
@@ -228,7 +231,7 @@ impl Builder {
         path: Path,
         submissions: mpsc::Receiver<Submission>,
     ) -> Driver {
-        let &At { stripe, share, assigned, lanes, team } = at;
+        let &At { stripe, share, assigned, lanes, is_peers, team } = at;
         let (config, batch) = path.config(assigned, lanes, self.limits, share);
         let Path { secret, group, transport, open, .. } = path;
         let mut engine = Engine::new(config);
@@ -244,6 +247,7 @@ impl Builder {
         Driver {
             shard,
             stripe,
+            is_peers,
             data_path,
             transport,
             submissions,
@@ -279,28 +283,14 @@ struct At<'a> {
     share: f64,
     assigned: &'a Assigned,
     lanes: u16,
+    /// Whether it is in another rank's process.
+    is_peers: bool,
     team: Option<&'a Team>,
 }
 
 /// Whether some of the job's aggregators are no ranks' own.
 fn has_lasting(aggregators: &[Access]) -> bool {
     aggregators.iter().any(|access| access.peer.is_none())
-}
-
-/// If a rank's own aggregator cannot be reached, says which rank's, and what such ranks need.
-fn of_unreachable(error: control::Error, aggregators: &[Access]) -> Error {
-    let control::Error::Unreachable { address, why } = &error else { return error.into() };
-    let rank = aggregators.iter().find(|access| access.address == *address);
-    match rank.and_then(|access| access.peer) {
-        None => error.into(),
-        Some(rank) => Error::NoPeer {
-            why: format!(
-                "rank {rank} cannot be reached at {address} ({why}); let them reach each other at \
-                 all TCP and UDP ports (behind NAT, as in containers, by the host's network), or \
-                 give an aggregator"
-            ),
-        },
-    }
 }
 
 /// What there is to know of each aggregator.

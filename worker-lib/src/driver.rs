@@ -228,6 +228,8 @@ pub(crate) struct Driver {
     pub shard: usize,
     /// The index of its aggregator among those of the job.
     pub stripe: usize,
+    /// Whether that is in another rank's process.
+    pub is_peers: bool,
     pub transport: Box<dyn Transport>,
     pub data_path: DataPath,
     pub submissions: Receiver<Submission>,
@@ -328,8 +330,8 @@ impl Drop for TurnOnDrop<'_> {
     }
 }
 
-/// Ends the driver after a data thread's turn, if that has an outcome, and if it unwinds. That tells
-/// the other drivers and the callers that wait for buffers.
+/// Ends the driver after a data thread's turn, if that has an outcome, and if it unwinds. That
+/// tells the other drivers and the callers that wait for buffers.
 struct End<'a> {
     lock: &'a DriverLock,
     outcome: Option<Result<(), Error>>,
@@ -474,6 +476,7 @@ impl Driver {
         let others = Others {
             departed: self.membership.departed(),
             are_watched: self.membership.is_watched(),
+            stand_still: self.is_peers && self.membership.stands_still(),
         };
         self.greet(now);
         let wire = Batches(self.transport.as_mut());

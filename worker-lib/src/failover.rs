@@ -42,6 +42,7 @@ pub(crate) struct Rank {
     pub rank: u16,
     pub ranks: u16,
     pub join_timeout: Duration,
+    pub standstill: Duration,
     pub limits: Limits,
     /// Lanes of a full chunk.
     pub lanes: u16,
@@ -192,6 +193,7 @@ impl Mover {
             data_threads: Some(stripe.handovers.len() as u32),
             aggregators: 1,
             timeout: rank.join_timeout.max(LEAST_WAIT),
+            standstill: rank.standstill,
             has_others: true,
         };
         let membership = Arc::new(Membership::begin(access.clone(), &wish)?);

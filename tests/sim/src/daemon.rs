@@ -183,7 +183,7 @@ impl Daemon {
                 let joined = control_plane.join(io, &joiner(request, ends), connection);
                 joined.err().map(|error| Answer::Refused(error.to_string()))
             }
-            Message::Resume(ResumeRequest { member, via }) => {
+            Message::Resume(ResumeRequest { member, via, .. }) => {
                 io.opening = Some(connection);
                 let (id, origin) = (member.unwrap_or_default(), Origin { peer, via });
                 let resumed = control_plane.resume(io, id, origin, connection);

@@ -95,6 +95,9 @@ fn in_words(rank: u32, address: &str) -> String {
 /// would take much longer, as a rule 30 minutes. The simulator tests in virtual time how soon they
 /// happen.
 const SOON: Duration = Duration::from_secs(60);
+/// Seconds that ranks of a benchmark may stand still. By default they are waited for as late ones
+/// are.
+const STANDSTILL: &str = "5";
 
 /// A rack with the daemon on its ports.
 struct Cluster {
@@ -229,6 +232,7 @@ impl Cluster {
             ]);
             command.args(["--rank", &rank.to_string(), "--world-size", &world_size.to_string()]);
             command.arg("--no-own-hosts").args(arguments);
+            command.env("SWITCHML_STANDSTILL", STANDSTILL);
             self.host(rank).spawn(&format!("worker {rank}"), command).unwrap()
         };
         (0..world_size).map(start).collect()

@@ -1,6 +1,7 @@
 //! Jobs without an aggregator of their own, whose ranks serve each other; and jobs at several
 //! aggregators of different kinds at once.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::thread::{self, sleep};
@@ -184,11 +185,21 @@ fn a_call_after_a_rank_has_left_names_it() {
 
 /// A rank of the command line's benchmark, which has no other setting than torchrun's.
 fn bench(binaries: &Binaries, rack: &Rack, rank: usize, arguments: &[&str]) -> Process {
+    bench_with(binaries, rack, rank, arguments, &[])
+}
+
+fn bench_with(
+    binaries: &Binaries,
+    rack: &Rack,
+    rank: usize,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Process {
     let mut command = Command::new(&binaries.worker);
     command.env_remove("SWITCHML_AGGREGATOR");
     command.env("MASTER_ADDR", Rack::worker_address(0).to_string()).env("MASTER_PORT", "29500");
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
-    command.args(["bench", "--json", "-"]).args(arguments);
+    command.args(["bench", "--json", "-"]).args(arguments).envs(variables.iter().copied());
     rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
 }
 
@@ -201,6 +212,54 @@ fn a_killed_rank_is_named_although_its_aggregator_dies_with_it() {
     sleep(Duration::from_secs(3));
     ranks[LOST].kill().unwrap();
     others_name_it(&mut ranks);
+}
+
+/// Its host is there, so the others wait for it as for a late one.
+#[test]
+fn a_rank_that_is_stopped_is_waited_for_and_one_that_is_killed_then_is_named() {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = rack(RANKS);
+    let mut ranks: Vec<_> = (0..RANKS).map(|rank| bench(&binaries, &rack, rank, &LONG)).collect();
+    sleep(Duration::from_secs(3));
+    ranks[LOST].signal(Signal::STOP).unwrap();
+    // The deadline of calls is 5 s.
+    sleep(Duration::from_secs(7));
+    ranks[LOST].signal(Signal::CONT).unwrap();
+    sleep(Duration::from_secs(1));
+    for rank in &mut ranks {
+        assert!(rank.is_running(), "{}", rank.stderr());
+    }
+    ranks[LOST].kill().unwrap();
+    others_name_it(&mut ranks);
+}
+
+/// Its process is as it was, but nobody acknowledges what is sent there.
+#[test]
+fn a_rank_whose_host_is_gone_is_named() {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = rack(RANKS);
+    let mut ranks: Vec<_> = (0..RANKS).map(|rank| bench(&binaries, &rack, rank, &LONG)).collect();
+    sleep(Duration::from_secs(3));
+    let mut ip = Command::new("ip");
+    ip.args(["link", "set", "eth0", "down"]);
+    assert!(rack.worker(LOST).output(ip).unwrap().status.success());
+    others_name_it(&mut ranks);
+}
+
+#[test]
+fn a_rank_that_is_stopped_for_too_long_is_named_and_says_so() {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = rack(RANKS);
+    let limit = [("SWITCHML_STANDSTILL", "2")];
+    let start = |rank| bench_with(&binaries, &rack, rank, &LONG, &limit);
+    let mut ranks: Vec<_> = (0..RANKS).map(start).collect();
+    sleep(Duration::from_secs(3));
+    ranks[LOST].signal(Signal::STOP).unwrap();
+    others_name_it(&mut ranks);
+    ranks[LOST].signal(Signal::CONT).unwrap();
+    ranks[LOST].wait(PATIENCE).unwrap();
+    let said = ranks[LOST].stderr();
+    assert!(said.contains("this process stood still for"), "{said}");
 }
 
 #[test]
@@ -265,6 +324,30 @@ fn ranks_hosts_help_an_aggregator_that_is_slower_than_a_ring() {
     let rack = rack(4);
     assert_eq!(run_with_slow_aggregator(&rack, true), vec![vec![2000, 2000, 2000, 4000]; 3]);
     assert_eq!(run_with_slow_aggregator(&rack, false), vec![vec![10_000]; 3]);
+}
+
+/// As behind a firewall, which says so, or does not: at a wrong MAC address nobody answers.
+#[test]
+fn two_ranks_that_do_not_reach_each_other_are_named_by_all() {
+    let silent = "neigh replace ADDRESS lladdr 02:00:00:00:00:99 dev eth0";
+    for kind in ["route add unreachable ADDRESS", silent] {
+        let rack = rack(4);
+        for (here, there) in [(1, 2), (2, 1)] {
+            let mut ip = Command::new("ip");
+            let wrong = kind.replace("ADDRESS", &Rack::worker_address(there).to_string());
+            ip.args(wrong.split(' '));
+            assert!(rack.worker(here).output(ip).unwrap().status.success());
+        }
+        let errors = run_peers(&rack, 4, |_, builder| builder.connect().err().unwrap());
+        for (rank, error) in errors.iter().enumerate() {
+            let text = error.to_string();
+            // One of the two that says it itself need not name itself.
+            let own = u16::try_from(rank).ok().filter(|rank| [1, 2].contains(rank));
+            let named: BTreeSet<_> = error.ranks().into_iter().chain(own).collect();
+            assert_eq!(named, BTreeSet::from([1, 2]), "{kind}, rank {rank}: {text}");
+            assert!(text.contains("cannot be reached at"), "{kind}, rank {rank}: {text}");
+        }
+    }
 }
 
 /// As behind a firewall: rank 1 does not reach rank 2, but both reach the aggregator.

@@ -12,6 +12,7 @@ use tonic::Status;
 use super::{Service, State, strangers, turns};
 use crate::incoming::Peer;
 use crate::mailbox::Receiver;
+use crate::standstill::Standstill;
 use crate::traces::RankTrace;
 
 /// A rank's events; its end tells the control plane that the rank is gone.
@@ -19,6 +20,7 @@ pub struct EventStream {
     pub(super) events: Receiver,
     pub(super) id: StreamId,
     pub(super) peer: Peer,
+    pub(super) standstill: Standstill,
     /// Whether the client was told that the stream is over.
     pub(super) is_over: bool,
     pub(super) trace: RankTrace,
@@ -32,6 +34,10 @@ impl Stream for EventStream {
         let event = Pin::new(&mut self.events).poll_next(context);
         if let Poll::Ready(Some(Ok(event))) = &event {
             self.trace.hear(event);
+        }
+        if event.is_pending() && self.standstill.is_over(context) {
+            self.is_over = true;
+            return Poll::Ready(None);
         }
         self.is_over |= matches!(event, Poll::Ready(None));
         event.map(|event| event.map(message))
@@ -54,7 +60,7 @@ impl Drop for EventStream {
         if let Some(from) = from.filter(|_| !self.is_over) {
             strangers::taken_back(&self.service.guard, &self.peer, from);
         }
-        let (id, silence) = (self.id, self.peer.pulse.silence());
+        let (id, silence) = (self.id, self.standstill.silence());
         turns::when_free(&self.service.state, move |State { control_plane, io, .. }| {
             control_plane.disconnect(&mut io.caused_from(from), id, silence);
         });

@@ -362,7 +362,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
             client.report_calls(calls).await.map(drop),
             client.leave(leave).await.map(drop),
             client.report_round_trips(round_trips).await.map(drop),
-            client.resume(ResumeRequest { member, via: vec![] }).await.map(drop),
+            client.resume(ResumeRequest { member, ..ResumeRequest::default() }).await.map(drop),
         ];
         for refusal in refusals {
             let status = refusal.expect_err("refused");

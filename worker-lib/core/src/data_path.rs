@@ -50,11 +50,13 @@ pub struct Others {
     pub departed: Ranks,
     /// Whether the control plane watches the ranks: [`Engine::note_watched`].
     pub are_watched: bool,
+    /// Whether the aggregator is in a process that stands still: [`Engine::excuse_silence`].
+    pub stand_still: bool,
 }
 
 impl Others {
     /// All ranks are present, and watched.
-    pub const THERE: Self = Self { departed: Ranks::NONE, are_watched: true };
+    pub const THERE: Self = Self { departed: Ranks::NONE, are_watched: true, stand_still: false };
 }
 
 impl DataPath {
@@ -184,6 +186,9 @@ impl DataPath {
     ) -> Result<usize, TurnError<W::Error>> {
         self.engine.note_departed(&others.departed);
         self.engine.note_watched(now, others.are_watched);
+        if others.stand_still {
+            self.engine.excuse_silence(now);
+        }
         self.engine.on_timer(now).map_err(TurnError::DataPath)?;
         self.send(now, wire).map_err(TurnError::Wire)
     }

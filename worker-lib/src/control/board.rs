@@ -2,12 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use switchml_control as control;
+use switchml_control::signs::Pulse;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::times::{BUCKETS, SUM, Times};
 
 use super::{Assigned, Error};
+
+/// An aggregator pings a rank that says nothing once a second. Without a sign of life for so long,
+/// its process stands still.
+const STILL: Duration = Duration::from_millis(2500);
 
 /// Called once when the session has ended.
 pub(super) type OnEnd = Box<dyn FnOnce(Error) + Send>;
@@ -30,6 +36,8 @@ pub(super) struct Heard {
     is_over: bool,
     on_end: Option<OnEnd>,
     pub calls_in_flight: Option<CallsInFlight>,
+    /// When the aggregator last said something.
+    pub pulse: Option<Pulse>,
     round_trips: Option<TakeRoundTrips>,
     departed: Ranks,
 }
@@ -84,6 +92,12 @@ impl Board {
     pub fn wait_until_over(&self) {
         let goes_on = |heard: &mut Heard| !heard.is_over;
         drop(self.changed.wait_while(self.lock(), goes_on));
+    }
+
+    /// See [`Membership::stands_still`](super::Membership::stands_still).
+    pub fn stands_still(&self) -> bool {
+        let pulse = self.lock().pulse.clone();
+        pulse.is_some_and(|pulse| pulse.silence() >= STILL)
     }
 
     /// The ranks that have left normally.

@@ -15,6 +15,9 @@ const PROBE: Duration = Duration::from_secs(5);
 /// A probe without an answer for so long is the end. Generous: a machine that computes may starve
 /// this thread.
 const PROBE_ANSWER: Duration = Duration::from_secs(10);
+/// Rule 36.16: the process of another rank may stand still as long as its host does not, and the
+/// kernel asks the host. Ranks agree on who is dead by their aggregators.
+const OF_PEER: Duration = Duration::from_secs(24 * 3600);
 
 /// A runtime that uses only the calling thread.
 pub(super) fn runtime() -> Result<Runtime, Error> {
@@ -31,13 +34,14 @@ pub(super) async fn connect(
     timeout: Duration,
 ) -> Result<(String, Connection), Error> {
     let host = switchml_control::host(&access.address);
+    let answer = if access.peer.is_some() { OF_PEER } else { PROBE_ANSWER };
     let mut failed = Vec::new();
     for &address in addresses {
         let connection = client::connect(address, &host, &access.tls, |endpoint| {
             endpoint
                 .connect_timeout(timeout.min(CONNECT))
                 .http2_keep_alive_interval(PROBE)
-                .keep_alive_timeout(PROBE_ANSWER)
+                .keep_alive_timeout(answer)
                 .keep_alive_while_idle(true)
         });
         match (connection.await, address.to_string()) {

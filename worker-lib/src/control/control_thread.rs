@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::clock::Clock;
 use super::lines::Lines;
 use super::{Error, connection};
 use crate::files;
@@ -13,9 +14,16 @@ use crate::files;
 /// The control thread. It ends when this is dropped.
 pub(crate) struct Control {
     pub(super) handle: Handle,
-    pub(super) lines: Arc<Lines>,
+    shared: Shared,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What memberships share.
+#[derive(Clone, Default)]
+pub(super) struct Shared {
+    pub lines: Arc<Lines>,
+    pub clock: Arc<Clock>,
 }
 
 impl Control {
@@ -28,12 +36,25 @@ impl Control {
         let runtime = connection::runtime()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
+        let shared = Shared::default();
+        let clock = Arc::clone(&shared.clock);
         let thread = thread::Builder::new()
             .name("switchml-control".to_owned())
-            // The sender is dropped.
-            .spawn(move || drop(runtime.block_on(stopped)))
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        // The sender is dropped.
+                        _ = stopped => {}
+                        () = clock.run() => {}
+                    }
+                });
+            })
             .map_err(|error| Error::System { why: files::explained(&error) })?;
-        Ok(Self { handle, lines: Arc::default(), stop: Some(stop), thread: Some(thread) })
+        Ok(Self { handle, shared, stop: Some(stop), thread: Some(thread) })
+    }
+
+    pub(super) fn shared(&self) -> Shared {
+        self.shared.clone()
     }
 
     /// Whether this is the control thread, which must not wait for itself.

@@ -50,6 +50,19 @@ pub enum Error {
         /// The system's error.
         why: String,
     },
+    /// Another rank, which has brought an aggregator, does not answer at the address.
+    #[error(
+        "rank {rank} cannot be reached at {address} ({why}); let them reach each other at all TCP \
+         and UDP ports (behind NAT, as in containers, by the host's network), or give an aggregator"
+    )]
+    PeerUnreachable {
+        /// The other rank.
+        rank: u16,
+        /// The address that was tried.
+        address: String,
+        /// The system's error.
+        why: String,
+    },
     /// A server answers there, but not by TLS as it should.
     #[error("no TLS connection to the aggregator at {address}: {why}")]
     Tls {
@@ -130,6 +143,18 @@ pub enum Error {
         /// are missing.
         calls: Vec<MadeCall>,
     },
+    /// This process did not run, and the others have gone on without it.
+    #[error(
+        "this process stood still for {:.0} s, stopped or suspended, and its job allows {} s \
+         (SWITCHML_STANDSTILL)",
+        stood.as_secs_f64(), allowed.as_secs_f64()
+    )]
+    StoodStill {
+        /// How long it did not run.
+        stood: Duration,
+        /// How long that may be.
+        allowed: Duration,
+    },
     /// The connection to the aggregator broke.
     #[error("the aggregator at {address} went away ({why})")]
     Lost {
@@ -181,6 +206,7 @@ impl Error {
             Self::Missing { ranks, .. }
             | Self::NotReady { ranks, .. }
             | Self::Aborted { ranks, .. } => ranks.clone(),
+            Self::PeerUnreachable { rank, .. } => vec![*rank],
             Self::Mismatch { calls, .. } => {
                 let most = calls.iter().map(|call| call.ranks.len()).max();
                 let common = calls.iter().position(|call| Some(call.ranks.len()) == most);

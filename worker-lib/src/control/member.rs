@@ -23,7 +23,8 @@ use super::{
     Access, Assigned, Error,
     board::Board,
     connection,
-    lines::{Line, Lines},
+    control_thread::Shared,
+    lines::Line,
     messages::{self, refusal},
     reports::Reports,
 };
@@ -44,14 +45,14 @@ pub(super) struct Joining {
 
 impl Joining {
     /// Runs until the session is over. `events` are the events from the rank's other threads.
-    pub async fn run(self, lines: Arc<Lines>, mut events: UnboundedReceiver<Event>) {
+    pub async fn run(self, shared: Shared, mut events: UnboundedReceiver<Event>) {
         let session = Session::new(0, self.timeout);
         let session = if self.has_others { session.with_others() } else { session };
         let address = self.addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         let begin = self.begin;
         let mut member = Member {
             joining: self,
-            lines,
+            shared,
             session,
             address,
             line: None,
@@ -68,7 +69,7 @@ impl Joining {
 
 struct Member {
     joining: Joining,
-    lines: Arc<Lines>,
+    shared: Shared,
     /// The session. Its time starts when the rank began to join.
     session: Session,
     /// The address that was tried last.
@@ -183,7 +184,7 @@ impl Member {
                 }
                 let Joining { access, addresses, .. } = &self.joining;
                 let (access, addresses) = (access.clone(), addresses.clone());
-                let lines = Arc::clone(&self.lines);
+                let lines = Arc::clone(&self.shared.lines);
                 self.under_way = Some(Box::pin(async move {
                     match lines.connect(&access, &addresses, CONNECT).await {
                         Ok(line) => Outcome::Connected(line),
@@ -218,7 +219,8 @@ impl Member {
             }
             Request::Resume => {
                 let via = Vec::new();
-                let request = ResumeRequest { member, via };
+                let standstill_ms = self.joining.request.standstill_ms;
+                let request = ResumeRequest { member, via, standstill_ms };
                 Box::pin(async move { opened(client.resume(request).await) })
             }
             Request::Ready { lanes, needs_copies } => {
@@ -272,8 +274,10 @@ impl Member {
         self.under_way = None;
         match outcome {
             Outcome::Connected(line) => {
-                if let Some((address, _)) = line.get() {
+                if let Some((address, connection)) = line.get() {
                     self.address.clone_from(address);
+                    let pulse = Some(connection.pulse.clone());
+                    self.joining.board.note(|heard| heard.pulse = pulse);
                 }
                 (self.line, self.tls_fault) = (Some(line), None);
                 Event::Connected
@@ -327,8 +331,19 @@ impl Member {
         let waited = self.joining.timeout;
         let later = self.connection().and_then(Connection::fault);
         let tls_fault = self.tls_fault.as_ref().or(later).cloned();
+        let allowed = Duration::from_millis(self.joining.request.standstill_ms);
+        let stood = self.shared.clock.stood_still();
         self.joining.board.end(match ending {
             Ending::Left => return self.joining.board.leave(),
+            // The others have gone on, or ended, and what they say is true, and not the cause.
+            Ending::Aborted { .. }
+            | Ending::Stopped(_)
+            | Ending::Lost(_)
+            | Ending::Forgotten(_)
+                if let Some(stood) = stood.filter(|stood| *stood >= allowed) =>
+            {
+                Error::StoodStill { stood, allowed }
+            }
             Ending::Unreachable(_) | Ending::Lost(_) if let Some(why) = tls_fault => {
                 Error::Tls { address, why }
             }

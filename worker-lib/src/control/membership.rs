@@ -18,6 +18,9 @@ use crate::interface::Interface;
 
 use super::{Access, Assigned, Error, board::Board, member::Joining, resolve, threads};
 
+/// How long a rank may stand still whose user does not say.
+const STANDSTILL: Duration = Duration::from_secs(4);
+
 /// What a rank asks for when it joins a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
@@ -33,6 +36,8 @@ pub struct Wish<'a> {
     pub aggregators: u32,
     /// How long to wait for the other ranks.
     pub timeout: Duration,
+    /// How long this process may stand still, as long as its host does not (rule 23.6).
+    pub standstill: Duration,
     /// Whether another aggregator can go on if this one is lost (rule 36.8).
     pub has_others: bool,
 }
@@ -62,7 +67,17 @@ impl Membership {
         timeout: Duration,
     ) -> Result<(Self, Assigned), Error> {
         let (aggregators, has_others) = (1, false);
-        let wish = Wish { job, rank, world_size, data_threads, aggregators, timeout, has_others };
+        let standstill = STANDSTILL;
+        let wish = Wish {
+            job,
+            rank,
+            world_size,
+            data_threads,
+            aggregators,
+            timeout,
+            standstill,
+            has_others,
+        };
         let membership = Self::begin(aggregator.into(), &wish)?;
         let assigned = membership.assigned()?;
         Ok((membership, assigned))
@@ -75,7 +90,8 @@ impl Membership {
     ///
     /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::TokenFile`].
     pub fn begin(access: Access, wish: &Wish<'_>) -> Result<Self, Error> {
-        let &Wish { job, rank, world_size, data_threads, aggregators, timeout, has_others } = wish;
+        let &Wish { job, rank, world_size, data_threads, aggregators, timeout, .. } = wish;
+        let &Wish { standstill, has_others, .. } = wish;
         let weight = access.weight;
         let begin = Instant::now();
         let board = Arc::new(Board::default());
@@ -103,6 +119,7 @@ impl Membership {
                 link_speed: link.unwrap_or_default() as u64,
                 weight,
                 host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                standstill_ms: standstill.as_millis().try_into().unwrap_or(u64::MAX),
             },
             timeout,
             has_others,
@@ -111,7 +128,7 @@ impl Membership {
         };
         let commons = Commons::here()?;
         let control = &commons.control;
-        control.handle.spawn(joining.run(Arc::clone(&control.lines), received));
+        control.handle.spawn(joining.run(control.shared(), received));
         Ok(Self { board, events, commons, has_ended: false })
     }
 
@@ -199,6 +216,12 @@ impl Membership {
     /// What it hears, as long as it lasts.
     pub(super) fn board(&self) -> Weak<Board> {
         Arc::downgrade(&self.board)
+    }
+
+    /// Whether the process that the aggregator is in says nothing, while the connection lives: it is
+    /// stopped, or about to be found dead.
+    pub fn stands_still(&self) -> bool {
+        self.board.stands_still()
     }
 
     /// How often the control plane asked the data path to say HELLO again.

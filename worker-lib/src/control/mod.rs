@@ -1,11 +1,12 @@
 //! The control plane's client: how a rank joins a job, and hears that it is over. Values do not
 //! travel here.
 //!
-//! gRPC on a thread that all memberships of a process share; every call of this module blocks. Sections 22
-//! and 23 of `docs/protocol.md` are the specification.
+//! gRPC on a thread that all memberships of a process share; every call of this module blocks.
+//! Sections 22 and 23 of `docs/protocol.md` are the specification.
 
 mod address;
 mod board;
+mod clock;
 mod connection;
 mod control_thread;
 mod error;

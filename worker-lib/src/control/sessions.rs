@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::session::Goodbye;
@@ -12,8 +14,14 @@ use switchml_worker_core::stripes;
 
 use super::{Access, Assigned, Error, Membership, Wish, resolve};
 
+/// How long a rank that does not reach another one waits for the rest, to tell them.
+const TELLING: Duration = Duration::from_secs(5);
+
 /// A rank's memberships in a job, by aggregator, in the order that all ranks agree on.
-pub struct Sessions(Mutex<Vec<Arc<Membership>>>);
+pub struct Sessions {
+    memberships: Mutex<Vec<Arc<Membership>>>,
+    rank: u16,
+}
 
 impl Sessions {
     /// Joins at all of the job's aggregators, and waits until all ranks have joined everywhere.
@@ -31,13 +39,15 @@ impl Sessions {
         let begun = aggregators.iter().map(|access| Membership::begin(access.clone(), wish));
         let begun: Vec<Membership> = begun.collect::<Result<_, _>>()?;
         let begun: Vec<_> = begun.into_iter().map(Arc::new).collect();
-        let assigned = all(&begun, |membership| membership.assigned())?;
+        let peers: Vec<_> = aggregators.iter().map(|access| access.peer).collect();
+        let me = (wish.rank as u16, &peers[..]);
+        let assigned = all(&begun, me, |membership| membership.assigned())?;
         let joined = aggregators.iter().cloned().zip(assigned);
         let mut all: Vec<_> = begun.into_iter().zip(joined).collect();
         // Rule 36.2.
         all.sort_by_key(|(_, (_, assigned))| assigned.aggregator);
         let (memberships, joined): (Vec<_>, _) = all.into_iter().unzip();
-        Ok((Self(Mutex::new(memberships)), joined))
+        Ok((Self { memberships: Mutex::new(memberships), rank: wish.rank as u16 }, joined))
     }
 
     /// Tells all aggregators that chunks of `lanes` lanes pass, at which of them the rank needs its
@@ -55,7 +65,7 @@ impl Sessions {
             membership.set_share(share);
             membership.path_opened(lanes, *needs_copies);
         }
-        let lanes = all(&memberships, |membership| membership.started())?;
+        let lanes = all(&memberships, (self.rank, &[]), |membership| membership.started())?;
         // They are equal, because every rank has told all aggregators the same.
         Ok(lanes.into_iter().min().unwrap_or_default())
     }
@@ -78,7 +88,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Membership>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memberships.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a function that tells which ranks have left normally at any of the aggregators.
@@ -124,31 +134,106 @@ fn check_differ(aggregators: &[Access]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for all memberships at the same time. If one fails, the others end.
-fn all<T: Send>(
+/// News of a membership: that it has ended, or what it was waited for.
+enum Told<T> {
+    Ended(usize, Error),
+    Waited(usize, Result<T, Error>),
+}
+
+/// Waits for all memberships of a rank at the same time, each at an aggregator of one of these
+/// ranks, or of none. If one fails or ends, the others end, and the ranks there hear why.
+fn all<T: Send + 'static>(
     memberships: &[Arc<Membership>],
+    (rank, peers): (u16, &[Option<u16>]),
     wait: impl Fn(&Membership) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
     let (tell, told) = mpsc::channel();
+    for (index, membership) in memberships.iter().enumerate() {
+        let tell = tell.clone();
+        membership.on_end(move |error| drop(tell.send(Told::Ended(index, error))));
+    }
     thread::scope(|scope| {
         for (index, membership) in memberships.iter().enumerate() {
             let (tell, wait) = (tell.clone(), &wait);
-            scope.spawn(move || tell.send((index, wait(membership))));
+            scope.spawn(move || tell.send(Told::Waited(index, wait(membership))));
         }
-        drop(tell);
-        let mut found: Vec<Option<T>> = memberships.iter().map(|_| None).collect();
-        let mut failed = None;
-        for (index, outcome) in told {
-            match outcome {
-                Ok(value) => found[index] = Some(value),
-                Err(error) if failed.is_none() => {
-                    let goodbye = Goodbye { error: error.to_string(), ranks: error.ranks() };
-                    memberships.iter().for_each(|other| other.say(goodbye.clone()));
-                    failed = Some(error);
-                }
-                Err(_) => {}
-            }
-        }
-        failed.map_or_else(|| Ok(found.into_iter().flatten().collect()), Err)
+        Waits { memberships, rank, peers, failure: Failure::None }.take(&told)
     })
+}
+
+/// Waits for memberships.
+struct Waits<'a> {
+    memberships: &'a [Arc<Membership>],
+    rank: u16,
+    peers: &'a [Option<u16>],
+    failure: Failure,
+}
+
+/// The first failure.
+enum Failure {
+    None,
+    /// The other ranks are to be told, at this time at the latest.
+    Known(Error, Instant),
+    Told(Error),
+}
+
+impl Waits<'_> {
+    fn take<T>(mut self, told: &Receiver<Told<T>>) -> Result<Vec<T>, Error> {
+        let mut found: Vec<Option<T>> = self.memberships.iter().map(|_| None).collect();
+        let mut open = found.len();
+        while open > 0 {
+            let news = match self.failure {
+                Failure::Known(_, at) => {
+                    told.recv_timeout(at.saturating_duration_since(Instant::now())).ok()
+                }
+                _ => told.recv().ok(),
+            };
+            match news {
+                Some(Told::Ended(index, error)) => self.fail(index, error),
+                Some(Told::Waited(index, outcome)) => {
+                    open -= 1;
+                    match outcome {
+                        Ok(value) => found[index] = Some(value),
+                        Err(error) => self.fail(index, error),
+                    }
+                }
+                None => {}
+            }
+            self.say(found.iter().any(Option::is_some));
+        }
+        match self.failure {
+            Failure::None => Ok(found.into_iter().flatten().collect()),
+            Failure::Known(error, _) | Failure::Told(error) => Err(error),
+        }
+    }
+
+    /// Takes in a failure at an aggregator. The first one counts.
+    fn fail(&mut self, index: usize, error: Error) {
+        if !matches!(self.failure, Failure::None) {
+            return;
+        }
+        let now = Instant::now();
+        self.failure = match (error, self.peers.get(index).copied().flatten()) {
+            (Error::Unreachable { address, why }, Some(rank)) => {
+                Failure::Known(Error::PeerUnreachable { rank, address, why }, now + TELLING)
+            }
+            (error, _) => Failure::Known(error, now),
+        };
+    }
+
+    /// Tells the other ranks of the failure if it is time, or if there are any to tell: a rank that
+    /// leaves before all have joined says nothing.
+    fn say(&mut self, has_joined: bool) {
+        let Failure::Known(error, at) = &self.failure else { return };
+        if !has_joined && Instant::now() < *at {
+            return;
+        }
+        let mut ranks = error.ranks();
+        if let Error::PeerUnreachable { .. } = error {
+            ranks.push(self.rank);
+        }
+        let goodbye = Goodbye { error: error.to_string(), ranks };
+        self.memberships.iter().for_each(|membership| membership.say(goodbye.clone()));
+        self.failure = Failure::Told(error.clone());
+    }
 }

@@ -67,6 +67,8 @@ impl Daemon {
             command.env_remove(name);
         }
         command.args(arguments).env("SWITCHML_AGGREGATOR", &self.address);
+        // By default a stopped process is waited for as long as a late one.
+        command.env("SWITCHML_STANDSTILL", "5");
         self.host.spawn(&format!("switchml-worker {}", arguments.join(" ")), command).unwrap()
     }
 

@@ -120,7 +120,8 @@ impl Membership {
 
     /// What the control plane knows of other ranks.
     pub fn others(&self) -> Others {
-        Others { departed: self.session.departed(), are_watched: self.session.is_watched() }
+        let (departed, are_watched) = (self.session.departed(), self.session.is_watched());
+        Others { departed, are_watched, stand_still: false }
     }
 
     /// Lanes of the largest chunk that passes on all of its paths.

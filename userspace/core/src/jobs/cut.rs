@@ -12,13 +12,14 @@ use super::{Effect, JobTable, MemberId, StreamId, info};
 /// is not taken for dead.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// A connection that was closed ends after less silence: its end is a sign of life, too.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// How a rank was lost whose connection ended after this silence. After a long silence, its host
-/// cannot be reached, or is frozen.
+/// cannot be reached, or its process is frozen.
 pub(crate) fn how_lost(silence: Duration) -> String {
     match silence.as_secs() {
-        _ if silence < PING_TIMEOUT => {
-            "is gone: its process ended, or its connection broke".to_owned()
-        }
+        _ if silence < SHORT => "is gone: its process ended, or its connection broke".to_owned(),
         seconds => format!("did not answer the aggregator for {seconds} s, and is considered dead"),
     }
 }

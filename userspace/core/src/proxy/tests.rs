@@ -258,7 +258,7 @@ fn a_parent_that_is_gone_is_named_or_awaited() {
     let forget = Timer::Forget(7, EPOCH);
     assert_eq!(effects[1..], [Effect::Schedule(Duration::from_secs(10), forget)]);
     // A rank tries in vain to come back, which keeps the job; then none does.
-    let resume = ResumeRequest { member: Some(id(2)), via: Vec::new() };
+    let resume = ResumeRequest { member: Some(id(2)), ..ResumeRequest::default() };
     let (again, _) = proxy.resume(resume, ENDS).expect("asked");
     assert_eq!(proxy.disconnect(again, CLOSED), [Effect::HangUp(again)]);
     let once_more = [Effect::Schedule(Duration::from_secs(10), forget)];
@@ -270,7 +270,7 @@ fn a_parent_that_is_gone_is_named_or_awaited() {
 #[test]
 fn ranks_that_come_back_bring_their_job_and_are_served_once_they_are_bound() {
     let mut proxy = proxy();
-    let resume = |rank| ResumeRequest { member: Some(id(rank)), via: Vec::new() };
+    let resume = |rank| ResumeRequest { member: Some(id(rank)), ..ResumeRequest::default() };
     let (two, _) = proxy.resume(resume(2), ENDS).expect("asked");
     let (three, _) = proxy.resume(resume(3), ENDS).expect("asked");
     let effects = proxy.hear(two, Event::Assigned(assigned(2, false)));
@@ -300,7 +300,7 @@ fn ranks_that_come_back_bring_their_job_and_are_served_once_they_are_bound() {
 #[test]
 fn a_combiner_below_learns_a_job_from_ranks_that_come_back() {
     let mut proxy = proxy();
-    let resume = ResumeRequest { member: Some(id(2)), via: vec![leaf()] };
+    let resume = ResumeRequest { member: Some(id(2)), via: vec![leaf()], standstill_ms: 0 };
     let (stream, _) = proxy.resume(resume, ENDS).expect("asked");
     let effects = proxy.hear(stream, Event::Assigned(assigned(2, true)));
     let Some(Effect::Tell(to, Event::Assigned(told))) = effects.last() else {

@@ -206,6 +206,12 @@ impl Engine {
         self.unwatched_since = if watched { None } else { self.unwatched_since.or(Some(now)) };
     }
 
+    /// Rule 36.16: the aggregator is in a process that stands still, so its silence says nothing.
+    /// The deadline begins anew.
+    pub fn excuse_silence(&mut self, now: u64) {
+        self.resumed_at = now;
+    }
+
     /// The ranks that the oldest outstanding chunk waits for, if the aggregator has named them.
     pub fn waiting(&self, now: u64) -> Option<Waiting> {
         let oldest = self.table.oldest()?;
