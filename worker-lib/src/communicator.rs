@@ -7,6 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::engine::EngineStats;
@@ -46,6 +47,8 @@ pub struct Communicator {
     shards: Shards,
     shared: Arc<Shared>,
     info: Info,
+    /// The ranks that have left normally.
+    departed: Box<dyn Fn() -> Ranks + Send + Sync>,
     /// The aggregator of this rank, if it has brought one; dropped after the drivers have ended.
     _own: Option<Arc<OwnAggregator>>,
     /// Where its ranks have met, on the rank that listens there.
@@ -177,10 +180,20 @@ impl Communicator {
         drivers: Vec<Shard>,
         shared: Arc<Shared>,
         info: Info,
+        departed: impl Fn() -> Ranks + Send + Sync + 'static,
         (own, commons): (Option<Arc<OwnAggregator>>, Arc<Commons>),
     ) -> Self {
-        let (shards, widened) = (info.shards(), Once::new());
-        Self { drivers, shards, shared, info, _own: own, _host: None, _commons: commons, widened }
+        Self {
+            drivers,
+            shards: info.shards(),
+            shared,
+            info,
+            departed: Box::new(departed),
+            _own: own,
+            _host: None,
+            _commons: commons,
+            widened: Once::new(),
+        }
     }
 
     /// The same, whose ranks have met here. It ends if ranks of another job may have come, too.
@@ -359,6 +372,16 @@ impl Communicator {
     /// The ranks that calls in flight have waited for for 5 s or longer, ascending.
     pub fn late_ranks(&self) -> Vec<u32> {
         self.shared.late_ranks()
+    }
+
+    /// Why the communicator has failed, if it has. No call is needed to hear of it.
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.failure().cloned()
+    }
+
+    /// The ranks that have left normally so far, ascending.
+    pub fn departed(&self) -> Vec<u16> {
+        (self.departed)().iter().collect()
     }
 
     /// Sets how long calls wait for other ranks from now on, including calls in flight; see

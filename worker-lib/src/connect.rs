@@ -153,6 +153,7 @@ impl Builder {
         });
         let shared = Shared::new(shards.collect(), &info.job, info.rank, self.limits.timeout);
         let shared = Arc::new(shared);
+        let departed = sessions.departed();
         let failover = self.failover(&sessions, &opened, &info, &shared);
         for (stripe, (membership, opened)) in sessions.all().iter().zip(&opened).enumerate() {
             match opened.access.peer {
@@ -185,7 +186,7 @@ impl Builder {
                 drivers.push(Shard { submissions, wakers, driver });
             }
         }
-        Ok(Communicator::new(drivers, shared, info, (own, commons)))
+        Ok(Communicator::new(drivers, shared, info, departed, (own, commons)))
     }
 
     /// Moves for the job, if it has several aggregators, not all of them ranks' own.

@@ -52,6 +52,7 @@ with_torches! {
         replicas_of_torchft_come_and_go,
         groups_join_the_aggregator_when_they_are_first_used,
         a_killed_rank_is_named_on_all_others,
+        a_rank_that_is_lost_before_it_joins_is_named_at_once,
         ddps_backward_pass_raises_the_error_itself,
         the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
         a_timeout_that_is_set_later_ends_the_wait,
@@ -83,6 +84,8 @@ with_torches! {
         power_sgd_trains_as_with_gloo,
         a_language_model_cut_over_ranks_writes_what_the_whole_one_does,
         a_late_rank_is_waited_for_and_said_to_be,
+        a_rank_that_starts_late_is_waited_for_and_said_to_be,
+        ranks_with_other_settings_hear_what_differs,
         a_wait_with_a_timeout_names_the_late_rank,
         a_rank_that_never_uses_a_group_is_named,
         another_call_is_told_and_the_processes_go_on_in_another_job,
@@ -705,6 +708,40 @@ fn a_killed_rank_is_named(case: Case, calls: &[&str]) {
     }
 }
 
+/// In the job of the group's all-gathers, and in that of another group, which numbers it anew.
+fn a_rank_that_is_lost_before_it_joins_is_named_at_once(case: Case) {
+    let Some(site) = case.site(4) else { return };
+    for (lost, how, aggregator) in [
+        (2, "dies", site.aggregator.control()),
+        (0, "dies", site.aggregator.control()),
+        (2, "dies", ""),
+        (0, "dies", ""),
+        (2, "leaves", ""),
+        (2, "cannot", site.aggregator.control()),
+    ] {
+        let variables = [("SWITCHML_AGGREGATOR", aggregator)];
+        let mut ranks = site.ranks(&["lost_before.py", &lost.to_string(), how], &variables);
+        for rank in (0..4).filter(|rank| *rank != lost) {
+            ranks[rank].wait_success(PATIENCE).unwrap();
+            let printed = ranks[rank].stdout();
+            let seen: Vec<Value> =
+                printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            // Rank 0 is not in the other group, unless it is lost.
+            let groups: &[usize] =
+                if rank == 0 { &[lost] } else { &[lost, lost.saturating_sub(1)] };
+            assert_eq!(seen.len(), groups.len(), "{printed}");
+            for (seen, lost) in seen.iter().zip(groups) {
+                assert_eq!(seen["ranks"], serde_json::json!([lost]), "{how}: {seen}");
+                // The timeout, which is 30 minutes, did not end the wait.
+                assert!(seen["seconds"].as_f64().unwrap() < 60.0, "{how}: {seen}");
+                let text = seen["text"].as_str().unwrap();
+                assert!(text.contains(&format!("rank {lost} ")), "{how}: {text}");
+                assert!(!text.contains("reset by peer"), "{how}: {text}");
+            }
+        }
+    }
+}
+
 /// Older versions of torch record only calls of their own backends.
 #[test]
 fn torchs_analyser_names_the_rank_at_fault_from_what_torch_recorded() {
@@ -774,6 +811,60 @@ fn a_late_rank_is_waited_for_and_said_to_be(case: Case) {
     }
 }
 
+/// Rank 1 starts 5 s after the others, whose clocks run 20 times as fast: after 100 s. Rank 0 waits
+/// in torch's own store meanwhile.
+fn a_rank_that_starts_late_is_waited_for_and_said_to_be(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    let start = |rank: usize, late: &str| site.rank(rank, &["late_start.py", late], &[]);
+    for mut rank in [start(2, "0"), start(0, "0"), start(1, "5")] {
+        rank.wait_success(PATIENCE).unwrap();
+        assert_eq!(rank.stdout(), "{\"sum\": 3.0}\n");
+        let waits = " s for rank 1 of 3 to form a group\n";
+        assert_eq!(rank.stderr().contains(waits), rank.name() == "rank 2", "{}", rank.stderr());
+    }
+    // It does not start at all.
+    let variables = [("SWITCHML_JOIN_TIMEOUT", "40")];
+    let start = |rank| site.rank(rank, &["late_start.py", "0"], &variables);
+    let (_first, mut last) = (start(0), start(2));
+    last.wait_success(PATIENCE).unwrap();
+    let seen: Value = serde_json::from_str(&last.stdout()).unwrap();
+    assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
+    let text = seen["text"].as_str().unwrap();
+    assert!(text.starts_with("switchml: rank 1 of 3 did not come within 40 s"), "{text}");
+}
+
+/// Each rank hears at once which rank has set what.
+fn ranks_with_other_settings_hear_what_differs(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    let aggregator = site.aggregator.control();
+    let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
+    let unset = format!("SWITCHML_AGGREGATOR is not set on rank 0, {aggregator} on ranks 1 and 2;");
+    let silent = format!("no aggregator answers at {nowhere}");
+    let another = format!("SWITCHML_AGGREGATOR is {aggregator} on ranks 0 and 2, ");
+    for (other, name, value, says) in [
+        (0, "SWITCHML_AGGREGATOR", "", &*unset),
+        (1, "SWITCHML_AGGREGATOR", &*nowhere, &*silent),
+        (1, "SWITCHML_AGGREGATOR", "own", &*another),
+        (2, "SWITCHML_OWN_HOSTS", "0", "SWITCHML_OWN_HOSTS is 1 on ranks 0 and 1, 0 on rank 2;"),
+        (1, "SWITCHML_FALLBACK", "gloo", "SWITCHML_FALLBACK is not set on ranks 0 and 2, gloo on"),
+        (2, "WORLD_SIZE", "4", "WORLD_SIZE is 3 on rank 0, and 4 on rank 2;"),
+    ] {
+        let start = |rank| {
+            let variables = [(name, value)];
+            site.rank(rank, &["settings.py"], if rank == other { &variables } else { &[] })
+        };
+        for (number, mut rank) in [0, 1, 2].map(start).into_iter().enumerate() {
+            rank.wait_success(PATIENCE).unwrap();
+            let seen: Value = serde_json::from_str(&rank.stdout()).unwrap();
+            assert!(seen["text"].as_str().unwrap().contains(says), "{seen}");
+            // A rank's own failure names no rank on that rank.
+            let is_own = number == other && seen["ranks"] == serde_json::json!([]);
+            assert!(is_own || seen["ranks"] == serde_json::json!([other]), "{seen}");
+            assert!(seen["seconds"].as_f64().unwrap() < 60.0, "{seen}");
+        }
+    }
+}
+
 /// The timeout raises an error that names the late rank; the call goes on.
 fn a_wait_with_a_timeout_names_the_late_rank(case: Case) {
     let Some(site) = case.site(3) else { return };
@@ -813,16 +904,15 @@ fn a_timeout_that_is_set_later_ends_the_wait(case: Case) {
     }
 }
 
-/// In a group's first call its ranks still wait for each other to join the job.
+/// In a group's first call its ranks wait for each other to join the job. The late rank hears that
+/// the others have given up because of it.
 fn a_rank_that_never_uses_a_group_is_named(case: Case) {
     let Some(ranks) = after_waiting(case, ["12", "7", "unused"]) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
-        // The late rank finds no other rank there.
-        let missing = if rank == 1 { serde_json::json!([0, 2]) } else { serde_json::json!([1]) };
-        assert_eq!(said["ranks"], missing, "{said}");
+        assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
         let text = said["text"].as_str().unwrap();
-        assert!(text.contains("did not start within the timeout of 7 s: rank"), "{said}");
-        let waits = stderr.contains("has waited 5 s for rank 1 to join");
+        assert!(text.contains("rank 1 of 3 did not come within 7 s to join its job"), "{said}");
+        let waits = stderr.contains("has waited 5 s for rank 1 of 3 to join its job");
         assert_eq!(waits, rank != 1, "rank {rank}: {stderr}");
     }
 }
@@ -893,9 +983,12 @@ fn an_aggregator_that_does_not_answer_is_named_or_gloo_takes_its_place(case: Cas
     let Some(site) = case.site(2) else { return };
     let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
     for printed in site.run(&["no_answer.py"], &[("SWITCHML_AGGREGATOR", &nowhere)]) {
-        let head = format!("refused: switchml: no aggregator answers at {nowhere}");
+        // A rank may hear it of another one first.
+        let head = "refused: switchml: ";
+        let what = format!("no aggregator answers at {nowhere}");
         let why = format!("(SWITCHML_AGGREGATOR is '{nowhere}'; give host or host:port)\n");
-        assert!(printed.starts_with(&head) && printed.ends_with(&why), "{printed}");
+        assert!(printed.starts_with(head) && printed.contains(&what), "{printed}");
+        assert!(printed.ends_with(&why), "{printed}");
         assert_eq!(printed.lines().count(), 1, "{printed}");
     }
     // Only one of the two cannot reach it.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use own::Own;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
-use switchml_worker::control::{ClientTls, Token};
+use switchml_worker::control::{self, ClientTls, Token};
 use switchml_worker::{
     CallStats, Communicator, DType, Error, Handle, OwnAggregator, Reduction, Tensor,
 };
@@ -309,6 +309,19 @@ impl PyCommunicator {
     /// The ranks that calls in flight have waited for for long; none once it is closed.
     fn late_ranks(&self) -> Vec<u32> {
         self.open().ok().flatten().map(|inner| inner.late_ranks()).unwrap_or_default()
+    }
+
+    /// Why it has failed, the ranks at fault, and whether that was their loss; None if it has not,
+    /// or is closed.
+    fn failure(&self) -> Option<(String, Vec<u16>, bool)> {
+        let error = self.open().ok().flatten()?.failure()?;
+        let is_loss = matches!(error, Error::Control(control::Error::Aborted { .. }));
+        Some((error.to_string(), error.ranks(), is_loss))
+    }
+
+    /// The ranks that have left normally; none once it is closed.
+    fn departed(&self) -> Vec<u16> {
+        self.open().ok().flatten().map(|inner| inner.departed()).unwrap_or_default()
     }
 
     /// Has calls wait so long for other ranks, those in flight, too.

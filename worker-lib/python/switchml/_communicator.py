@@ -215,6 +215,20 @@ class Communicator:
         """The ranks that calls in flight have waited for for 5 s or longer, ascending."""
         return self._native.late_ranks()
 
+    def failure(self) -> Error | None:
+        """Why the job has failed, if it has. No call is needed to hear of it."""
+        failed = self._native.failure()
+        return None if failed is None else Error(*failed[:2])
+
+    def lost(self) -> list[int]:
+        """The ranks whose loss is the reason why the job has failed, if it is."""
+        failed = self._native.failure()
+        return failed[1] if failed is not None and failed[2] else []
+
+    def departed(self) -> list[int]:
+        """The ranks that have left normally so far, ascending."""
+        return self._native.departed()
+
     def set_timeout(self, seconds: float) -> None:
         """Has calls wait so long for connected ranks from now on, those in flight, too."""
         self._native.set_timeout(seconds)

@@ -11,8 +11,8 @@ the last one end, whomever they wait for.
 import torch.distributed as dist
 from torchft.process_group import ProcessGroupWrapper
 
-from .torch._create import make
-from .torch._group import put_behind
+from .torch._create import make, own_line
+from .torch._group import Kin, put_behind
 from .torch._threads import NAME
 
 
@@ -21,7 +21,9 @@ class ProcessGroupSwitchml(ProcessGroupWrapper):
 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
         group = dist.ProcessGroup(store, rank, world_size)
-        put_behind(group, make(store, rank, world_size, self._timeout))
+        # Replicas of a quorum are no ranks of another group.
+        kin = Kin([object() for _ in range(world_size)], own_line(store))
+        put_behind(group, make(store, rank, world_size, self._timeout, kin))
         return group
 
     def getBackendName(self) -> str:

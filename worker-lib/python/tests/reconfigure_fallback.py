@@ -66,7 +66,7 @@ try:
     raise SystemExit("there is an aggregator")
 except dist.DistBackendError as error:
     text = str(error)
-    assert text.startswith(f"switchml: no aggregator answers at {nowhere}"), text
+    assert f"no aggregator answers at {nowhere}" in text, text
     assert "\n" not in text and text.endswith("give host or host:port)"), text
 
 os.environ["SWITCHML_FALLBACK"] = "gloo"

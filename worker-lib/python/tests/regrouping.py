@@ -26,9 +26,10 @@ rank = dist.get_rank()
 _regroup._JOIN = timedelta(hours=1)
 # Ranks may look at each other more often than a port's queue has room.
 store = group_of(dist.group.WORLD).store
-with _alive.watching(_alive.Watch(store, {rank: rank})):
+place = _alive._place(store, rank)
+with _alive.watching(_alive.Watch({rank: place})):
     assert [_alive.gone() for _ in range(300)] == [[]] * 300
-    assert _alive._answers(_alive._place(store, rank))
+    assert _alive._answers(place)
 if rank == 2:
     _create._meet = ends
 alone = hasattr(dist.Store, "clone")

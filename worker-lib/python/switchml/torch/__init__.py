@@ -5,9 +5,9 @@
 all_reduce (sum, avg, max, min), broadcast and barrier run in the network. All other collectives go
 to a Gloo group of the same ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's
 first rank; several have commas between. Without it, ranks serve each other. A group's `timeout` is
-how long its calls wait for ranks that are late but connected. SWITCHML_JOIN_TIMEOUT is how many
-seconds ranks wait for each other: unless set, 60 for the first group, which joins at once, and
-`timeout` for others, which join with their first call.
+how long its calls wait for ranks that are late, and how long ranks wait for each other to come,
+unless SWITCHML_JOIN_TIMEOUT says less, in seconds. The first group joins at once, others with their
+first call. All ranks set the same.
 
 SWITCHML_FALLBACK=gloo makes all ranks of a group use Gloo if any of them cannot reach the
 aggregator. Without it, that is an error.

@@ -8,12 +8,15 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Hashable, Iterator, Mapping
 
 import torch.distributed as dist
 
 from .._error import Error
 from ._work import rank_list
+
+# The address and the port.
+Place = tuple[str, int]
 
 # Seconds for an answer from a port. None is no sign of anything.
 _ANSWER = 0.2
@@ -25,20 +28,38 @@ def announce(store: dist.Store, rank: int, address: str | None) -> None:
     store.set(f"alive/{rank}", json.dumps([_host(), address, port]))
 
 
-def reached(store: dist.Store, rank: int, size: int) -> set[int]:
-    """The other ranks whose ports this one gets through to, all of which have been announced.
+def reached(store: dist.Store, rank: int, size: int) -> dict[int, Place]:
+    """The ports that this rank gets through to, by rank, all of which have been announced.
 
     It stops at the first that gives no answer, as behind a firewall, and looks no further.
     """
-    others: set[int] = set()
+    places: dict[int, Place] = {}
     for other in range(size):
-        if other != rank and not _answers(_place(store, other)):
+        place = _place(store, other)
+        if place is None or (other != rank and not _answers(place)):
             break
-        others.add(other)
-    return others
+        places[other] = place
+    return places
 
 
-def _place(store: dist.Store, rank: int) -> tuple[str, int] | None:
+def remember(places: Mapping[Hashable, Place]) -> None:
+    """Where the ports of members are that `lives` is asked about from now on."""
+    global _remembered
+    _remembered = places
+
+
+def lives(member: Hashable) -> bool | None:
+    """Whether the process of a member lives; None if that is not known."""
+    _let_in()
+    return _answers(_remembered.get(member))
+
+
+def ended_members() -> list[Hashable]:
+    """Those of the remembered members whose processes have ended."""
+    return [member for member in _remembered if lives(member) is False]
+
+
+def _place(store: dist.Store, rank: int) -> Place | None:
     """Where a rank's port is, if it is known."""
     try:
         host, address, port = json.loads(store.get(f"alive/{rank}"))
@@ -50,7 +71,7 @@ def _place(store: dist.Store, rank: int) -> tuple[str, int] | None:
     return None if address is None else (address, port)
 
 
-def _answers(place: tuple[str, int] | None) -> bool | None:
+def _answers(place: Place | None) -> bool | None:
     """Whether a port lets connections in, or refuses them; None if neither is known."""
     if place is None:
         return None
@@ -67,10 +88,9 @@ def _answers(place: tuple[str, int] | None) -> bool | None:
 class Watch:
     """The processes of ranks that form a group, each of which was reached before."""
 
-    def __init__(self, store: dist.Store, announced: dict[int, int]) -> None:
-        """By rank in the new group, the rank that it was announced as in the store."""
-        # All at once: later the store may be busy with somebody's wait.
-        self._places = {rank: _place(store, old) for rank, old in announced.items()}
+    def __init__(self, places: dict[int, Place]) -> None:
+        """By rank in the new group, where its port is."""
+        self._places = places
 
     def is_gone(self, rank: int) -> bool:
         """Whether the process of a rank in the new group has ended for certain."""
@@ -83,6 +103,7 @@ class Watch:
 
 # Torch makes a group in one thread at a time, and hands nothing through to whoever waits in it.
 _watch: Watch | None = None
+_remembered: Mapping[Hashable, Place] = {}
 
 
 @contextlib.contextmanager
@@ -105,11 +126,15 @@ def gone() -> list[int]:
     """The ranks of the group that is being formed whose processes have ended, if any is watched."""
     if _watch is None:
         return []
-    # Others look at this process, too. A full queue would give them no answer.
+    _let_in()
+    return _watch.gone()
+
+
+def _let_in() -> None:
+    """Others look at this process, too. A full queue would give them no answer."""
     with contextlib.suppress(BlockingIOError):
         while True:
             _port().accept()[0].close()
-    return _watch.gone()
 
 
 def ended(ranks: list[int], size: int) -> Error:

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import json
 import os
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,31 +16,50 @@ from torch.distributed import distributed_c10d
 
 from .._communicator import Communicator
 from .._error import Error
-from ._alive import announce, ended, gone, reached
+from . import _settings
+from ._alive import announce, reached, remember
 from ._gloo import address_towards, gloo_group
-from ._group import Group, backends_of, group_of, log
+from ._group import Group, Kin, backends_of, group_of, log
+from ._losses import Losses, note
 from ._membership import Membership
-from ._peers import exchange
+from ._peers import own_aggregator
 from ._reconfigure import Reconfigurable, ReconfigurableGroup
-from ._rendezvous import wait_for_ranks
+from ._rendezvous import HeardError, Meeting
 from ._threads import NAME
 from ._trampoline import IS_BACKEND, as_backend, check
-from ._work import backend_error, see_through_holders
+from ._work import backend_error, rank_list, see_through_holders
+
+
+# Seconds that ranks have to join once all have come.
+_JOINING = 60.0
+# Seconds in which they do if their aggregators are the same.
+_MEETING = 10.0
 
 
 def create(options: Any, _backend_options: Any) -> Backend | dist.ProcessGroup:
     """The process group that torch asks for."""
+    rank, size = options.group_rank, options.group_size
     if IS_BACKEND:
         record_what_groups_have()
         if options.enable_reconfigure:
-            ranks = options.group_rank, options.group_size
             made = functools.partial(make, at_once=True)
-            return ReconfigurableGroup(options.store, Reconfigurable(*ranks, options.timeout, made))
-    return make(options.store, options.group_rank, options.group_size, options.timeout)
+            return ReconfigurableGroup(
+                options.store, Reconfigurable(rank, size, options.timeout, made)
+            )
+    world = dist.group.WORLD
+    first = None if isinstance(world, ReconfigurableGroup) or world is None else group_of(world)
+    line = own_line(options.store) if first is None else first.kin.line
+    kin = Kin(options.global_ranks_in_group or list(range(size)), line)
+    return make(options.store, rank, size, options.timeout, kin)
 
 
 def make(
-    parent: dist.Store, rank: int, size: int, timeout: timedelta, at_once: bool = False
+    parent: dist.Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    kin: Kin,
+    at_once: bool = False,
 ) -> Backend:
     """A group whose ranks meet in a store, and join their job at once or with their first call.
 
@@ -60,15 +81,14 @@ def make(
     # first call.
     is_first = not dist.is_initialized()
     at_once = at_once or is_first or bool(fallback)
-    limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
     try:
-        met = _meet(store, rank, size, timeout, min(timeout.total_seconds(), limit))
+        met = _meet(store, rank, size, timeout, kin)
     except Error as error:
         raise backend_error(error) from None
     if is_first:
         announce(parent, rank, address_towards(met.aggregator, os.environ.get("MASTER_ADDR", "")))
-    membership = Membership(lambda is_wanted: met.join(met.job, is_wanted))
-    gathering = Membership(lambda is_wanted: met.join(f"{met.job}-gathers", is_wanted))
+    membership = met.membership(met.job)
+    gathering = met.membership(f"{met.job}-gathers", membership.failure)
     failure = ""
     if at_once:
         try:
@@ -76,7 +96,8 @@ def make(
         except Error as error:
             if not fallback:
                 raise backend_error(error) from None
-            failure = str(error)
+            # The rank whose failure this one has heard of tells it itself.
+            failure = "" if isinstance(error, HeardError) else str(error)
     # All ranks fall back, or none.
     reasons = _failures(store, rank, size, failure) if fallback else {}
     try:
@@ -91,8 +112,10 @@ def make(
             error = Error(f"Gloo does not connect this rank: {error}")
         raise backend_error(error) from None
     if not reasons:
-        reachable = reached(parent, rank, size) if is_first else set()
-        group = Group(rank, size, (membership, gathering), gloo, timeout, parent, make, reachable)
+        places = reached(parent, rank, size) if is_first else {}
+        if is_first:
+            remember({kin.members[other]: place for other, place in places.items()})
+        group = Group(rank, size, (membership, gathering), gloo, timeout, parent, make, places, kin)
         return as_backend(group)
     membership.close()
     log.warning(
@@ -103,41 +126,93 @@ def make(
     return gloo
 
 
+def own_line(store: dist.Store) -> dist.Store:
+    """A connection of this process's own to where ranks meet.
+
+    Torch's serves one caller at a time, and Gloo's waits there take as long as ranks are late.
+    """
+    try:
+        return store.clone()
+    except (AttributeError, RuntimeError):
+        # Torch 2.4 cannot clone a store, nor can all stores be cloned.
+        return store
+
+
 @dataclass
 class _Met:
     """What the ranks of a group have told each other."""
 
-    store: dist.Store
     rank: int
     size: int
-    # Of calls, and of joining, which is in seconds.
+    kin: Kin
+    # Of calls.
     timeout: timedelta
+    # Seconds for the other ranks to come, and for all to join then.
     most: float
+    joining: float
     # As host or host:port, with commas between; without any, ranks serve each other.
     aggregator: str
     job: str
+    # Why ranks do not find each other at their aggregators, if they do not.
+    doubt: Error | None
 
-    def join(self, job: str, is_wanted: Callable[[], bool]) -> Communicator:
-        """Joins a job of theirs. Raises `switchml.Error`."""
+    def membership(
+        self, job: str, failure: Callable[[], Error | None] = lambda: None
+    ) -> Membership:
+        """This rank's in a job of theirs, which it joins when it is used, unless there is a failure
+        by then.
+        """
+        made = Membership(lambda is_wanted: self._join(job, is_wanted, failure), self.kin.members)
+        note(made)
+        return made
+
+    def _join(
+        self, job: str, is_wanted: Callable[[], bool], failure: Callable[[], Error | None]
+    ) -> Communicator:
+        """Joins. Raises `switchml.Error`, and has the other ranks hear of it."""
+        store = dist.PrefixStore(f"{NAME}/{job}", self.kin.line)
+        losses = Losses(self.kin.members, self.rank, failure)
+        me = store, self.rank, self.size, self.most, "to join its job"
+        meeting = Meeting(*me, is_wanted, losses, self.kin.home)
+        with meeting.telling():
+            own = None if self.aggregator else own_aggregator(job)
+            addresses = meeting.come(own.address if own else "")
+            return self._connect(job, meeting, own and (own, addresses))
+
+    def _connect(self, job: str, meeting: Meeting, peers: Any) -> Communicator:
+        reasons: list[Error] = []
+        begin = time.monotonic()
+
+        def goes_on() -> bool:
+            try:
+                meeting.look()
+                if self.doubt is not None and time.monotonic() - begin > _MEETING:
+                    raise self.doubt
+            except Error as error:
+                reasons.append(error)
+            return not reasons
+
         try:
-            peers = None
-            if not self.aggregator:
-                meeting = dist.PrefixStore(job, self.store)
-                peers = exchange(meeting, job, self.rank, self.size, self.most, is_wanted)
             return Communicator(
                 aggregator=self.aggregator or None,
                 job=job,
                 rank=self.rank,
                 world_size=self.size,
                 timeout=self.timeout.total_seconds(),
-                join_timeout=self.most,
-                is_wanted=lambda: is_wanted() and not gone(),
+                join_timeout=self.joining,
+                is_wanted=goes_on,
                 _peers=peers,
             )
         except Error as error:
-            if lost := gone():
-                raise ended(lost, self.size) from None
+            if reasons:
+                raise reasons[0] from None
             told = str(error)
+            if " missing; " in told:
+                # They have all come here, and nobody has chosen the job's name.
+                told = (
+                    f"{rank_list(error.ranks)} of {self.size} came, and did not join the job "
+                    f"within {self.joining:g} s; see what that rank said last"
+                )
             if self.aggregator and told.startswith(("aggregator ", "no aggregator ")):
                 told += f" (SWITCHML_AGGREGATOR is {self.aggregator!r}; give host or host:port)"
             raise Error(told, error.ranks) from None
@@ -213,27 +288,43 @@ def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:
     return {other: reason for other, reason in enumerate(failures) if reason}
 
 
-def _meet(store: Any, rank: int, size: int, timeout: timedelta, most: float) -> _Met:
+def _meet(store: Any, rank: int, size: int, timeout: timedelta, kin: Kin) -> _Met:
     """What the environment of this rank does not say is taken from the first rank.
 
-    Raises `switchml.Error` with the ranks that did not come within `most` seconds.
+    Raises `switchml.Error` with the ranks that do not come in time, or have other settings.
     """
     given = os.environ.get("SWITCHML_AGGREGATOR", "")
-    if rank == 0:
-        store.set("aggregator", given)
-        store.set("job", f"torch-{uuid.uuid4()}")
-    wait_for_ranks(store, {0: "job"}, size, most)
-    aggregator, job = (store.get(key).decode() for key in ("aggregator", "job"))
-    # The store is in the first rank's process, which must not end before all others have read.
-    store.set(f"has read/{rank}", "")
-    if rank == 0:
-        wait_for_ranks(store, {r: f"has read/{r}" for r in range(size)}, size, most)
-    return _Met(store, rank, size, timeout, most, given or aggregator, job)
+    limit = _seconds("SWITCHML_JOIN_TIMEOUT")
+    most = timeout.total_seconds()
+    most = most if limit is None else min(most, limit)
+    losses = Losses(kin.members, rank)
+    meeting = Meeting(store, rank, size, most, losses=losses, home=kin.home)
+    said = {
+        "aggregator": given,
+        "job": f"torch-{uuid.uuid4()}",
+        "settings": _settings.own_settings(),
+    }
+    with meeting.telling():
+        all_said = [json.loads(text) for text in meeting.come(json.dumps(said))]
+        settings = [each["settings"] for each in all_said]
+        _settings.check(settings)
+    first = all_said[0]
+    return _Met(
+        rank=rank,
+        size=size,
+        kin=kin,
+        timeout=timeout,
+        most=most,
+        joining=min(most, _JOINING) if limit is None else most,
+        aggregator=given or first["aggregator"],
+        job=first["job"],
+        doubt=_settings.doubt(settings),
+    )
 
 
-def _seconds(name: str, otherwise: float) -> float:
+def _seconds(name: str) -> float | None:
     given = os.environ.get(name)
     try:
-        return float(given) if given else otherwise
+        return float(given) if given else None
     except ValueError:
         raise Error(f"{name} is {given!r}; give a number of seconds") from None

@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Hashable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch._C._distributed_c10d import Backend, Work
 from .._communicator import Communicator, Handle
 from .._error import Error
 from . import _flight, _gloo, _wide
+from ._alive import Place
 from ._delegated import INTEGERS, Delegated, tensors_in
 from ._elements import is_plain, overwrite, plain
 from ._lazy import behind
@@ -35,8 +37,24 @@ log = logging.getLogger("switchml.torch")
 # A call, and a function to run once it is over.
 Started = tuple[Handle, Callable[[], None]]
 
-# Makes a group of ranks that meet in a store: rank, number of ranks, and timeout.
-Make = Callable[[dist.Store, int, int, timedelta], Backend]
+
+@dataclass
+class Kin:
+    """Who a group's ranks are, in all groups of the process alike, and how they find each other."""
+
+    members: Sequence[Hashable]
+    # A connection to where they meet that nobody blocks.
+    line: dist.Store
+    # The rank in whose process that is, if it is known.
+    home: int | None = None
+
+    def some(self, ranks: Sequence[int]) -> "Kin":
+        """Some of the ranks."""
+        return Kin([self.members[rank] for rank in ranks], self.line)
+
+
+# Makes a group of ranks that meet in a store: rank, number of ranks, timeout, and who they are.
+Make = Callable[[dist.Store, int, int, timedelta, Kin], Backend]
 
 _OPS = {
     dist.ReduceOp.SUM: "sum",
@@ -80,7 +98,8 @@ class Group(Base):
         timeout: timedelta,
         store: dist.Store,
         make: Make,
-        reached: set[int],
+        reached: dict[int, Place],
+        kin: Kin,
     ) -> None:
         super().__init__(rank, size)
         # All-gathers have their own job: they fill the path from the aggregator, and
@@ -91,8 +110,9 @@ class Group(Base):
         self._options = Options(NAME, timeout)
         # Where the ranks met, and how those of a new group do.
         self.store, self._make = store, make
-        # The ranks of the first group whose processes this one can watch.
+        # The ranks of the first group whose processes this one can watch, and where.
         self.reached = reached
+        self.kin = kin
         # Parts by name: torch asks for each type of device.
         self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.
@@ -298,7 +318,7 @@ class Group(Base):
         name = options.group_name
         if name not in self._parts:
             self._parts[name] = self._make(
-                store, ranks.index(self.rank()), len(ranks), options._timeout
+                store, ranks.index(self.rank()), len(ranks), options._timeout, self.kin.some(ranks)
             )
         return self._parts[name]
 
@@ -312,7 +332,8 @@ class Group(Base):
         named = "-".join(map(str, ranks_to_exclude))
         store = dist.PrefixStore(f"without/{named}", self.store)
         options = opts_override or self._options
-        return self._make(store, left.index(self.rank()), len(left), options._timeout)
+        rank, kin = left.index(self.rank()), self.kin.some(left)
+        return self._make(store, rank, len(left), options._timeout, kin)
 
     def perform_nocolor_split(self, _device: torch.device) -> None:
         """Ranks that are not in a new group have nothing to do for it."""

@@ -1,10 +1,11 @@
 """A process group's job at the aggregator, which its ranks join when they need it."""
 
 import threading
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Hashable, Iterator, Sequence
 
 from .._communicator import Communicator
 from .._error import Error
+from ._work import rank_list
 
 # Statistics of a job that was never joined.
 _NO_CALLS: dict[str, Any] = {
@@ -28,7 +29,11 @@ class Membership:
     runs in the network.
     """
 
-    def __init__(self, join: Callable[[Callable[[], bool]], Communicator]) -> None:
+    def __init__(
+        self, join: Callable[[Callable[[], bool]], Communicator], members: Sequence[Hashable] = ()
+    ) -> None:
+        # Who the ranks are, in all groups alike.
+        self.members = members
         # The function that joins. It asks now and then whether to continue.
         self._join = join
         self._communicator: Communicator | None = None
@@ -80,6 +85,21 @@ class Membership:
         """The ranks that calls in flight have waited for for long."""
         joined = self._communicator
         return [] if joined is None else joined.late_ranks()
+
+    def failure(self) -> Error | None:
+        """Why the job has failed, if it was joined and has."""
+        joined = self._communicator
+        return None if joined is None else joined.failure()
+
+    def losses(self) -> Iterator[tuple[Error, bool]]:
+        """What the job has heard of lost ranks, and whether these ranks may live all the same."""
+        joined = self._communicator
+        if joined is None:
+            return
+        if joined.lost() and (failure := joined.failure()):
+            yield failure, False
+        if departed := joined.departed():
+            yield Error(f"{rank_list(departed)} left an earlier group", departed), True
 
     def abort(self, without: Sequence[int] = ()) -> None:
         """Ends all calls in flight, whomever they wait for, and does not go on joining.

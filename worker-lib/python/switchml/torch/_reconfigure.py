@@ -23,16 +23,14 @@ from torch._C._distributed_c10d import Backend, Work
 
 from .._error import Error
 from . import _gloo
-from ._group import Group, put_behind
-from ._rendezvous import wait_for_ranks
+from ._group import Group, Kin, Make, put_behind
+from ._rendezvous import Meeting
 from ._threads import NAME
 from ._trampoline import Base, Options
 from ._work import CallWork, backend_error
 
 # Seconds after which ranks that have not come may be blocked in a call that waits for this one.
 _PATIENCE = 5.0
-# Makes a group of ranks that meet in a store: rank, number of ranks, and how long they have.
-MakeAtOnce = Callable[[dist.Store, int, int, timedelta], Backend]
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Reconfigurable(Base):
 
     supports_reconfigure = True
 
-    def __init__(self, rank: int, size: int, timeout: timedelta, make: MakeAtOnce) -> None:
+    def __init__(self, rank: int, size: int, timeout: timedelta, make: Make) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
         self._options = Options(NAME, timeout)
@@ -113,10 +111,8 @@ class Reconfigurable(Base):
                     store = self._meeting(opts.uuid, members, limit)
                     # Only once all have come may one wait for another, or those that wait would be
                     # named, too.
-                    here = {other: f"here/{other}" for other in range(size)}
-                    store.set(here[rank], "")
-                    wait_for_ranks(store, here, size, limit.total_seconds())
-                present = self._make(store, rank, size, limit)
+                    Meeting(store, rank, size, limit.total_seconds(), home=0).come()
+                present = self._make(store, rank, size, limit, Kin(instances, store, home=0))
             except Error as error:
                 raise backend_error(error) from None
             except (dist.DistNetworkError, dist.DistStoreError) as error:

@@ -62,13 +62,13 @@ def regroup(lost: Iterable[int] = (), *, patience: float = 30.0) -> list[int]:
         at = _Formation(before, store, 0)
     number, timeout = at.number, ours.options._timeout
     backends = distributed_c10d.get_backend_config(before)
-    met, reached = ours.store, ours.reached
+    reached = ours.reached
     # By rank in the latest group that was to be made, which some ranks may have: the rank before.
     members, me, given = list(range(before.size())), before.rank(), set(lost)
     failure: Exception | None = None
 
     def watch_of(ranks: list[int]) -> Watch:
-        return Watch(met, {rank: old for rank, old in enumerate(ranks) if old in reached})
+        return Watch({rank: reached[old] for rank, old in enumerate(ranks) if old in reached})
 
     while True:
         number += 1

@@ -1,0 +1,26 @@
+"""A rank whose settings may differ from those of other ranks. Prints its error in a line of JSON.
+
+If SWITCHML_AGGREGATOR is `own`, it has an aggregator of its own.
+"""
+
+import json
+import os
+import time
+
+import torch.distributed as dist
+
+from switchml import _native
+from switchml.torch import _create
+
+_create._MEETING = 1.0
+if os.environ["SWITCHML_AGGREGATOR"] == "own":
+    aggregator = _native.OwnAggregator(os.environ["MASTER_ADDR"])
+    os.environ["SWITCHML_AGGREGATOR"] = aggregator.address
+begin = time.monotonic()
+try:
+    dist.init_process_group("switchml")
+except dist.DistBackendError as error:
+    seen = {"seconds": time.monotonic() - begin, "text": str(error), "ranks": error.ranks}
+    print(json.dumps(seen), flush=True)
+    os._exit(0)
+raise SystemExit("nothing was seen")
