@@ -281,8 +281,9 @@ class Group(Base):
             return self._delegate(name, outputs, given, opts)
 
         def start(there: list[torch.Tensor]) -> list[Started]:
+            agreed = self._agree_to_gather()
             start = self._gathering.communicator().all_gather_start
-            return [(start(as_words(flat, size)), lambda: None) for flat in there]
+            return [*agreed, *((start(as_words(flat, size)), lambda: None) for flat in there)]
 
         def take() -> None:
             for call, flat in zip(calls, wholes):
@@ -292,6 +293,17 @@ class Group(Base):
         return self._start(
             "all_gather", wholes, start, _is_awaited(opts), self._gathering, results, take
         )
+
+    def _agree_to_gather(self) -> list[Started]:
+        """Tells other ranks that this one gathers in the network, as `_announce` does for Gloo.
+
+        The call without elements tells the two apart, and sends nothing.
+        """
+        if not self._is_used:
+            return []
+        nothing = torch.empty(0, dtype=torch.int32, device="cpu")
+        calls = self._communicator.all_gather_start(nothing), self._communicator.barrier_start()
+        return [(call, lambda: None) for call in calls]
 
     def barrier(self, opts: Any = None) -> Work:
         # The device is given, since torch may make tensors elsewhere by default.
@@ -457,6 +469,9 @@ class Group(Base):
 
         def failed(error: Exception) -> None:
             self._tell_recorder()
+            if membership is self._gathering:
+                # What ranks agree on may have failed, and they do not come to the call itself.
+                membership.abort()
             work.fail(error)
 
         waits = bool(staging) or not membership.is_joined()
