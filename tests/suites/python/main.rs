@@ -315,6 +315,13 @@ fn sharded_parameters_and_their_checkpoints(case: Case) {
 }
 
 #[test]
+fn a_compiled_model_runs_what_is_behind_its_group_as_it_is() {
+    let name = "a_compiled_model_runs_what_is_behind_its_group_as_it_is";
+    let Some(site) = Site::new(Torch::Newest, name, 2) else { return };
+    site.run_and_hear(&["compiled.py"], &[], "nothing was traced");
+}
+
+#[test]
 fn arrays_of_numpy() {
     let Some(site) = Site::new(Torch::Newest, "arrays_of_numpy", 2) else { return };
     site.run_and_hear(&["numpy_arrays.py"], &[], "all arrays are right");

@@ -30,6 +30,7 @@ from ._parts import Scratch, as_words, parted
 from ._staging import STREAMS, Call, Staging
 from ._threads import CALLBACKS, NAME, CallThread, Failed
 from ._trampoline import IS_BACKEND, Base, Options, can_delegate, method_of
+from ._untraced import keep_out
 from ._work import CallWork, GlooWork, backend_error, in_call
 
 log = logging.getLogger("switchml.torch")
@@ -197,7 +198,7 @@ class Group(Base):
 
     def _reduce_at_once(self, tensor: torch.Tensor, op: str) -> None:
         """A reduction without objects for who waits: they take longer than a small one."""
-        self._check_process()
+        self._begin()
         self._sequence += 1
         self._is_used = True
         self._runs_at_once = True
@@ -445,7 +446,7 @@ class Group(Base):
         `take` is called once the tensors hold what came. It brings that to the results, where
         these are others.
         """
-        self._check_process()
+        self._begin()
         membership = membership or self._membership
         self._sequence += 1
         self._is_used |= membership is self._membership
@@ -495,7 +496,9 @@ class Group(Base):
             self._has_failed = True
             _flight.write()
 
-    def _check_process(self) -> None:
+    def _begin(self) -> None:
+        """What comes before each call. Raises if this is not the group's process."""
+        keep_out()
         if self._process != os.getpid():
             raise backend_error(
                 Error(
@@ -548,7 +551,7 @@ class Group(Base):
         return handle, lambda: overwrite(tensor, raw.view(tensor.dtype))
 
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
-        self._check_process()
+        self._begin()
         self._note(name)
         # This comes first: if it fails, Gloo must not be left with a call that never ends.
         made = None if name in _gloo.OF_TWO_RANKS else self._announce()
