@@ -34,7 +34,7 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
         return match address {
             _ if address.port() == 0 => Err(wrong(no_port("0"))),
             _ if is_link_local(&address) => Err(wrong(LINK_LOCAL.to_owned())),
-            _ => Ok(vec![address]),
+            _ => Ok(vec![canonical(address)]),
         };
     }
     if given.matches(':').count() > 1 {
@@ -54,7 +54,8 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
     }
     let unknown = |why: String| AddressError::UnknownHost { host: host.to_owned(), why };
     let found = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
-    let mut found: Vec<SocketAddr> = found.filter(|address| !is_link_local(address)).collect();
+    let found = found.filter(|address| !is_link_local(address));
+    let mut found: Vec<SocketAddr> = found.map(canonical).collect();
     // All ranks of a job must choose the same kind of IP, and only IPv4 has multicast.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.dedup();
@@ -63,6 +64,11 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
 
 fn no_port(port: &str) -> String {
     format!("{port:?} is not a port from 1 to 65535")
+}
+
+/// An address of IPv4 inside one of IPv6 is one of IPv4: packets go there by IPv4.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The host in such an address: a name, or an IP address without brackets.
@@ -97,6 +103,8 @@ mod tests {
             ("[::1]", "[::1]:48865"),
             ("[::1]:7", "[::1]:7"),
             ("fd00::1", "[fd00::1]:48865"),
+            ("::ffff:10.0.0.1", "10.0.0.1:48865"),
+            ("[::ffff:10.0.0.1]:7", "10.0.0.1:7"),
             ("localhost", "127.0.0.1:48865"),
             ("localhost:7", "127.0.0.1:7"),
         ] {
