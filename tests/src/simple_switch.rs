@@ -26,9 +26,12 @@ impl SimpleSwitch {
     /// The address of its control port, on the loopback interface of its namespace.
     pub const THRIFT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9090));
 
+    /// What it needs on the PATH.
+    pub const TOOLS: [&str; 2] = [COMPILER, SWITCH];
+
     /// What is missing on the PATH, if anything.
     pub fn obstacle() -> Option<String> {
-        let missing = tools::missing(&[COMPILER, SWITCH]);
+        let missing = tools::missing(&Self::TOOLS);
         (!missing.is_empty()).then(|| format!("no {} on the PATH", missing.join(" and no ")))
     }
 
@@ -66,18 +69,17 @@ impl SimpleSwitch {
     }
 }
 
-/// The switch runs before all others where the kernel lets it: a real switch does not wait until
-/// hosts leave it a processor. Otherwise hosts on a busy machine miss answers for seconds.
+/// If this variable is set, the switch runs before all else: a real switch does not wait until
+/// hosts leave it a processor. On a busy machine hosts miss answers for seconds otherwise.
+const REAL_TIME: &str = "SWITCHML_REAL_TIME";
+
 fn with_priority() -> Command {
-    let chrt = |program: &str| {
-        let mut command = Command::new("chrt");
-        command.args(["--rr", "1", program]);
-        command
-    };
-    match chrt("true").output() {
-        Ok(output) if output.status.success() => chrt(SWITCH),
-        _ => Command::new(SWITCH),
+    if env::var_os(REAL_TIME).is_none_or(|value| value.is_empty()) {
+        return Command::new(SWITCH);
     }
+    let mut command = Command::new("chrt");
+    command.args(["--rr", "1", SWITCH]);
+    command
 }
 
 /// The compiled program, removed when this is dropped.
