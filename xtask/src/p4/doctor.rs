@@ -140,7 +140,12 @@ fn uses(built: &Path) -> Vec<(&'static str, Option<String>)> {
     let skipped = sources.iter().filter(|(_, lacks)| lacks.is_some()).map(|(source, _)| *source);
     let skipped: Vec<_> = skipped.collect();
     let check = (!skipped.is_empty()).then(|| format!("can run; skips {}", skipped.join(", ")));
-    let build = lacks(&Program::ALL).map(|tools| format!("no {} on the PATH", tools.join(", no ")));
+    let build = match lacks(&Program::ALL) {
+        Some(tools) if skipped.len() == Program::ALL.len() => {
+            Some(format!("no {} on the PATH", tools.join(", no ")))
+        }
+        _ => check.clone(),
+    };
     let bmv2 = SimpleSwitch::obstacle();
     vec![
         ("cargo xtask p4 check", check),
@@ -156,16 +161,37 @@ fn next(sde: &Sde, built: &Path) -> String {
     if let Some(folder) = sde.folder_with(&tofino) {
         return format!("put {} on the PATH", folder.display());
     }
-    let bmv2 = SimpleSwitch::obstacle();
-    if bmv2.is_some() || !tofino.is_empty() {
-        let (step, tools) = match bmv2 {
-            Some(_) => ("1", "p4c and bmv2, which need no hardware"),
-            None => ("2", "p4c with its Tofino backend"),
-        };
-        return format!("install {tools}: docs/tofino.md, From nothing to a switch, step {step}");
+    let is_there = |tool: &str| tools::on_path(tool).is_some();
+    step(is_there).unwrap_or_else(|| match tofino_model::not_built(built) {
+        Some(_) => "cargo xtask p4 build".to_owned(),
+        None => "cargo xtask p4 deploy ADDRESS:PORT, to a switch that runs bf_switchd".to_owned(),
+    })
+}
+
+/// What to install next; `None` if there are tools for Tofino, which need no others.
+fn step(is_there: impl Fn(&str) -> bool) -> Option<String> {
+    let has = |tools: &[&str]| tools.iter().all(|tool| is_there(tool));
+    let (step, tools) = match () {
+        () if has(Program::Tofino.tools()) => return None,
+        () if has(&SimpleSwitch::TOOLS) => ("2", "p4c with its Tofino backend"),
+        () => ("1", "p4c and bmv2, which need no hardware"),
+    };
+    Some(format!("install {tools}: docs/tofino.md, From nothing to a switch, step {step}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_for_tofino_alone_are_enough() {
+        let next = |tools: &[&str]| step(|tool| tools.contains(&tool));
+        let step_of = |tools: &[&str]| next(tools).map(|line| line.chars().last());
+        assert_eq!(step_of(&[]), Some(Some('1')));
+        assert_eq!(step_of(&["p4c-bm2-ss"]), Some(Some('1')), "no switch");
+        assert_eq!(step_of(&["p4c-bm2-ss", "simple_switch", "bfas"]), Some(Some('2')));
+        assert_eq!(next(&["p4c-barefoot", "bfas"]), None);
+        let all = ["p4c-bm2-ss", "simple_switch", "p4c-barefoot", "bfas"];
+        assert_eq!(next(&all), None);
     }
-    if tofino_model::not_built(built).is_some() {
-        return "cargo xtask p4 build".to_owned();
-    }
-    "cargo xtask p4 deploy ADDRESS:PORT, to a switch that runs bf_switchd".to_owned()
 }
