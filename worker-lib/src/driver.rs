@@ -5,7 +5,10 @@
 //! data thread drives what is in flight while nobody waits, and calls that were made while somebody
 //! else drove; otherwise it sleeps. Between calls no thread reads the sockets.
 
+mod changeover;
 mod moving;
+#[cfg(test)]
+mod orders;
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -39,6 +42,12 @@ use crate::transport::Transport;
 use crate::waker::Wakers;
 use crate::yield_core::Core;
 pub(crate) use moving::{Arrival, Handover, Moves};
+
+/// What [`changeover`] is made of.
+mod sync {
+    pub use std::sync::atomic::{AtomicBool, Ordering};
+    pub use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 /// State that the drivers share with each other and with the callers.
 pub(crate) struct Shared {

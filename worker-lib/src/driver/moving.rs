@@ -1,13 +1,13 @@
 //! How a driver gets from a lost aggregator to another one.
 
 use std::net::SocketAddrV4;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use switchml_worker_core::engine::Config;
 
-use super::{Driver, lock};
+use super::Driver;
+use super::changeover::Changeover;
 use crate::control::Membership;
 use crate::error::Error;
 use crate::transport::Transport;
@@ -29,8 +29,7 @@ pub(crate) type Lose = Box<dyn Fn(u64, &Error) -> bool + Send>;
 /// Where a driver finds its way to the next aggregator.
 pub(crate) struct Handover {
     wakers: Wakers,
-    is_lost: AtomicBool,
-    arrival: Mutex<Option<Arrival>>,
+    changeover: Changeover<Arrival>,
 }
 
 /// A way to the next aggregator.
@@ -50,7 +49,7 @@ pub(crate) struct Arrival {
 
 impl Handover {
     pub fn new(wakers: Wakers) -> Self {
-        Self { wakers, is_lost: AtomicBool::new(false), arrival: Mutex::default() }
+        Self { wakers, changeover: Changeover::new() }
     }
 
     /// The wakers of the driver.
@@ -60,21 +59,13 @@ impl Handover {
 
     /// The aggregator is lost; so is a way to it that the driver has not taken yet.
     pub fn lose(&self) {
-        let mut arrival = lock(&self.arrival);
-        *arrival = None;
-        self.is_lost.store(true, Ordering::Release);
+        self.changeover.lose();
     }
 
     /// Another aggregator goes on.
     pub fn arrive(&self, arrival: Arrival) {
-        *lock(&self.arrival) = Some(arrival);
+        self.changeover.arrive(arrival);
         self.wakers.wake();
-    }
-
-    fn take(&self) -> Option<Arrival> {
-        let taken = lock(&self.arrival).take()?;
-        self.is_lost.store(false, Ordering::Release);
-        Some(taken)
     }
 }
 
@@ -82,10 +73,10 @@ impl Driver {
     /// Whether it has an aggregator, maybe another one from now on.
     pub(super) fn is_connected(&mut self) -> bool {
         let Some(moves) = &mut self.moves else { return true };
-        if !moves.handover.is_lost.load(Ordering::Acquire) {
+        if !moves.handover.changeover.is_lost() {
             return true;
         }
-        let Some(arrival) = moves.handover.take() else {
+        let Some(arrival) = moves.handover.changeover.take() else {
             self.data_path.lose();
             return false;
         };
