@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from .._communicator import Communicator
 from .._error import Error
 from . import _settings
-from ._alive import announce, reached, remember
+from ._alive import Place, announce, reached, remember
 from ._gloo import address_towards, gloo_group
 from ._group import Group, Kin, backends_of, group_of, log
 from ._losses import Losses, note
@@ -116,9 +116,7 @@ def make(
             error = Error(f"Gloo does not connect this rank: {error}")
         raise backend_error(error) from None
     if not reasons:
-        places = reached(parent, rank, size) if is_first else {}
-        if is_first:
-            remember({kin.members[other]: place for other, place in places.items()})
+        places = _reach(parent, rank, kin) if is_first else {}
         group = Group(rank, size, (membership, gathering), gloo, timeout, parent, make, places, kin)
         return as_backend(group)
     membership.close()
@@ -128,6 +126,13 @@ def make(
         "; rank ".join(f"{r}: {why}" for r, why in reasons.items()),
     )
     return gloo
+
+
+def _reach(store: dist.Store, rank: int, kin: Kin) -> dict[int, Place]:
+    """Where the ranks' processes can be watched, which jobs that are joined later do."""
+    places = reached(store, rank, len(kin.members))
+    remember({kin.members[other]: place for other, place in places.items()})
+    return places
 
 
 def own_line(store: dist.Store) -> dist.Store:
