@@ -92,12 +92,12 @@ class Membership:
         return None if joined is None else joined.failure()
 
     def losses(self) -> Iterator[tuple[Error, bool]]:
-        """What the job has heard of lost ranks, and whether these ranks may live all the same."""
+        """What the job has heard of ranks at fault, and whether these may live all the same."""
         joined = self._communicator
         if joined is None:
             return
-        if joined.lost() and (failure := joined.failure()):
-            yield failure, False
+        if failure := joined.failure():
+            yield failure, not joined.lost()
         if departed := joined.departed():
             yield Error(f"{rank_list(departed)} left an earlier group", departed), True
 
