@@ -18,7 +18,7 @@ from .._communicator import Communicator
 from .._error import Error
 from . import _settings
 from ._alive import Place, announce, reached, remember
-from ._gloo import address_towards, gloo_group
+from ._gloo import address_towards, gloo_group, in_words
 from ._group import Group, Kin, backends_of, group_of, log
 from ._losses import Losses, note
 from ._membership import Membership
@@ -113,7 +113,7 @@ def make(
         with contextlib.suppress(Error):
             membership.close()
         if not isinstance(error, Error):
-            error = Error(f"Gloo does not connect this rank: {error}")
+            error = Error(f"Gloo does not connect this rank: {in_words(error)}")
         raise backend_error(error) from None
     if not reasons:
         places = _reach(parent, rank, kin) if is_first else {}

@@ -1,7 +1,9 @@
 """Gloo, for collectives that do not run in the network."""
 
 import ctypes
+import errno
 import os
+import resource
 import socket
 import threading
 from datetime import timedelta
@@ -68,6 +70,17 @@ def _connected(
     if isinstance(made[0], Exception):
         raise made[0]
     return made[0]
+
+
+def in_words(error: RuntimeError) -> str:
+    """What Gloo says, with the remedy if the process has too many open files."""
+    if os.strerror(errno.EMFILE) not in str(error):
+        return str(error)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"{error}; this process may have {limit} files, and each group takes some: raise the limit "
+        f"(`ulimit -n {2 * limit}`)"
+    )
 
 
 def set_timeout(group: Backend, timeout: timedelta) -> None:
