@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use switchml_host::interfaces::{self, Interface};
 use switchml_host::{neighbours, routes, way};
 use switchml_protocol::U16;
+use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
 use switchml_protocol::relay::Uplink;
 
@@ -17,19 +18,35 @@ const ASKING: Duration = Duration::from_millis(300);
 /// The discard port: a packet to it only makes the kernel look up the next hop's MAC.
 const DISCARD: u16 = 9;
 
-/// Fills in the way to `parent`, and the source address: one of the served addresses, else
-/// `otherwise`.
+/// The part of an uplink that the kernel knows.
+pub struct WayUp {
+    /// The combiner's MAC towards its parent.
+    pub mac: [u8; 6],
+    /// The combiner's address towards its parent.
+    pub address: Ip,
+    /// The parent, and how frames get there.
+    pub parent: Binding,
+}
+
+impl WayUp {
+    /// The uplink with this way.
+    pub fn put_into(self, uplink: Uplink) -> Uplink {
+        let Self { mac, address, parent } = self;
+        Uplink { mac, address, parent, ..uplink }
+    }
+}
+
+/// The way to `parent`. Its source address is one of the served addresses, else `otherwise`.
 ///
 /// # Errors
 ///
 /// Why there is no way, in one line.
 pub fn find(
-    uplink: Uplink,
     parent: SocketAddr,
     served: &[String],
     local: &Local,
     otherwise: IpAddr,
-) -> Result<Uplink, String> {
+) -> Result<WayUp, String> {
     let route = routes::to(parent.ip())
         .map_err(|error| format!("no route to the parent {}: {error}", parent.ip()))?;
     let next_hop = route.next_hop(parent.ip());
@@ -53,11 +70,10 @@ pub fn find(
         port: U16::new(parent.port()),
         ..Binding::default()
     };
-    Ok(Uplink {
+    Ok(WayUp {
         mac: interface.mac.unwrap_or_default(),
         address: source.unwrap_or(otherwise).into(),
         parent,
-        ..uplink
     })
 }
 

@@ -18,6 +18,7 @@ use switchml_protocol::times::{BUCKETS, Times};
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
 
+use super::uplinks::Uplinks;
 use crate::data_plane::port::local::{Local, Mac};
 
 type JobBytes = [u8; size_of::<JobEntry>()];
@@ -146,27 +147,10 @@ impl Maps {
         Ok(transmute!(self.members.get(&member_index(job, rank), 0)?))
     }
 
-    /// Replaces a rank's entry.
-    pub fn set_member(&mut self, job: u16, rank: u16, member: MemberEntry) -> Result<(), MapError> {
-        let bytes: MemberBytes = transmute!(member);
-        self.members.set(member_index(job, rank), bytes, 0)
-    }
-
     /// Sets the destinations of the job's RESULTs to all.
     pub fn set_receivers(&mut self, job: u16, receivers: Receivers) -> Result<(), MapError> {
         let bytes: ReceiversBytes = transmute!(receivers);
         self.receivers.set(job.into(), bytes, 0)
-    }
-
-    /// A job's way up.
-    pub fn uplink(&self, job: u16) -> Result<Uplink, MapError> {
-        Ok(transmute!(self.uplinks.get(&u32::from(job), 0)?))
-    }
-
-    /// Replaces a job's way up.
-    pub fn set_uplink(&mut self, job: u16, uplink: Uplink) -> Result<(), MapError> {
-        let bytes: UplinkBytes = transmute!(uplink);
-        self.uplinks.set(job.into(), bytes, 0)
     }
 
     /// Has the cells' patience begin where it begins.
@@ -182,6 +166,22 @@ impl Maps {
     /// How long rounds took, summed over all CPUs.
     pub fn times(&self) -> Result<Times, MapError> {
         totals(&self.times)
+    }
+}
+
+impl Uplinks for Maps {
+    fn uplink(&self, job: u16) -> Result<Uplink, MapError> {
+        Ok(transmute!(self.uplinks.get(&u32::from(job), 0)?))
+    }
+
+    fn set_uplink(&mut self, job: u16, uplink: Uplink) -> Result<(), MapError> {
+        let bytes: UplinkBytes = transmute!(uplink);
+        self.uplinks.set(job.into(), bytes, 0)
+    }
+
+    fn set_member(&mut self, job: u16, rank: u16, member: MemberEntry) -> Result<(), MapError> {
+        let bytes: MemberBytes = transmute!(member);
+        self.members.set(member_index(job, rank), bytes, 0)
     }
 }
 

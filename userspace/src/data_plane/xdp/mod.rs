@@ -31,6 +31,7 @@ mod ports;
 mod shards;
 mod tags;
 mod trace;
+mod uplinks;
 pub mod verifier;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +44,7 @@ use aya::maps::{MapData, MapError, RingBuf};
 use switchml_protocol::aggregator;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::fanout::{self, MAX_PLACES, Receivers};
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
+use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::relay::Uplink;
@@ -75,6 +76,7 @@ use ports::Ports;
 use shards::Shards;
 use switchml_host::interfaces::{self, Interface};
 use switchml_host::way;
+use uplinks::Uplinks;
 
 /// The settings of the data plane.
 #[derive(Clone, Debug)]
@@ -217,11 +219,11 @@ impl XdpDataPlane {
 
     /// Opens the uplink of a combiner's job, without any ranks below.
     fn open_uplink(&self, job: &JobSpec, parent: SocketAddr, cells: u32) -> Result<(), Error> {
-        let uplink =
-            Uplink { epoch: job.epoch, port: U16::new(self.config.port), cells, ..Uplink::NONE };
         let served = self.interfaces().clone();
-        let uplink = uplink::find(uplink, parent, &served, &self.local(), job.address)
+        let way = uplink::find(parent, &served, &self.local(), job.address)
             .map_err(|why| Error::Refused { what: format!("open job {}", job.number), why })?;
+        let port = U16::new(self.config.port);
+        let uplink = way.put_into(Uplink { epoch: job.epoch, port, cells, ..Uplink::NONE });
         self.maps().set_uplink(job.number, uplink).map_err(refused(job.number, "open"))?;
         self.parents().insert(job.number, parent);
         Ok(())
@@ -229,21 +231,15 @@ impl XdpDataPlane {
 
     /// Updates the uplinks to the parents from the kernel's present routes and MACs.
     fn follow_parents(&self) {
-        for (&number, &parent) in &*self.parents() {
-            let follow = || {
-                let (job, before) = {
-                    let maps = self.maps();
-                    let read = |error: MapError| error.to_string();
-                    (maps.job(number).map_err(read)?, maps.uplink(number).map_err(read)?)
-                };
-                let (served, address) = (self.interfaces().clone(), job.address.into());
-                let now = uplink::find(before.clone(), parent, &served, &self.local(), address)?;
-                if now == before {
-                    return Ok(());
-                }
-                self.maps().set_uplink(number, now).map_err(|error| error.to_string())
+        // Jobs open and close while the kernel is asked.
+        let parents = self.parents().clone();
+        for (number, parent) in parents {
+            let find = || {
+                let job = self.maps().job(number).map_err(|error| error.to_string())?;
+                let served = self.interfaces().clone();
+                uplink::find(parent, &served, &self.local(), job.address.into())
             };
-            if let Err(why) = follow() {
+            if let Err(why) = uplinks::follow(&self.maps, number, find) {
                 warn!("job {number} keeps its way to the parent: {why}");
             }
         }
@@ -328,16 +324,8 @@ impl ServesJobs for XdpDataPlane {
     }
 
     fn admit(&self, job: u16, rank: u16, secret: u32) -> Result<(), Error> {
-        let refused = refused(job, "admit a rank to");
-        let mut maps = self.maps();
-        let mut uplink = maps.uplink(job).map_err(&refused)?;
-        if uplink.below.contains(rank) || usize::from(rank) >= MAX_RANKS {
-            return Ok(());
-        }
-        uplink.below.insert(rank);
-        let member = MemberEntry { secret, ..MemberEntry::default() };
-        maps.set_member(job, rank, member).map_err(&refused)?;
-        maps.set_uplink(job, uplink).map_err(&refused)
+        uplinks::admit(&mut *self.maps(), job, rank, secret)
+            .map_err(refused(job, "admit a rank to"))
     }
 
     fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error> {
