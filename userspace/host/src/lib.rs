@@ -1,5 +1,5 @@
-//! Queries about a host's network that need no privilege: the daemon uses them for its ports, and
-//! `switchml-worker doctor` for the path to the aggregator.
+//! Queries about a host's network that need no privilege, but for [`refusal`]: the daemon uses them
+//! for its ports, and `switchml-worker doctor` for the path to the aggregator.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -8,6 +8,7 @@
 //! | [`routes`] | which way packets to an address go |
 //! | [`neighbours`] | the MAC of a host on the same link, and the bridge's port that it is behind |
 //! | [`way`] | the interface by which frames of a host come in |
+//! | [`refusal`] | why a driver refuses an XDP program |
 //! | [`netlink`] | requests to the kernel |
 
 #![forbid(unsafe_code)]
@@ -16,5 +17,6 @@ pub mod interfaces;
 pub mod neighbours;
 pub mod netlink;
 pub mod offloads;
+pub mod refusal;
 pub mod routes;
 pub mod way;

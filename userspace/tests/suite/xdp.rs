@@ -229,11 +229,14 @@ fn what_stands_in_its_way_it_says_in_one_line() {
         "interface \"bare\" would silently drop every answer",
     );
 
-    tool(switch, "ip link add large mtu 9000 type veth peer name larger mtu 9000");
+    // The driver says why, and what it says has a remedy.
+    tool(switch, "ip link add large mtu 8901 type veth peer name larger mtu 8901");
     refuses(
         switch,
         &["--iface", "p0", "--iface", "large"],
-        "the MTU of interface \"large\" or its peer is too large",
+        "the driver of interface \"large\" refuses native XDP (MTU 8901): \"veth: Peer MTU is too \
+         large to set XDP\"; lower the MTU on both ends (`ip link set large mtu 1500`), or use \
+         --mode bundle",
     );
 
     // In the rack, the worker's end of a veth has a program that passes frames.

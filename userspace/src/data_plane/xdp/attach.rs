@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -25,9 +26,11 @@ use super::journal::Settings;
 use super::loopback;
 use super::maps;
 use super::pins::PinError;
+use super::refusals;
 use super::verifier;
 use switchml_host::interfaces::{self, Interface, XdpFeatures};
 use switchml_host::netlink::NetlinkError;
+use switchml_host::refusal;
 use switchml_userspace_core::drop_rate::DropRate;
 
 /// The programs for XDP and for tc of a root, and of a combiner.
@@ -139,24 +142,18 @@ pub enum StartError {
          bundle"
     )]
     Bond(String),
-    /// Frames may be larger than native XDP takes.
-    #[error(
-        "the MTU of interface {name:?} or its peer is too large for native XDP ({mtu} here, a \
-         page less headers allowed); lower it on both ends, for example `ip link set {name} mtu \
-         1500`, or use --mode bundle"
-    )]
-    Mtu {
+    /// The driver has native XDP, and refuses it.
+    #[error("the driver of interface {name:?} refuses native XDP (MTU {mtu}): {said}; {remedy}")]
+    Refused {
         /// The interface.
         name: String,
         /// The interface's MTU in bytes.
         mtu: u32,
+        /// Why, in the driver's words.
+        said: String,
+        /// What helps.
+        remedy: String,
     },
-    /// The other end of a veth has more queues than this one.
-    #[error(
-        "interface {0:?} has fewer receive queues than its peer has transmit queues; use `ethtool \
-         -L`, or --mode bundle"
-    )]
-    Queues(String),
     /// Something else about attaching.
     #[error("cannot attach to interface {name:?} (MTU {mtu}): {why}")]
     Attach {
@@ -201,8 +198,7 @@ impl StartError {
             Self::NoNative(_)
             | Self::NativeLoopback
             | Self::Bond(_)
-            | Self::Mtu { .. }
-            | Self::Queues(_)
+            | Self::Refused { .. }
             | Self::Attach { .. }
             | Self::DoesNotDeliver(_) => Some(Refusal { everywhere: false, why: self.to_string() }),
             _ => None,
@@ -490,9 +486,32 @@ fn attach_xdp(object: &mut Object, interface: &Interface) -> Result<FdLink, Star
     let program = object.xdp()?;
     let attached = program
         .attach_to_if_index(interface.index, XdpMode::Driver)
-        .and_then(|id| program.take_link(id))
-        .map_err(|error| attach_error(&error, interface, Hook::Native))?;
-    FdLink::try_from(attached).map_err(|error| StartError::Load(error.to_string()))
+        .and_then(|id| program.take_link(id));
+    match attached {
+        Ok(link) => FdLink::try_from(link).map_err(|error| StartError::Load(error.to_string())),
+        Err(error) => Err(xdp_error(&error, interface, program)),
+    }
+}
+
+/// The error, with what the driver says when it is asked once more.
+fn xdp_error(error: &ProgramError, interface: &Interface, program: &Xdp) -> StartError {
+    let known = attach_error(error, interface, Hook::Native);
+    let StartError::Attach { name, mtu, why } = known else { return known };
+    let said = program.fd().ok().and_then(|program| {
+        let asked = refusal::of_xdp(interface.index, program.as_fd());
+        asked.inspect_err(|error| warn!("{error}")).ok().flatten()
+    });
+    let features = interfaces::xdp_features(interface.index).ok().flatten();
+    let has_native = features.is_none_or(XdpFeatures::has_native);
+    match said {
+        Some(said) if refusals::is_for_lack_of_xdp(&said) => StartError::NoNative(name),
+        None if !has_native && errno(error) == Some(libc::EOPNOTSUPP) => StartError::NoNative(name),
+        said => {
+            let remedy = refusals::remedy(said.as_deref(), &name, mtu);
+            let said = said.map_or(why, |said| format!("{said:?}"));
+            StartError::Refused { name, mtu, said, remedy }
+        }
+    }
 }
 
 fn attach_tc(object: &mut Object, interface: &Interface) -> Result<FdLink, StartError> {
@@ -548,9 +567,6 @@ fn attach_error(error: &ProgramError, interface: &Interface, hook: Hook) -> Star
         _ if hook == Hook::Bundle => StartError::Attach { name, mtu, why: chain(error) },
         Some(libc::EBUSY | libc::EEXIST) => StartError::Occupied(name),
         Some(libc::EOPNOTSUPP) if interface.index == loopback::INDEX => StartError::NativeLoopback,
-        Some(libc::EOPNOTSUPP) => StartError::NoNative(name),
-        Some(libc::ERANGE) => StartError::Mtu { name, mtu },
-        Some(libc::ENOSPC) => StartError::Queues(name),
         _ => StartError::Attach { name, mtu, why: chain(error) },
     }
 }

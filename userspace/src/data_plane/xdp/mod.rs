@@ -6,6 +6,7 @@
 //! | `hook` | the hook that takes an interface's frames |
 //! | `attach` | loading and attaching, and what may stand in the way |
 //! | `halt` | stops a start in progress |
+//! | `refusals` | what helps when a driver refuses native XDP |
 //! | `attachment` | what holds a program at an interface |
 //! | `ingress` | programs at tc ingress, on kernels with and without links there |
 //! | `tags` | VLAN tags that interfaces would hide |
@@ -28,6 +29,7 @@ mod loopback;
 mod maps;
 mod pins;
 mod ports;
+mod refusals;
 mod shards;
 mod tags;
 mod trace;

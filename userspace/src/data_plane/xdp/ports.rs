@@ -67,6 +67,8 @@ struct Port {
     name: String,
     index: u32,
     hook: Hook,
+    /// Why a better hook is not used, if so.
+    fallback: Option<String>,
     /// The interface's MTU, when it was last checked.
     mtu: u32,
     /// The attachment of the program to the port, or why there is none.
@@ -74,6 +76,15 @@ struct Port {
 }
 
 impl Port {
+    /// The port and what is wrong with it.
+    fn in_words(&self) -> String {
+        match (&self.attachment, &self.fallback) {
+            (Ok(_), None) => self.name.clone(),
+            (Ok(_), Some(why)) => format!("{} (because {why})", self.name),
+            (Err(problem), _) => format!("{} (not attached: {problem})", self.name),
+        }
+    }
+
     /// Warns if answers may have become too long for the interface: the kernel drops those
     /// silently.
     fn watch_mtu(&mut self, mtu: u32) {
@@ -213,7 +224,8 @@ impl Ports {
                 false => info!("interface {name}: {}: {why}", hook.name()),
             }
             let (index, mtu) = (interface.index, interface.mtu);
-            self.ports.push(Port { name, index, hook, mtu, attachment });
+            let fallback = is_fallback.then(|| why.clone());
+            self.ports.push(Port { name, index, hook, fallback, mtu, attachment });
         }
         Ok(())
     }
@@ -384,13 +396,9 @@ impl Ports {
 
     /// The ports and their faults, in one line.
     pub fn describe(&self) -> String {
-        let describe = |port: &Port| match &port.attachment {
-            Ok(_) => port.name.clone(),
-            Err(problem) => format!("{} (not attached: {problem})", port.name),
-        };
         let of_hook = |hook: Hook| {
             let ports: Vec<_> =
-                self.ports.iter().filter(|port| port.hook == hook).map(describe).collect();
+                self.ports.iter().filter(|port| port.hook == hook).map(Port::in_words).collect();
             (!ports.is_empty()).then(|| format!("{} on {}", hook.name(), ports.join(", ")))
         };
         let awaited = |awaited: &Awaited| format!("waiting for {}", awaited.name);
@@ -548,5 +556,28 @@ fn fault(name: &str, interface: Option<&Interface>, hook: Hook) -> String {
             format!("the aggregator's XDP program was detached from interface {name}")
         }
         _ => format!("another XDP program took the aggregator's place on interface {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_driver_refuses_is_said_beside_its_port() {
+        let why = "native XDP cannot be used: the driver of interface \"eth1\" refuses native XDP";
+        let port = |fallback: Option<&str>, attachment| Port {
+            name: "eth1".to_owned(),
+            index: 2,
+            hook: Hook::Bundle,
+            fallback: fallback.map(str::to_owned),
+            mtu: 9000,
+            attachment,
+        };
+        let serves = || Ok(Attachment::Filter(1));
+        assert_eq!(port(None, serves()).in_words(), "eth1");
+        assert_eq!(port(Some(why), serves()).in_words(), format!("eth1 (because {why})"));
+        let gone = Err("it is gone".to_owned());
+        assert_eq!(port(Some(why), gone).in_words(), "eth1 (not attached: it is gone)");
     }
 }
