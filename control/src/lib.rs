@@ -17,7 +17,7 @@ pub mod tls;
 use std::fmt;
 
 pub use address::{AddressError, host, resolve};
-pub use moves::{MAX_NAME_LEN, moved_name, name_before_move};
+pub use moves::{HOSTS_SUFFIX, MAX_NAME_LEN, moved_name, name_before_move, shown_name};
 pub use rank_list::rank_list;
 
 /// The most data threads of a rank, and so the most shards of a job. At 14 Gb/s each, these are

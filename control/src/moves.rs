@@ -1,8 +1,11 @@
-//! The names of jobs whose shards have moved to another aggregator (rule 36.9 of
-//! `docs/protocol.md`).
+//! The names that jobs get at aggregators: of those whose shards have moved to another one (rule
+//! 36.9 of `docs/protocol.md`), and of those that ranks' hosts help (rule 36.15).
 
 /// Most bytes of a job's name.
 pub const MAX_NAME_LEN: usize = 200;
+
+/// What follows the name of a job at the aggregators given and those of the ranks' hosts.
+pub const HOSTS_SUFFIX: &str = " and hosts";
 
 /// Hexadecimal digits of an aggregator's number.
 const DIGITS: usize = 16;
@@ -20,6 +23,12 @@ pub fn name_before_move(name: &str) -> Option<&str> {
     is_number.then_some(job)
 }
 
+/// A job's name as its users gave it, for people: without what ranks put behind it.
+pub fn shown_name(name: &str) -> &str {
+    let name = name_before_move(name).unwrap_or(name);
+    name.strip_suffix(HOSTS_SUFFIX).unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -29,6 +38,16 @@ mod tests {
         assert_eq!(moved_name("train", 0xABC), "train#0000000000000abc");
         let long = "ä".repeat(100);
         assert_eq!(moved_name(&long, 1), format!("{}#0000000000000001", "ä".repeat(91)));
+    }
+
+    #[test]
+    fn people_see_the_name_that_they_gave() {
+        for name in
+            ["a b", "a b and hosts", "a b#0000000000000abc", "a b and hosts#0000000000000abc"]
+        {
+            assert_eq!(shown_name(name), "a b");
+        }
+        assert_eq!(shown_name("and hosts"), "and hosts");
     }
 
     #[test]

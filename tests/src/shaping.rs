@@ -40,6 +40,13 @@ impl<'a> Shaping<'a> {
         Ok(shaping)
     }
 
+    /// Shapes the link of one worker to `rate`.
+    pub fn of(worker: &'a Namespace, rate: u64) -> Result<Self, Error> {
+        let mut shaping = Self::default();
+        shaping.shape(worker, "eth0", rate)?;
+        Ok(shaping)
+    }
+
     /// Shapes the links of all workers to `rate`, and each uplink to `uplink` bits per second.
     pub fn of_racks(racks: &'a Racks, rate: u64, uplink: u64) -> Result<Self, Error> {
         if racks.open_wires().is_some() {

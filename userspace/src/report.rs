@@ -15,7 +15,7 @@ use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::client::{ConnectError, connect};
 use switchml_control::tls::{ClientTls, Fingerprint};
 use switchml_control::{ListJobsRequest, StatusRequest};
-use switchml_userspace::view::{JobView, Role, View};
+use switchml_userspace::view::{JobView, MemberView, PortView, Role, View};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -24,6 +24,9 @@ use crate::cli::service_file::Service;
 
 /// Longest wait for an answer. An aggregator that serves jobs answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Most ranks of a job whose packets are told of.
+const MOST_PATHS: usize = 16;
 
 /// A running aggregator: its address, and the TLS settings that identify it.
 pub struct Aggregator {
@@ -69,6 +72,12 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
     if let Some(date) = view.security.certificate_expires.and_then(date) {
         say!("certificate  expires {date}");
     }
+    for port in &view.ports {
+        let PortView { name, receive_drops, send_drops, .. } = port;
+        if receive_drops + send_drops > 0 {
+            say!("dropped      {name}: {receive_drops} frames received, {send_drops} to be sent");
+        }
+    }
     view.faults().for_each(|(port, fault)| say!("fault        {port}: {fault}"));
     for job in &view.jobs {
         let name = job.name.escape_debug();
@@ -76,11 +85,22 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
         why.for_each(|why| say!("aborted      job \"{name}\": {why}"));
         job.stripe().iter().for_each(|stripe| say!("aggregators  job \"{name}\": {stripe}"));
         job.wait().iter().for_each(|wait| say!("waits        job \"{name}\": {wait}"));
+        job.slow.iter().for_each(|slow| say!("slow         job \"{name}\": {slow}"));
+        paths(job).for_each(|path| say!("packets      job \"{name}\": {path}"));
         racks(job).for_each(|(rack, ranks)| say!("racks        job \"{name}\", {ranks}: {rack}"));
         results(job).for_each(|(way, ranks)| say!("results      job \"{name}\", {ranks}: {way}"));
     }
     if let Some(why) = &view.jobs_unknown {
         say!("jobs         unknown: {why}");
+    }
+    for job in &view.ended_lately {
+        let (name, ago) = (job.name.escape_debug(), job.ago_seconds);
+        let why = job.reason.iter().map(|reason| format!(", {}", reason.escape_debug()));
+        say!(
+            "ended        job \"{name}\", {ago:.0} s ago: {}{}",
+            job.ending,
+            why.collect::<String>()
+        );
     }
     for refusal in view.refusals.iter().filter(|refusal| refusal.times > 0) {
         say!("refused      {} {}", refusal.times, refusal.help);
@@ -204,6 +224,20 @@ fn racks(job: &JobView) -> impl Iterator<Item = (String, String)> {
         let rack =
             if rack.is_empty() { "none".to_owned() } else { rack.escape_debug().to_string() };
         (rack, format!("ranks {}", numbers(&ranks)))
+    })
+}
+
+/// What became of the packets of the ranks that had to send some again, the worst first.
+fn paths(job: &JobView) -> impl Iterator<Item = String> {
+    let mut ranks: Vec<_> = job.members.iter().filter(|member| member.resent > 0).collect();
+    ranks.sort_by_key(|member| std::cmp::Reverse(member.lost));
+    ranks.into_iter().take(MOST_PATHS).map(|member| {
+        let MemberView { rank, sent, resent, pending, lost, late_seconds, .. } = member;
+        let late = match *late_seconds {
+            0.0 => String::new(),
+            seconds => format!(", {:.1} ms late", 1e3 * seconds),
+        };
+        format!("rank {rank}: {lost} lost, {resent} of {sent} sent again, {pending} PENDING{late}")
     })
 }
 

@@ -2,6 +2,7 @@
 //! from it.
 
 mod daemon_io;
+mod endings;
 pub(crate) mod event_stream;
 mod health;
 mod slots;
@@ -24,6 +25,7 @@ use switchml_protocol::times::{BUCKETS, SUM, Times};
 use switchml_userspace_core::control_plane::{ControlPlane, PING_INTERVAL, RequestError};
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, Origin, Quotas, StreamId};
+use switchml_userspace_core::lateness::Lateness;
 use switchml_userspace_core::stragglers::Stragglers;
 use switchml_userspace_core::throughput::Throughputs;
 use switchml_userspace_core::version;
@@ -41,6 +43,7 @@ use crate::tokens::TokenKeys;
 use crate::traces::{RankTrace, Traces};
 use crate::web;
 use daemon_io::DaemonIo;
+use endings::Endings;
 pub use event_stream::EventStream;
 use status::{internal, join_refused, request_failed, token_refused};
 use turns::{CHANGE, LOOK, lock, turn, turn_within};
@@ -67,8 +70,17 @@ struct State {
     control_plane: ControlPlane<Sender>,
     io: DaemonIo,
     stragglers: Stragglers,
+    lateness: Lateness,
     throughputs: Throughputs,
+    endings: Endings,
     traces: Traces,
+}
+
+impl State {
+    /// Notes which jobs have ended.
+    fn note_endings(&mut self, now: Instant) {
+        self.endings.look(self.control_plane.table(), now);
+    }
 }
 
 impl Service {
@@ -79,8 +91,15 @@ impl Service {
             let (data_plane, state) = (Arc::clone(&data_plane), Weak::clone(state));
             let io = DaemonIo { data_plane, hosts, cause: None, state };
             let control_plane = ControlPlane::new(table);
-            let (stragglers, throughputs, traces) = Default::default();
-            Mutex::new(State { control_plane, io, stragglers, throughputs, traces })
+            Mutex::new(State {
+                control_plane,
+                io,
+                stragglers: Stragglers::default(),
+                lateness: Lateness::default(),
+                throughputs: Throughputs::default(),
+                endings: Endings::default(),
+                traces: Traces::default(),
+            })
         });
         Self { state, data_plane, guard: Arc::new(guard) }
     }
@@ -151,7 +170,9 @@ impl Service {
     }
 
     /// The job table's part of a status.
-    fn of_jobs(&self, table: &JobTable) -> control::StatusReply {
+    fn of_jobs(&self, state: &mut State) -> control::StatusReply {
+        let State { control_plane, endings, .. } = state;
+        let table = control_plane.table();
         let tally = table.tally();
         let ended = tally.ended().map(|(ending, help, jobs)| control::Ending {
             ending: ending.to_owned(),
@@ -171,6 +192,7 @@ impl Service {
             jobs_started: tally.started,
             jobs_ended: ended.collect(),
             tenants: tenants.collect(),
+            ended_lately: endings.of(table, Instant::now()),
             ..self.guard.status()
         }
     }
@@ -368,10 +390,17 @@ impl Aggregator for Service {
         request: Request<control::ReportRoundTripsRequest>,
     ) -> Result<Response<control::ReportRoundTripsReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReportRoundTripsRequest { member, round_trips } = request.into_inner();
+        let control::ReportRoundTripsRequest { member, round_trips, path } = request.into_inner();
+        let member = member.unwrap_or_default();
         self.request("ReportRoundTrips", peer, |control_plane, _| {
-            let round_trips = round_trips.unwrap_or_default();
-            control_plane.report_round_trips(member.unwrap_or_default(), &round_trips)
+            if let Some(path) = path {
+                control_plane.report_path(member, path)?;
+            }
+            // A call that takes long has round trips when it ends.
+            match (round_trips, path) {
+                (None, Some(_)) => Ok(()),
+                (times, _) => control_plane.report_round_trips(member, &times.unwrap_or_default()),
+            }
         })
         .await?;
         Ok(Response::new(control::ReportRoundTripsReply {}))
@@ -388,7 +417,7 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::StatusRequest>,
     ) -> Result<Response<control::StatusReply>, Status> {
-        let own = self.of_jobs(turn_within(LOOK, &self.state).await?.control_plane.table());
+        let own = self.of_jobs(&mut *turn_within(LOOK, &self.state).await?);
         let data_plane = Arc::clone(&self.data_plane);
         let whole = turns::look(move || of_data_plane(&*data_plane, own)).await?;
         Ok(Response::new(whole.map_err(internal)?))
@@ -476,6 +505,8 @@ fn port(port: PortStatus) -> control::Port {
         link_speed: port.link_speed.unwrap_or_default(),
         received_bytes: port.received_bytes,
         sent_bytes: port.sent_bytes,
+        receive_drops: port.receive_drops,
+        send_drops: port.send_drops,
     }
 }
 

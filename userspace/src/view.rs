@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use switchml_control::{
-    Copies, Ending, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, Security,
-    StatusReply, Tenant, Throughput, Times,
+    Copies, EndedJob, Ending, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal,
+    Security, StatusReply, Tenant, Throughput, Times, shown_name,
 };
 use switchml_protocol::times;
 
@@ -42,6 +42,8 @@ pub struct View {
     pub jobs_started: u64,
     /// Jobs that have ended, by how.
     pub jobs_ended: Vec<EndingCount>,
+    /// The jobs that ended last, the latest first.
+    pub ended_lately: Vec<EndedView>,
     /// The resources of tenants.
     pub tenants: Vec<TenantView>,
     /// Packets by outcome.
@@ -63,6 +65,23 @@ pub struct EndingCount {
     pub help: String,
     /// Number of jobs.
     pub jobs: u64,
+}
+
+/// A job that has ended.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct EndedView {
+    /// The job's name.
+    pub name: String,
+    /// The job's number; none if it ended before all ranks had joined.
+    pub number: Option<u32>,
+    /// Number of its ranks.
+    pub world_size: u32,
+    /// Name of the ending.
+    pub ending: String,
+    /// Why it ended, if not all ranks left normally.
+    pub reason: Option<String>,
+    /// How long ago it ended, in seconds.
+    pub ago_seconds: f64,
 }
 
 /// The resources of a tenant.
@@ -145,6 +164,10 @@ pub struct PortView {
     pub received_bytes: u64,
     /// Bytes of the frames sent.
     pub sent_bytes: u64,
+    /// Frames that came in damaged, or that driver or kernel dropped.
+    pub receive_drops: u64,
+    /// Frames that were not sent.
+    pub send_drops: u64,
 }
 
 /// A job.
@@ -166,6 +189,10 @@ pub struct JobView {
     pub aggregators: u32,
     /// The part of large calls that this one takes, 0 to 1; none until ranks have told.
     pub share: Option<f64>,
+    /// The job's other aggregators, as its ranks were given them; not all if there are many.
+    pub other_aggregators: Vec<String>,
+    /// The lost aggregator in whose place the job goes on here.
+    pub in_place_of: Option<String>,
     /// Number of its ranks, including those that have not joined yet.
     pub world_size: u32,
     /// Slots of all its data threads together.
@@ -179,6 +206,8 @@ pub struct JobView {
     pub waits_for_them: Option<&'static str>,
     /// How long it has waited for ranks to join or to contribute, in seconds.
     pub waiting_seconds: Option<f64>,
+    /// Which ranks make it slow, and why; none if it is not known that some do.
+    pub slow: Option<String>,
     /// The ranks that have joined.
     pub members: Vec<MemberView>,
 }
@@ -214,6 +243,17 @@ pub struct MemberView {
     /// Total time that rounds of the running job have lacked its contribution, in seconds. Waits of
     /// less than half a second may be missing.
     pub waited_for_seconds: f64,
+    /// How long after other ranks' contributions its own have come lately, in seconds; 0 if it is
+    /// not later than others.
+    pub late_seconds: f64,
+    /// Contributions sent, all transmissions counted, as the rank has told.
+    pub sent: u64,
+    /// Those of them that were sent again.
+    pub resent: u64,
+    /// PENDING answers: it asked for a result that others had not contributed to.
+    pub pending: u64,
+    /// Contributions and results that were lost.
+    pub lost: u64,
 }
 
 /// Packets with the same outcome.
@@ -277,6 +317,7 @@ impl View {
             jobs_unknown,
             jobs_started: status.jobs_started,
             jobs_ended: ended.collect(),
+            ended_lately: status.ended_lately.into_iter().map(EndedView::new).collect(),
             tenants: tenants.collect(),
             packets: packets.collect(),
             refusals: refusals.collect(),
@@ -300,6 +341,19 @@ impl SecurityView {
     }
 }
 
+impl EndedView {
+    fn new(job: EndedJob) -> Self {
+        Self {
+            name: shown_name(&job.name).to_owned(),
+            number: job.job,
+            world_size: job.world_size,
+            ending: job.ending,
+            reason: Some(job.reason).filter(|reason| !reason.is_empty()),
+            ago_seconds: seconds(job.ago_ms),
+        }
+    }
+}
+
 impl TimesView {
     fn new(Times { counts, sum }: Times) -> Self {
         let bound = |index| Some(times::bound_seconds(index)).filter(|bound| bound.is_finite());
@@ -318,6 +372,8 @@ impl PortView {
             link_speed: Some(port.link_speed).filter(|speed| *speed > 0),
             received_bytes: port.received_bytes,
             sent_bytes: port.sent_bytes,
+            receive_drops: port.receive_drops,
+            send_drops: port.send_drops,
         }
     }
 }
@@ -357,7 +413,7 @@ impl JobView {
             _ => None,
         };
         Self {
-            name: job.name.clone(),
+            name: shown_name(&job.name).to_owned(),
             // A job has a number once all ranks have joined.
             number: (!job.shards.is_empty()).then_some(job.job),
             state: match state {
@@ -376,12 +432,15 @@ impl JobView {
                 0 | 1 => Some(1.0),
                 _ => job.share.map(|share| f64::from(share) / 1e4),
             },
+            other_aggregators: job.other_aggregators.clone(),
+            in_place_of: Some(job.in_place_of.clone()).filter(|address| !address.is_empty()),
             world_size: job.world_size,
             slots: job.slots,
             lanes: job.lanes,
             waits_for,
             waits_for_them,
             waiting_seconds: waited.map(seconds),
+            slow: Some(job.slow.clone()).filter(|slow| !slow.is_empty()),
             members,
         }
     }
@@ -394,14 +453,20 @@ impl JobView {
         Some(format!("waits for {ranks} {}{}", self.waits_for_them?, since.unwrap_or_default()))
     }
 
-    /// This aggregator among those of the job, and its share of calls; none if it is the only one.
+    /// This aggregator among those of the job, its share of calls, and the others; none if it is
+    /// the only one.
     pub fn stripe(&self) -> Option<String> {
+        if let Some(lost) = &self.in_place_of {
+            return Some(format!("in place of {lost}, which was lost"));
+        }
         let of = format!("1 of {}", self.aggregators);
         let of = Some(of).filter(|_| self.aggregators > 1)?;
-        Some(match self.share {
-            Some(share) => format!("{of}, {:.1} %", 100.0 * share),
-            None => of,
-        })
+        let share = self.share.map(|share| format!(", {:.1} %", 100.0 * share));
+        let others = match &self.other_aggregators[..] {
+            [] => String::new(),
+            others => format!(", beside {}", others.join(", ")),
+        };
+        Some(of + &share.unwrap_or_default() + &others)
     }
 
     /// Number of connected ranks.
@@ -458,6 +523,9 @@ const TO_BE_READY: &str = "to be ready";
 const TO_COME_BACK: &str = "to come back";
 const TO_CONTRIBUTE: &str = "to contribute";
 
+/// Shorter waits are usual in training.
+const WORTH_A_WORD_MS: u64 = 1000;
+
 /// The ranks that a job waits for, and the action that it waits for.
 fn waits(job: &JobStatus) -> (Vec<u32>, Option<&'static str>) {
     let member = |rank: &u32| job.members.iter().find(|member| member.rank == *rank);
@@ -472,7 +540,7 @@ fn waits(job: &JobStatus) -> (Vec<u32>, Option<&'static str>) {
         JobState::Assigned => (ranks_of(|member| !member.ready), TO_BE_READY),
         JobState::Started => match ranks_of(|member| member.awaited) {
             lost if !lost.is_empty() => (lost, TO_COME_BACK),
-            _ => (ranks_of(|member| member.lacked_ms > 0), TO_CONTRIBUTE),
+            _ => (ranks_of(|member| member.lacked_ms >= WORTH_A_WORD_MS), TO_CONTRIBUTE),
         },
         JobState::Aborted | JobState::Unspecified => (Vec::new(), ""),
     };
@@ -486,6 +554,7 @@ fn is_here(member: &MemberStatus) -> bool {
 
 impl MemberView {
     fn new(member: &MemberStatus) -> Self {
+        let path = member.path.unwrap_or_default();
         Self {
             rank: member.rank,
             address: member.address.clone(),
@@ -495,6 +564,11 @@ impl MemberView {
             here: is_here(member),
             results: way(member),
             waited_for_seconds: seconds(member.lacked_total_ms),
+            late_seconds: Duration::from_micros(member.late_us).as_secs_f64(),
+            sent: path.sent,
+            resent: path.resent,
+            pending: path.pending,
+            lost: path.lost,
         }
     }
 

@@ -22,7 +22,8 @@ use process::Process;
 
 /// The policy for the page: it may load only its own files, because names of jobs may contain
 /// anything.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'";
+const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; script-src 'self'; \
+                      style-src 'self'";
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";

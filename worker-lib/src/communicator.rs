@@ -364,7 +364,7 @@ impl Communicator {
 
     /// The data path's counters so far, which include all calls that have returned.
     pub fn stats(&self) -> Stats {
-        let Snapshot { engine, foreign, rtt, window, waits } = self.shared.snapshot();
+        let Snapshot { engine, foreign, rtt, window, waits, .. } = self.shared.snapshot();
         let (calls, moves) = (self.shared.calls(), self.shared.moves());
         Stats { engine, foreign, rtt, window, waits, calls, moves }
     }

@@ -16,7 +16,7 @@ use crate::builder::Builder;
 use crate::commons::Commons;
 use crate::communicator::{Communicator, Info, Shard, Stripe};
 use crate::control::{Access, Assigned, Sessions, Wish};
-use crate::driver::{Driver, DriverLock, Handover, Moves, Shared, Unanswered};
+use crate::driver::{Driver, DriverLock, Handover, InCalls, Moves, Shared, Unanswered};
 use crate::error::Error;
 use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
 use crate::identity::Identity;
@@ -55,6 +55,7 @@ impl Builder {
         (rank, world_size): (u32, u32),
         Peers { own, aggregators }: Peers,
     ) -> Result<Communicator, Error> {
+        let all: Vec<_> = aggregators.iter().map(|access| access.address.clone()).collect();
         let wish = Wish {
             job,
             rank,
@@ -64,6 +65,8 @@ impl Builder {
             timeout: self.join_timeout,
             standstill: self.get_standstill(),
             has_others: has_lasting(&aggregators) && aggregators.len() > 1,
+            all: &all,
+            in_place_of: "",
         };
         let (sessions, joined) = Sessions::join(&aggregators, &wish)?;
         let me = (rank as u16, world_size as u16);
@@ -263,6 +266,7 @@ impl Builder {
             local_sums: team.map(|team| team.sums(place, batch)),
             moves,
             foreign: 0,
+            in_calls: InCalls::default(),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! else drove; otherwise it sleeps. Between calls no thread reads the sockets.
 
 mod changeover;
+mod in_calls;
 mod moving;
 #[cfg(test)]
 mod orders;
@@ -18,6 +19,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use switchml_control as control;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Header;
 use switchml_protocol::times::Times;
@@ -41,6 +43,7 @@ use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
 use crate::waker::Wakers;
 use crate::yield_core::Core;
+pub(crate) use in_calls::InCalls;
 pub(crate) use moving::{Arrival, Handover, Moves};
 
 /// What [`changeover`] is made of.
@@ -92,6 +95,8 @@ pub(crate) struct Snapshot {
     pub rtt: Option<Duration>,
     pub window: u32,
     pub waits: WaitStats,
+    /// How long calls have been in flight.
+    pub in_calls: Duration,
 }
 
 impl AddAssign<&Self> for Snapshot {
@@ -101,6 +106,7 @@ impl AddAssign<&Self> for Snapshot {
         self.rtt = self.rtt.max(other.rtt);
         self.window += other.window;
         self.waits += &other.waits;
+        self.in_calls = self.in_calls.max(other.in_calls);
     }
 }
 
@@ -207,6 +213,21 @@ impl Shared {
         std::mem::take(&mut lock(&self.stripes[stripe].unreported_round_trips))
     }
 
+    /// What became of this rank's packets to an aggregator, as far as drivers know.
+    pub fn path(&self, stripe: usize) -> control::Path {
+        let mut sum = Snapshot::default();
+        let shards = self.shards.iter().filter(|shard| shard.stripe == stripe);
+        shards.for_each(|shard| sum += &*lock(&shard.stats));
+        control::Path {
+            joined_ms: 0,
+            in_calls_ms: sum.in_calls.as_millis() as u64,
+            sent: sum.engine.chunks + sum.engine.resent(),
+            resent: sum.engine.resent(),
+            pending: sum.engine.pending,
+            lost: sum.engine.lost(),
+        }
+    }
+
     /// The calls to be reported up to call `last`, with their numbers from 1, for people (rule
     /// 22.12).
     pub fn open_calls(&self, last: u64) -> Vec<(u64, String)> {
@@ -262,6 +283,7 @@ pub(crate) struct Driver {
     pub moves: Option<Moves>,
     /// Packets that came from elsewhere than earlier aggregators.
     pub foreign: u64,
+    pub in_calls: InCalls,
 }
 
 impl DriverLock {
@@ -451,7 +473,10 @@ impl Driver {
     fn take_submissions(&mut self) -> bool {
         loop {
             match self.submissions.try_recv() {
-                Ok(submission) => self.data_path.submit(submission),
+                Ok(submission) => {
+                    self.in_calls.begin(self.now());
+                    self.data_path.submit(submission);
+                }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -532,6 +557,9 @@ impl Driver {
     /// Ends the calls that are done, after adding them to the statistics.
     fn give_back(&mut self) {
         if self.data_path.has_done() {
+            if self.data_path.is_idle() {
+                self.in_calls.end(self.now());
+            }
             self.publish();
             self.data_path.give_back();
         }
@@ -592,6 +620,7 @@ impl Driver {
             rtt: engine.rtt().map(Duration::from_nanos),
             window: engine.window(),
             waits: self.spin.stats(),
+            in_calls: self.in_calls.total(self.now()),
         };
         *lock(&self.shared.shards[self.shard].stats) = snapshot;
     }

@@ -195,6 +195,8 @@ impl Mover {
             timeout: rank.join_timeout.max(LEAST_WAIT),
             standstill: rank.standstill,
             has_others: true,
+            all: &[],
+            in_place_of: &aggregators[self.next.from].access.address,
         };
         let membership = Arc::new(Membership::begin(access.clone(), &wish)?);
         *lock(&stripe.joining) = Some(Arc::clone(&membership));
@@ -330,4 +332,6 @@ pub(crate) fn answer(membership: &Membership, stripe: usize, shared: &Arc<Shared
     membership.on_calls_wanted(move |last| asked.open_calls(last));
     let asked = Arc::clone(shared);
     membership.on_round_trips_wanted(move || asked.take_round_trips(stripe));
+    let asked = Arc::clone(shared);
+    membership.on_path_wanted(move || asked.path(stripe));
 }

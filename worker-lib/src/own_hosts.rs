@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use switchml_control::MAX_NAME_LEN;
+use switchml_control::{HOSTS_SUFFIX, MAX_NAME_LEN};
 use switchml_worker_core::numerics::ReduceOp;
 use switchml_worker_core::stripes;
 
@@ -19,8 +19,6 @@ use crate::error::Error;
 use crate::peers::{OwnAggregator, Peers};
 use crate::warning::warn;
 
-/// What is added to the job's name with the hosts: to the aggregators, it is another job.
-const SUFFIX: &str = " and hosts";
 /// How long a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long joining may take, once all ranks have reached all hosts.
@@ -105,10 +103,10 @@ fn stay(alone: Communicator, refusal: Refusal) -> Communicator {
     alone
 }
 
-/// The name under which the job goes on.
+/// The name under which the job goes on: to the aggregators, it is another job.
 fn name(job: &str) -> String {
-    let end = job.floor_char_boundary(MAX_NAME_LEN - SUFFIX.len());
-    job[..end].to_owned() + SUFFIX
+    let end = job.floor_char_boundary(MAX_NAME_LEN - HOSTS_SUFFIX.len());
+    job[..end].to_owned() + HOSTS_SUFFIX
 }
 
 /// Tells all ranks this rank's address, if it has one. Returns those of all, in their order.
@@ -186,7 +184,7 @@ mod tests {
     #[test]
     fn names_that_are_long() {
         assert_eq!(name("train"), "train and hosts");
-        assert_eq!(name(&"ä".repeat(100)), "ä".repeat(95) + SUFFIX);
+        assert_eq!(name(&"ä".repeat(100)), "ä".repeat(95) + HOSTS_SUFFIX);
         assert_eq!(name(&"x".repeat(200)).len(), 200);
     }
 }

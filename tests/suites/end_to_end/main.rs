@@ -16,6 +16,7 @@
 //! | [`packet_tags`] | tags of packets: right sums, and who forges packets without their keys |
 //! | [`missing_ranks`] | a job that not all ranks join |
 //! | [`slots`] | for whom a job waits that hangs |
+//! | [`slow_ranks`] | which rank makes a job slow, and why |
 //! | [`special_values`] | NaN and infinities |
 //! | [`security`] | a tree with mutual TLS, and control planes that would be open to the Internet |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
@@ -62,6 +63,7 @@ mod quotas;
 mod restart;
 mod security;
 mod slots;
+mod slow_ranks;
 mod special_values;
 mod strangers;
 mod tags;

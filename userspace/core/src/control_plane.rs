@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use switchml_control::join_event::Event;
-use switchml_control::{Call, JobStatus, Times};
+use switchml_control::{Call, JobStatus, Path, Times};
 
 use crate::data_plane::{Error, Saved, ServesJobs};
 pub use crate::jobs::PING_TIMEOUT;
@@ -280,6 +280,15 @@ impl<S> ControlPlane<S> {
         report: &Times,
     ) -> Result<(), MemberError> {
         self.table.report_round_trips(member, report)
+    }
+
+    /// A rank reports what became of its packets since it joined.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn report_path(&mut self, member: MemberId, path: Path) -> Result<(), MemberError> {
+        self.table.report_path(member, path)
     }
 
     /// A rank tells, for the operator, this aggregator's share of its job's calls.

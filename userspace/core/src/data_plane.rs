@@ -187,6 +187,10 @@ pub struct PortStatus {
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
+    /// Frames that it lost or that driver and kernel dropped as they came in.
+    pub receive_drops: u64,
+    /// Frames that it could not send.
+    pub send_drops: u64,
 }
 
 /// An XDP program that is not the data plane's.

@@ -14,6 +14,7 @@
 //! | [`slots`] | how many slots a job gets |
 //! | [`oldest_round`] | how far a shard is, and the ranks that its oldest unfinished round lacks |
 //! | [`stragglers`] | the ranks that running jobs wait for, and for how long |
+//! | [`lateness`] | the ranks whose contributions come later than all others' |
 //! | [`throughput`] | how many bytes of results running jobs get, and how fast |
 //! | [`memory_tables`] | the tables of a data plane, in this process's memory |
 //! | [`memory_cells`] | the cells of a combiner, in this process's memory |
@@ -27,6 +28,7 @@ pub mod data_plane;
 pub mod drop_rate;
 pub mod job_spec;
 pub mod jobs;
+pub mod lateness;
 pub mod limits;
 pub mod memory_cells;
 pub mod memory_tables;

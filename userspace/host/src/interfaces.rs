@@ -78,22 +78,46 @@ impl Interface {
     }
 }
 
-/// Bytes of the frames that an interface has carried since it was made.
+/// Bytes of the frames that an interface has carried since it was made, and frames that it lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Received.
     pub received: u64,
     /// Sent.
     pub sent: u64,
+    /// Frames that came in damaged, or that driver or kernel dropped, as each driver counts them.
+    pub receive_drops: u64,
+    /// Frames that were not sent.
+    pub send_drops: u64,
 }
 
 impl Traffic {
-    /// Reads `struct rtnl_link_stats64` (linux/if_link.h), which begins with packets received and
-    /// sent, then bytes; later kernels append more fields.
+    /// Reads `struct rtnl_link_stats64` (linux/if_link.h): packets received and sent, then bytes,
+    /// errors and drops, and after seven other fields the frames missed, which are not among the
+    /// drops; later kernels append more fields.
     fn from_stats(stats: &[u8]) -> Option<Self> {
-        let (numbers, _) = stats.as_chunks::<8>();
-        let [_, _, received, sent] = *numbers.first_chunk()?;
-        Some(Self { received: u64::from_ne_bytes(received), sent: u64::from_ne_bytes(sent) })
+        let numbers: Vec<_> =
+            stats.as_chunks::<8>().0.iter().map(|number| u64::from_ne_bytes(*number)).collect();
+        let [
+            _,
+            _,
+            received,
+            sent,
+            receive_errors,
+            send_errors,
+            receive_drops,
+            send_drops,
+            rest @ ..,
+        ] = &numbers[..]
+        else {
+            return None;
+        };
+        Some(Self {
+            received: *received,
+            sent: *sent,
+            receive_drops: receive_errors + receive_drops + rest.get(7).unwrap_or(&0),
+            send_drops: send_errors + send_drops,
+        })
     }
 }
 

@@ -29,6 +29,7 @@ pub async fn slots(of: &Aggregator, job: String, json: bool) -> anyhow::Result<(
     if !view.shown {
         bail!("{}'s data plane does not show the slots of this job", of.address);
     }
+    job.slow.iter().for_each(|slow| say!("slow         {}", slow.escape_debug()));
     say!("unfinished   {} of {} slots", view.unfinished, job.slots);
     let missing = view.missing();
     for member in missing.iter().take(MOST_PLACES) {

@@ -1,6 +1,6 @@
 //! The unfinished rounds of a job, for who asks why it hangs.
 
-use switchml_control::{JobState, JobStatus, SlotsReply, UnfinishedSlots};
+use switchml_control::{JobState, JobStatus, SlotsReply, UnfinishedSlots, shown_name};
 use switchml_protocol::header::Op;
 use switchml_userspace_core::oldest_round::Alike;
 use tonic::Status;
@@ -36,7 +36,8 @@ impl Service {
 /// The job with this name, or else this number. Ranks of an aborted job may linger beside a new
 /// job of its name: then it is the new one.
 fn find(jobs: Vec<JobStatus>, wanted: &str) -> Result<JobStatus, Status> {
-    let named = jobs.iter().filter(|job| job.name == wanted);
+    let is_named = |job: &&JobStatus| job.name == wanted || shown_name(&job.name) == wanted;
+    let named = jobs.iter().filter(is_named);
     let named = named.min_by_key(|job| job.state() == JobState::Aborted);
     let has_number = |job: &&JobStatus| !job.shards.is_empty() && job.job.to_string() == wanted;
     let found = named.or_else(|| jobs.iter().find(has_number)).cloned();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use switchml_control::JobStatus;
 use switchml_userspace_core::data_plane::{DataPlane, LostPort};
+use switchml_userspace_core::lateness::Look;
 use switchml_userspace_core::oldest_round::Progress;
 use switchml_userspace_core::throughput;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -65,14 +66,23 @@ impl Service {
             let running: Vec<_> = {
                 let state = turn(&self.state).await;
                 let jobs = state.control_plane.table().running();
-                jobs.map(|job| (job.number, job.epoch)).collect()
+                jobs.map(|job| (job.number, job.epoch, job.world_size())).collect()
             };
-            let look = |service: &Self, (number, epoch)| {
+            let look = |service: &Self, (number, epoch, ranks)| {
                 let progress = service.progress(number);
-                (number, epoch, progress.and_then(|progress| progress.unfinished))
+                Look { number, epoch, ranks, progress }
             };
             let looks = self.look_at(running, look).await;
-            turn(&self.state).await.stragglers.look(Instant::now(), looks);
+            let unfinished = |look: &Look| {
+                let progress = look.progress.as_ref();
+                let unfinished = progress.and_then(|progress| progress.unfinished.clone());
+                (look.number, look.epoch, unfinished)
+            };
+            let (now, mut state) = (Instant::now(), turn(&self.state).await);
+            state.stragglers.look(now, looks.iter().map(unfinished));
+            state.lateness.look(now, looks);
+            state.note_endings(now);
+            drop(state);
             sleep(pause(SLOTS_INTERVAL, begin.elapsed())).await;
         }
     }
@@ -116,7 +126,7 @@ impl Service {
 
     /// All jobs as operators see them.
     pub(super) async fn jobs(&self) -> Result<Vec<JobStatus>, Status> {
-        let State { control_plane, stragglers, throughputs, .. } =
+        let State { control_plane, stragglers, lateness, throughputs, .. } =
             &*turn_within(LOOK, &self.state).await?;
         let running = control_plane.table().running();
         let running: BTreeMap<_, _> = running.map(|job| (job.number, job.epoch)).collect();
@@ -132,6 +142,13 @@ impl Service {
                     member.lacked_total_ms = wait.total.as_millis() as u64;
                 }
             }
+            let late = lateness.of(number, epoch);
+            for late in &late {
+                if let Some(member) = job.members.get_mut(usize::from(late.rank)) {
+                    member.late_us = late.by.as_micros() as u64;
+                }
+            }
+            job.slow = control_plane.table().slow(number, &late).unwrap_or_default();
         }
         Ok(jobs)
     }

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::AtomicU64;
 
 use super::process::Process;
-use crate::view::{Bucket, JobView, Role, TimesView, View};
+use crate::view::{Bucket, EndedView, JobView, MemberView, Role, TimesView, View};
 
 /// Most ranks of a job with a time series each: a job may have 1024 ranks.
 const MOST_RANKS: usize = 16;
@@ -68,6 +68,14 @@ struct Rank {
     rank: u32,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct EndedJob {
+    name: String,
+    number: String,
+    ending: String,
+    reason: String,
+}
+
 /// A histogram that was counted elsewhere.
 #[derive(Debug)]
 struct Counted {
@@ -121,6 +129,7 @@ pub fn openmetrics(view: &View, process: &Process) -> String {
     add_times(&mut registry, view);
     if view.jobs_unknown.is_none() {
         add_tally(&mut registry, view);
+        add_ended(&mut registry, &view.ended_lately);
         add_tenants(&mut registry, view);
         add_jobs(&mut registry, &view.jobs);
     }
@@ -178,6 +187,22 @@ fn add_tally(registry: &mut Registry, view: &View) {
     registry.register("jobs_ended", "Jobs that have ended, by how they ended", ended);
 }
 
+/// The jobs that ended lately; of those with the same labels the latest.
+fn add_ended(registry: &mut Registry, ended: &[EndedView]) {
+    let ago = Family::<EndedJob, Gauge<f64, AtomicU64>>::default();
+    for job in ended.iter().rev() {
+        let label = EndedJob {
+            name: job.name.clone(),
+            number: job.number.map(|number| number.to_string()).unwrap_or_default(),
+            ending: job.ending.clone(),
+            reason: job.reason.clone().unwrap_or_default(),
+        };
+        ago.get_or_create(&label).set(job.ago_seconds);
+    }
+    let help = "How long ago a job ended, of the last 16";
+    registry.register_with_unit("job_ended", help, Unit::Seconds, ago);
+}
+
 fn add_tenants(registry: &mut Registry, view: &View) {
     let (jobs, ranks, slots) = <[Family<Tenant, Gauge>; 3]>::default().into();
     for tenant in &view.tenants {
@@ -226,15 +251,22 @@ fn add_ports(registry: &mut Registry, view: &View) {
     let received = Family::<Port, Counter>::default();
     let sent = Family::<Port, Counter>::default();
     let faults = Family::<Port, Gauge>::default();
+    let receive_drops = Family::<Port, Counter>::default();
+    let send_drops = Family::<Port, Counter>::default();
     for port in &view.ports {
         let name = Port { port: port.name.clone() };
         received.get_or_create(&name).inc_by(port.received_bytes);
         sent.get_or_create(&name).inc_by(port.sent_bytes);
+        receive_drops.get_or_create(&name).inc_by(port.receive_drops);
+        send_drops.get_or_create(&name).inc_by(port.send_drops);
         faults.get_or_create(&name).set(port.faults.len() as i64);
     }
     let bytes = || Unit::Bytes;
     registry.register_with_unit("port_received", "Bytes of all frames received", bytes(), received);
     registry.register_with_unit("port_sent", "Bytes of all frames sent", bytes(), sent);
+    let help = "Frames that came in damaged, or that driver or kernel dropped";
+    registry.register("port_receive_drops", help, receive_drops);
+    registry.register("port_send_drops", "Frames that were not sent", send_drops);
     registry.register("port_faults", "What keeps packets from ranks, or their answers", faults);
 }
 
@@ -268,6 +300,7 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
     let stalled = Family::<Job, Gauge<f64, AtomicU64>>::default();
     let awaited = Family::<Rank, Gauge>::default();
     let waited = Family::<Rank, Counter<f64, AtomicU64>>::default();
+    let paths = Paths::default();
     for job in jobs {
         let name = job.name.clone();
         let number = job.number.map(|number| number.to_string()).unwrap_or_default();
@@ -289,9 +322,10 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         for rank in &job.waits_for {
             awaited.get_or_create(&label(*rank)).set(1);
         }
-        for (rank, seconds) in most_waited_for(job) {
-            waited.get_or_create(&label(rank)).inc_by(seconds);
+        for member in most(job, |member| member.waited_for_seconds) {
+            waited.get_or_create(&label(member.rank)).inc_by(member.waited_for_seconds);
         }
+        paths.add(job, label);
     }
     registry.register("jobs", "Jobs by state", states);
     registry.register("job_ranks", "Ranks of a job", ranks);
@@ -318,6 +352,7 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         stalled,
     );
     registry.register("job_rank_awaited", "1 for each rank that a job waits for", awaited);
+    paths.register(registry);
     registry.register_with_unit(
         "rank_waited",
         "For how long rounds of a started job have lacked this rank's contribution",
@@ -326,13 +361,51 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
     );
 }
 
-/// The ranks that a job has waited for the longest, and how long, in seconds.
-fn most_waited_for(job: &JobView) -> Vec<(u32, f64)> {
-    let times = job.members.iter().map(|member| (member.rank, member.waited_for_seconds));
-    let mut times: Vec<_> = times.filter(|(_, seconds)| *seconds > 0.0).collect();
-    times.sort_by(|a, b| b.1.total_cmp(&a.1));
-    times.truncate(MOST_RANKS);
-    times
+/// What became of ranks' packets.
+#[derive(Default)]
+struct Paths {
+    sent: Family<Rank, Counter>,
+    resent: Family<Rank, Counter>,
+    pending: Family<Rank, Counter>,
+    lost: Family<Rank, Counter>,
+    late: Family<Rank, Gauge<f64, AtomicU64>>,
+}
+
+impl Paths {
+    /// Adds the ranks of a job that send the most again, and those that are late.
+    fn add(&self, job: &JobView, label: impl Fn(u32) -> Rank) {
+        for member in most(job, |member| member.resent as f64) {
+            let label = label(member.rank);
+            self.sent.get_or_create(&label).inc_by(member.sent);
+            self.resent.get_or_create(&label).inc_by(member.resent);
+            self.pending.get_or_create(&label).inc_by(member.pending);
+            self.lost.get_or_create(&label).inc_by(member.lost);
+        }
+        for member in most(job, |member| member.late_seconds) {
+            self.late.get_or_create(&label(member.rank)).set(member.late_seconds);
+        }
+    }
+
+    fn register(self, registry: &mut Registry) {
+        let help = "Contributions that this rank sent, as it reports";
+        registry.register("rank_sent", help, self.sent);
+        let help = "Contributions that this rank sent again";
+        registry.register("rank_resent", help, self.resent);
+        let help = "Answers that told this rank to wait for others";
+        registry.register("rank_pending", help, self.pending);
+        let help = "Contributions of this rank, and results for it, that were lost";
+        registry.register("rank_lost", help, self.lost);
+        let help = "How long after others' contributions this rank's come";
+        registry.register_with_unit("rank_late", help, Unit::Seconds, self.late);
+    }
+}
+
+/// The ranks of a job for which this is the most, and not nothing.
+fn most(job: &JobView, of: impl Fn(&MemberView) -> f64) -> Vec<&MemberView> {
+    let mut members: Vec<_> = job.members.iter().filter(|member| of(member) > 0.0).collect();
+    members.sort_by(|a, b| of(b).total_cmp(&of(a)));
+    members.truncate(MOST_RANKS);
+    members
 }
 
 #[cfg(test)]
@@ -383,7 +456,7 @@ mod tests {
     fn stalled(ranks: u32) -> JobStatus {
         let member = |rank| MemberStatus {
             rank,
-            lacked_ms: 250,
+            lacked_ms: 1250,
             lacked_total_ms: 1000 + u64::from(rank),
             ..MemberStatus::default()
         };
@@ -431,7 +504,7 @@ mod tests {
         assert_eq!(times[0], line(1008, "2.008"));
         assert_eq!(times[15], line(1023, "2.023"));
         assert!(
-            text.contains("\nswitchml_job_stalled_seconds{name=\"\",number=\"\"} 0.25\n"),
+            text.contains("\nswitchml_job_stalled_seconds{name=\"\",number=\"\"} 1.25\n"),
             "{text}"
         );
     }

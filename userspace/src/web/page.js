@@ -96,9 +96,9 @@ function each(parent, template, list, name, fill) {
   }));
 }
 
-// Rows of [key, value, figure, note, class].
+// Rows of [key, value, figure, note, class, name]; without a name the key is it.
 function rows(parent, list) {
-  const name = ([key]) => key;
+  const name = ([key, , , , , name]) => name ?? key;
   each(parent, "row", list, name, (row, [key, value, figure, note, style]) => {
     row.className = `row ${style ?? ""}`;
     put(row.querySelector(".key"), key);
@@ -217,16 +217,25 @@ function member(rank) {
     .filter(Boolean).join(", ");
   const waited = rank.waited_for_seconds >= 0.1
     ? `waited for ${rank.waited_for_seconds.toFixed(1)} s` : "";
+  const late = rank.late_seconds > 0 ? `${short(rank.late_seconds)} late` : "";
+  const resent = rank.resent > 0
+    ? `${count(rank.resent, "packet")} sent again, ${decimal.format(rank.lost)} of them lost, ` +
+      `${decimal.format(rank.pending)} to wait for others`
+    : "";
   const results = rank.results === null ? "not ready" : `results come ${rank.results}`;
-  const note = rank.left ? "left" : rank.here ? results : "lost";
-  return [`rank ${rank.rank}`, where, waited, note, rank.left || rank.here ? "" : "bad"];
+  const note = rank.left ? "left"
+    : rank.here ? [results, resent].filter(Boolean).join("; ") : "lost";
+  const figure = [waited, late].filter(Boolean).join(", ");
+  return [`rank ${rank.rank}`, where, figure, note, rank.left || rank.here ? "" : "bad"];
 }
 
-// This aggregator among those of the job, and its share of large calls.
-function stripe({ aggregators, share }) {
+// This aggregator among those of the job, its share of large calls, and the others.
+function stripe({ aggregators, share, other_aggregators, in_place_of }) {
+  if (in_place_of !== null) return `, in place of the aggregator at ${in_place_of}, which was lost`;
   if (aggregators === 1) return "";
   const part = share === null ? "" : `, with ${(100 * share).toFixed(1)} % of large calls`;
-  return `, one of ${aggregators} aggregators${part}`;
+  const others = other_aggregators.length > 0 ? `, beside ${other_aggregators.join(", ")}` : "";
+  return `, one of ${aggregators} aggregators${part}${others}`;
 }
 
 function showJob(card, job) {
@@ -243,6 +252,7 @@ function showJob(card, job) {
   put(part(".state"), state);
   put(part(".what"), `${of}${size}, for ${duration(job.age_seconds)}${stripe(job)}`);
   put(part(".wrong"), wrong);
+  put(part(".slow"), job.slow === null || isAborted ? "" : `Slow: ${job.slow}.`);
   showSpeed(part(".speed"), job.throughput);
   put(part("summary"), count(job.members.length, "rank"));
   put(part(".rooms"), job.slots === 0 ? "" :
@@ -274,9 +284,26 @@ function showPorts(status, rate) {
       part(`.${way}-part`).style.width = `${(used * 100).toFixed(1)}%`;
       part(`.${way}-part`).parentElement.hidden = port.link_speed === null;
     }
+    const drops = [["received", port.receive_drops], ["to be sent", port.send_drops]]
+      .filter(([, frames]) => frames > 0)
+      .map(([what, frames]) => `; ${count(frames, "frame")} ${what} dropped`).join("");
     const slow = isSlowest(port) ? "; the slowest link: jobs with ranks there go at its speed" : "";
-    put(part(".note"), port.faults.length > 0 ? port.faults.join("; ") : port.hook + slow);
+    put(part(".note"), port.faults.length > 0 ? port.faults.join("; ") : port.hook + slow + drops);
   });
+}
+
+function showEnded(status) {
+  const list = status.ended_lately;
+  const box = at("ended");
+  box.hidden = list.length === 0;
+  put(box.querySelector(".count"), decimal.format(list.length));
+  rows(box.querySelector(".rows"), list.map((job, index) => {
+    const what = (job.number === null ? "" : `job ${job.number}, `) + count(job.world_size, "rank");
+    const style = job.ending === "finished" ? "" : "bad";
+    const why = job.reason ?? job.ending;
+    // Jobs may have one name.
+    return [job.name, what, `${duration(job.ago_seconds)} ago`, why, style, `${index}`];
+  }));
 }
 
 // What has a name, a count and a sentence; those that never happened are left out.
@@ -328,6 +355,7 @@ function show(status, now) {
   showJobs(status);
   showPorts(status, rate);
   showTimes(status);
+  showEnded(status);
   showCounts("refusals", status.refusals, "reason", "times", rate);
   showCounts("packets", status.packets, "outcome", "packets", rate);
   before = { status, now, clock: new Date() };

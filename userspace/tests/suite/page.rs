@@ -11,8 +11,8 @@ use axum::http::{StatusCode, header};
 use axum::routing::get;
 use serde::Deserialize;
 use switchml_control::{
-    Counter, JobState, JobStatus, LeaveRequest, ListJobsReply, MemberStatus, Port, Refusal,
-    Security, StatusReply, Throughput, Times,
+    Counter, EndedJob, JobState, JobStatus, LeaveRequest, ListJobsReply, MemberStatus, Path, Port,
+    Refusal, Security, StatusReply, Throughput, Times,
 };
 use switchml_userspace::view::View;
 use tokio::net::TcpListener;
@@ -238,7 +238,9 @@ fn running() -> JobStatus {
     let throughput = Throughput { bytes: 5_000_000_000_000, period_ms: 2000, bytes_per_second };
     let (aggregators, share) = (5, Some(3333));
     let throughput = Some(throughput);
-    JobStatus { throughput, aggregators, share, ..job(1, JobState::Started) }
+    let other_aggregators = ["10.0.0.2:50051", "10.0.0.3:50051"].map(str::to_owned).into();
+    let job = job(1, JobState::Started);
+    JobStatus { throughput, aggregators, share, other_aggregators, ..job }
 }
 
 /// A job in which ranks 1 and 2 are awaited for 75 s.
@@ -287,7 +289,8 @@ async fn a_running_job_has_a_throughput() {
         assert_eq!(look.sections, ["jobs", "ports", "times", "refusals", "packets"]);
         for text in [
             "1 job runs",
-            "job 1, 4 ranks, for 1 h 30 min, one of 5 aggregators, with 33.3 % of large calls",
+            "job 1, 4 ranks, for 1 h 30 min, one of 5 aggregators, with 33.3 % of large calls, \
+             beside 10.0.0.2:50051, 10.0.0.3:50051",
             // 1e9 bytes a second, and twice as many at most.
             "8.00 Gb/s to each rank",
             "5.00 TB in all",
@@ -349,5 +352,80 @@ async fn while_the_daemon_is_down_what_it_said_last_is_grey() {
         for text in ["No answer", "The aggregator does not answer: gone.", "8.00 Gb/s"] {
             assert!(look.text.contains(text), "no {text:?} in {}", look.text);
         }
+    }
+}
+
+/// A job that a rank makes slow, with 5 % of the packets lost that it sent.
+fn slow() -> JobStatus {
+    let mut job = job(4, JobState::Started);
+    job.slow = "rank 2 (2001:db8::2, host b) loses 5 % of its packets".to_owned();
+    let (sent, resent, pending, lost) = (100_000, 5_100, 100, 5_000);
+    job.members[2].path = Some(Path { sent, resent, pending, lost, ..Path::default() });
+    job.members[2].late_us = 36_000;
+    job
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_job_says_which_rank_is_slow_and_why() {
+    const NAME: &str = "a_slow_job_says_which_rank_is_slow_and_why";
+    let mut status = aggregator();
+    (status.ports[0].receive_drops, status.ports[0].send_drops) = (7, 1);
+    let Some(looks) = looks(NAME, status, vec![slow()], LIVE).await else { return };
+    for look in looks {
+        assert_eq!((look.state.as_str(), &look.jobs[..]), ("running", &["running".to_owned()][..]));
+        for text in [
+            "Slow: rank 2 (2001:db8::2, host b) loses 5 % of its packets.",
+            "5,100 packets sent again, 5,000 of them lost, 100 to wait for others",
+            "36 ms late",
+            "7 frames received dropped; 1 frame to be sent dropped",
+        ] {
+            assert!(look.text.contains(text), "no {text:?} in {}", look.text);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_ended_lately_are_listed_with_the_reason() {
+    const NAME: &str = "jobs_that_ended_lately_are_listed_with_the_reason";
+    let ended = |name: &str, ending: &str, reason: &str, ago_ms| EndedJob {
+        name: name.to_owned(),
+        job: Some(7),
+        world_size: 4,
+        ending: ending.to_owned(),
+        reason: reason.to_owned(),
+        ago_ms,
+    };
+    let ended_lately = vec![
+        ended("train", "rank_lost", "rank 3 (10.0.0.4) is gone: its connection broke", 12_000),
+        ended("eval and hosts", "finished", "", 125_000),
+    ];
+    let idle = StatusReply { ended_lately, ..aggregator() };
+    let Some(looks) = looks(NAME, idle, vec![], LIVE).await else { return };
+    for look in looks {
+        assert_eq!(look.state, "idle");
+        let position = |text: &str| {
+            look.text.find(text).unwrap_or_else(|| panic!("no {text:?} in {}", look.text))
+        };
+        assert!(position("rank 3 (10.0.0.4) is gone") < position("2 min 5 s ago"));
+        for text in ["Ended lately 2", "job 7, 4 ranks", "12 s ago", "eval", "finished"] {
+            position(text);
+        }
+        assert!(!look.text.contains("and hosts"), "{}", look.text);
+    }
+}
+
+/// The part that was moved here, and a wait that usual training has, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_survivor_says_whose_part_it_has_and_short_waits_are_not_told() {
+    const NAME: &str = "a_survivor_says_whose_part_it_has_and_short_waits_are_not_told";
+    let mut job = job(5, JobState::Started);
+    job.name = "train#0000000000000abc".to_owned();
+    job.in_place_of = "10.0.0.3:50051".to_owned();
+    job.members[0].lacked_ms = 900;
+    let Some(looks) = looks(NAME, aggregator(), vec![job], LIVE).await else { return };
+    for look in looks {
+        assert_eq!((look.state.as_str(), &look.jobs[..]), ("running", &["running".to_owned()][..]));
+        assert!(look.text.contains("in place of the aggregator at 10.0.0.3:50051, which was lost"));
+        assert!(!look.text.contains("waits for") && !look.text.contains('#'), "{}", look.text);
     }
 }

@@ -356,7 +356,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
         let (error, ranks) = ("mine".to_owned(), vec![1]);
         let leave = LeaveRequest { member, error, ranks, ..LeaveRequest::default() };
         let round_trips = Some(Times { counts: vec![1; 24], sum: 1 });
-        let round_trips = ReportRoundTripsRequest { member, round_trips };
+        let round_trips = ReportRoundTripsRequest { member, round_trips, path: None };
         let refusals = [
             client.ready(ready).await.map(drop),
             client.report_calls(calls).await.map(drop),

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use switchml_control::{LeaveRequest, ReportRoundTripsRequest, Times};
+use switchml_control::{LeaveRequest, Path as Packets, ReportRoundTripsRequest, Times};
 use switchml_userspace::data_plane::software::Software;
 use tempfile::TempDir;
 use tonic_health::pb::HealthCheckRequest;
@@ -298,8 +298,11 @@ async fn it_shows_the_round_trips_that_ranks_report() {
         counts[bucket] = count;
         Some(Times { counts, sum })
     };
-    let report =
-        |round_trips: Option<Times>| ReportRoundTripsRequest { member: ids[0], round_trips };
+    let report = |round_trips: Option<Times>| ReportRoundTripsRequest {
+        member: ids[0],
+        round_trips,
+        path: None,
+    };
     client.report_round_trips(report(of(2, 5, 15))).await.expect("taken");
     let wrong = Some(Times { counts: vec![1; 25], sum: 1 });
     let status = client.report_round_trips(report(wrong)).await.expect_err("refused");
@@ -320,6 +323,68 @@ async fn it_shows_the_round_trips_that_ranks_report() {
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
     }
+    daemon.stop().await;
+}
+
+/// Of 1000 packets rank 1 loses 50, and tells so. When the job is gone, all of it is told still.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_which_rank_loses_packets_and_why_a_job_ended() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train and hosts", 2).await;
+    let member = Some(members[1].1.assigned.member(members[1].0.rank));
+    let path = Packets {
+        joined_ms: 10_000,
+        in_calls_ms: 9_000,
+        sent: 1000,
+        resent: 60,
+        pending: 10,
+        lost: 50,
+    };
+    let report = ReportRoundTripsRequest { member, path: Some(path), round_trips: None };
+    daemon.client().await.report_round_trips(report).await.expect("taken");
+    let job = status(&daemon).await["jobs"][0].take();
+    assert_eq!(job["slow"], "rank 1 (127.0.0.1) loses 5 % of its packets");
+    assert_eq!(job["name"], "train", "without what ranks put behind it");
+    let text = metrics(&daemon).await;
+    for (what, count) in [("sent", 1000), ("resent", 60), ("pending", 10), ("lost", 50)] {
+        let line =
+            format!("switchml_rank_{what}_total{{name=\"train\",number=\"0\",rank=\"1\"}} {count}");
+        assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
+    }
+    let leave = LeaveRequest { member, error: "no memory".to_owned(), ..LeaveRequest::default() };
+    daemon.client().await.leave(leave).await.expect("taken");
+    members.clear();
+    let begin = Instant::now();
+    while status(&daemon).await["jobs"] != serde_json::json!([]) {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    let ended = status(&daemon).await["ended_lately"].take();
+    assert_eq!(ended.as_array().map(Vec::len), Some(1), "{ended}");
+    let ended = &ended[0];
+    let reason = "rank 1 (127.0.0.1) failed: no memory";
+    assert_eq!((&ended["name"], &ended["number"]), (&"train".into(), &0.into()));
+    assert_eq!((&ended["ending"], &ended["reason"]), (&"rank_failed".into(), &reason.into()));
+    assert!(
+        ended["ago_seconds"].as_f64().is_some_and(|ago| ago <= begin.elapsed().as_secs_f64() + 1.0)
+    );
+    let line = format!(
+        "switchml_job_ended_seconds{{name=\"train\",number=\"0\",ending=\"rank_failed\",\
+         reason=\"{reason}\"}} "
+    );
+    let text = metrics(&daemon).await;
+    assert!(text.contains(&format!("\n{line}")), "no {line} in {text}");
+    daemon.stop().await;
+}
+
+/// The icon is a data URL, which a policy without `img-src` forbids.
+#[tokio::test]
+async fn the_policy_lets_the_page_have_its_icon() {
+    let daemon = Daemon::start(1024).await;
+    let page = get(daemon.control, "/").await;
+    assert!(page.body.contains("<link rel=\"icon\" href=\"data:"), "{}", page.body);
+    let is_policy = |line: &&str| line.to_ascii_lowercase().starts_with("content-security-policy:");
+    let policy = page.head.lines().find(is_policy).expect("a policy");
+    assert!(policy.contains("default-src 'none'") && policy.contains("img-src data:"), "{policy}");
     daemon.stop().await;
 }
 

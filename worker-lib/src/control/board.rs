@@ -24,6 +24,9 @@ pub(super) type CallsInFlight = Arc<dyn Fn(u64) -> Vec<(u64, String)> + Send + S
 /// Returns the round trips since the last call.
 pub(super) type TakeRoundTrips = Arc<dyn Fn() -> Times + Send + Sync>;
 
+/// Returns what became of this rank's packets.
+pub(super) type PathOf = Arc<dyn Fn() -> control::Path + Send + Sync>;
+
 #[derive(Default)]
 pub(super) struct Heard {
     pub assigned: Option<Assigned>,
@@ -39,6 +42,7 @@ pub(super) struct Heard {
     /// When the aggregator last said something.
     pub pulse: Option<Pulse>,
     round_trips: Option<TakeRoundTrips>,
+    path: Option<PathOf>,
     departed: Ranks,
 }
 
@@ -132,6 +136,17 @@ impl Board {
     /// Sets `take` as the source of [`Self::take_round_trips`].
     pub fn on_round_trips_wanted(&self, take: TakeRoundTrips) {
         self.lock().round_trips = Some(take);
+    }
+
+    /// Sets `path` as the source of [`Self::path`].
+    pub fn on_path_wanted(&self, path: PathOf) {
+        self.lock().path = Some(path);
+    }
+
+    /// What became of this rank's packets, once it has sent any.
+    pub fn path(&self) -> Option<control::Path> {
+        let path = self.lock().path.clone()?;
+        Some(path()).filter(|path| path.sent > 0)
     }
 
     /// Waits until `pick` returns something. The session ensures that this, or the end of the

@@ -167,10 +167,17 @@ impl Member {
             return;
         };
         let Some(connection) = self.connection() else { return };
-        let Some(round_trips) = self.joining.board.take_round_trips() else { return };
-        let member = Some(assigned.member(self.joining.request.rank));
-        let report = ReportRoundTripsRequest { member, round_trips: Some(round_trips) };
+        let round_trips = self.joining.board.take_round_trips();
+        let path = self.joining.board.path().map(|path| control::Path {
+            joined_ms: self.joining.begin.elapsed().as_millis() as u64,
+            ..path
+        });
         let channel = connection.channel.clone();
+        if round_trips.is_none() && !self.reports.is_news(path) {
+            return;
+        }
+        let member = Some(assigned.member(self.joining.request.rank));
+        let report = ReportRoundTripsRequest { member, round_trips, path };
         self.reports.send(channel, report);
     }
 

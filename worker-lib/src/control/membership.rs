@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchml_control::JoinRequest;
+use switchml_control::{self as control, JoinRequest};
 use switchml_protocol::VERSION;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::times::Times;
@@ -20,6 +20,9 @@ use super::{Access, Assigned, Error, board::Board, member::Joining, resolve, thr
 
 /// How long a rank may stand still whose user does not say.
 const STANDSTILL: Duration = Duration::from_secs(4);
+
+/// Most aggregators that others are told of.
+const MOST_OTHERS: usize = 16;
 
 /// What a rank asks for when it joins a job.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,10 @@ pub struct Wish<'a> {
     pub standstill: Duration,
     /// Whether another aggregator can go on if this one is lost (rule 36.8).
     pub has_others: bool,
+    /// The addresses of the job's aggregators, for their operators.
+    pub all: &'a [String],
+    /// The address of the lost aggregator that this one is to go on in place of, for its operator.
+    pub in_place_of: &'a str,
 }
 
 /// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in
@@ -67,7 +74,7 @@ impl Membership {
         timeout: Duration,
     ) -> Result<(Self, Assigned), Error> {
         let (aggregators, has_others) = (1, false);
-        let standstill = STANDSTILL;
+        let (all, in_place_of) = (&[][..], "");
         let wish = Wish {
             job,
             rank,
@@ -75,8 +82,10 @@ impl Membership {
             data_threads,
             aggregators,
             timeout,
-            standstill,
+            standstill: STANDSTILL,
             has_others,
+            all,
+            in_place_of,
         };
         let membership = Self::begin(aggregator.into(), &wish)?;
         let assigned = membership.assigned()?;
@@ -92,6 +101,8 @@ impl Membership {
     pub fn begin(access: Access, wish: &Wish<'_>) -> Result<Self, Error> {
         let &Wish { job, rank, world_size, data_threads, aggregators, timeout, .. } = wish;
         let &Wish { standstill, has_others, .. } = wish;
+        let others = wish.all.iter().filter(|address| **address != access.address);
+        let other_aggregators = others.take(MOST_OTHERS).cloned().collect();
         let weight = access.weight;
         let begin = Instant::now();
         let board = Arc::new(Board::default());
@@ -120,6 +131,8 @@ impl Membership {
                 weight,
                 host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
                 standstill_ms: standstill.as_millis().try_into().unwrap_or(u64::MAX),
+                other_aggregators,
+                in_place_of: wish.in_place_of.to_owned(),
             },
             timeout,
             has_others,
@@ -201,6 +214,12 @@ impl Membership {
     /// the round trips since the last call, for the aggregator.
     pub fn on_round_trips_wanted(&self, take: impl Fn() -> Times + Send + Sync + 'static) {
         self.board.on_round_trips_wanted(Arc::new(take));
+    }
+
+    /// Sets `path`, which the control thread calls now and then. It returns what became of this
+    /// rank's packets, for the aggregator.
+    pub fn on_path_wanted(&self, path: impl Fn() -> control::Path + Send + Sync + 'static) {
+        self.board.on_path_wanted(Arc::new(path));
     }
 
     /// Tells the aggregator, for its operator, that this rank gets no results by multicast.

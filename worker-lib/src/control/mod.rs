@@ -26,7 +26,7 @@ pub use membership::{Membership, Wish};
 pub use messages::Assigned;
 pub use sessions::Sessions;
 pub use status::{
-    AggregatorStatus, RankWithoutMulticast, examine, ranks_without_multicast, status,
+    AggregatorStatus, RankWithoutMulticast, examine, ranks_without_multicast, slow_jobs, status,
 };
 pub use switchml_control::tls::{ClientTls, TlsError};
 pub use switchml_control::{ExamineReply, Port};

@@ -3,10 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use switchml_control::{ReportRoundTripsRequest, aggregator_client::AggregatorClient};
+use switchml_control::{Path, ReportRoundTripsRequest, aggregator_client::AggregatorClient};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
+/// The time of the first report: operators look soon after a start.
+const FIRST: Duration = Duration::from_secs(2);
 /// The time between two reports: shorter than the usual scrape interval of Prometheus.
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -14,12 +16,14 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Reports {
     at: Instant,
     under_way: Option<JoinHandle<()>>,
+    /// Packets of the last report.
+    sent: u64,
 }
 
 impl Reports {
     /// Starts the reports at `now`.
     pub fn new(now: Instant) -> Self {
-        Self { at: now + INTERVAL, under_way: None }
+        Self { at: now + FIRST, under_way: None, sent: 0 }
     }
 
     /// The time to call [`Self::take_turn`].
@@ -36,8 +40,14 @@ impl Reports {
         is_due && self.under_way.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// Whether packets were sent after the last report.
+    pub fn is_news(&self, path: Option<Path>) -> bool {
+        path.is_some_and(|path| path.sent != self.sent)
+    }
+
     /// Sends a report. A lost report is not sent again: its times could count twice.
     pub fn send(&mut self, channel: Channel, report: ReportRoundTripsRequest) {
+        self.sent = report.path.map_or(self.sent, |path| path.sent);
         self.under_way = Some(tokio::spawn(async move {
             let _ = AggregatorClient::new(channel).report_round_trips(report).await;
         }));

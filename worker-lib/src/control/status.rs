@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use switchml_control::{
-    ExamineReply, ExamineRequest, ListJobsRequest, Port, StatusRequest,
+    ExamineReply, ExamineRequest, JobStatus, ListJobsRequest, Port, StatusRequest,
     aggregator_client::AggregatorClient,
 };
 
@@ -77,6 +77,19 @@ pub fn examine(
     })
 }
 
+/// The names of the jobs that some ranks make slow, and which ranks and why, for people.
+///
+/// # Errors
+///
+/// The errors of [`status`].
+pub fn slow_jobs(
+    aggregator: impl Into<Access>,
+    timeout: Duration,
+) -> Result<Vec<(String, String)>, Error> {
+    let jobs = jobs(&aggregator.into(), timeout)?.into_iter();
+    Ok(jobs.filter(|job| !job.slow.is_empty()).map(|job| (job.name, job.slow)).collect())
+}
+
 /// A rank that gets no results by multicast, and so makes all ranks of its job slow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankWithoutMulticast {
@@ -97,21 +110,24 @@ pub fn ranks_without_multicast(
     aggregator: impl Into<Access>,
     timeout: Duration,
 ) -> Result<Vec<RankWithoutMulticast>, Error> {
-    let access = aggregator.into();
+    let ranks = jobs(&aggregator.into(), timeout)?.into_iter().flat_map(|job| {
+        let members = job.members.into_iter().filter(|member| member.no_multicast);
+        members.map(move |member| RankWithoutMulticast {
+            job: job.name.clone(),
+            rank: member.rank,
+            address: member.address,
+        })
+    });
+    Ok(ranks.collect())
+}
+
+/// The aggregator's jobs.
+fn jobs(access: &Access, timeout: Duration) -> Result<Vec<JobStatus>, Error> {
     let addresses = resolve(&access.address)?;
     connection::runtime()?.block_on(async {
-        let to = connection::connect(&access, &addresses, timeout).await?;
+        let to = connection::connect(access, &addresses, timeout).await?;
         let mut client = AggregatorClient::new(to.1.channel.clone());
         let list = client.list_jobs(ListJobsRequest {});
-        let jobs = connection::within(timeout, &to, list).await?.jobs;
-        let ranks = jobs.into_iter().flat_map(|job| {
-            let members = job.members.into_iter().filter(|member| member.no_multicast);
-            members.map(move |member| RankWithoutMulticast {
-                job: job.name.clone(),
-                rank: member.rank,
-                address: member.address,
-            })
-        });
-        Ok(ranks.collect())
+        Ok(connection::within(timeout, &to, list).await?.jobs)
     })
 }

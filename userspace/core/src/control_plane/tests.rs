@@ -165,6 +165,8 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         stripe: Stripe::default(),
         link: Link::default(),
         via: Vec::new(),
+        others: Vec::new(),
+        in_place_of: String::new(),
         at: std::time::Instant::now(),
     }
 }

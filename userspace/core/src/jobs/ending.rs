@@ -177,6 +177,7 @@ impl JobTable {
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
         job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
         self.recent_aborts.note(job);
+        self.lately.note(job, ending.name(), &one_line(&aborted.reason));
         let log = warn(format!("job {number} {:?}: aborted, {}", job.name, aborted.reason));
         let news = Event::Aborted(aborted);
         let done: Vec<_> = job.on_shards(Effect::Abort).chain(job.tell_all(&news)).collect();
@@ -192,6 +193,7 @@ impl JobTable {
         let job = entry.remove();
         if !matches!(job.state, State::Aborted { .. }) {
             self.tally.end(Ending::Finished);
+            self.lately.note(&job, Ending::Finished.name(), "");
         }
         let log = info(format!("job {number} {:?}: ended", job.name));
         [log].into_iter().chain(job.on_shards(Effect::Close)).collect()

@@ -9,6 +9,7 @@ use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::Way;
 
 use super::mismatch::Mismatch;
+use super::paths::Paths;
 use super::rack::Rack;
 use super::stripe::{Link, Stripe};
 use super::{Effect, MemberId, StreamId, Threads};
@@ -105,6 +106,9 @@ pub(super) struct Member {
     /// It reports that to each daemon.
     #[serde(skip)]
     pub(super) has_no_multicast: bool,
+    /// What the rank has told of its packets.
+    #[serde(skip)]
+    pub(super) paths: Paths,
 }
 
 impl Member {
@@ -188,12 +192,19 @@ pub struct Job {
     /// The host of the job's first rank, while the job waits.
     #[serde(skip)]
     pub(super) begun_from: Option<IpAddr>,
+    /// The job's other aggregators, and the lost one in whose place this one goes on, as its first
+    /// rank has told, for people.
+    #[serde(skip)]
+    pub(super) others: Vec<String>,
+    #[serde(skip)]
+    pub(super) in_place_of: String,
     /// The members by rank; as many as the world size.
     pub(super) members: Vec<Option<Member>>,
 }
 
 impl Job {
-    pub(super) fn world_size(&self) -> usize {
+    /// Number of its ranks.
+    pub fn world_size(&self) -> usize {
         self.members.len()
     }
 
@@ -404,6 +415,7 @@ impl Job {
             rack: member.rack.name.clone(),
             host_name: member.host_name.clone(),
             here_ms: member.stream().map_or(Duration::ZERO, &age).as_millis() as u64,
+            path: member.paths.all(),
             ..Default::default()
         });
         control::JobStatus {
@@ -419,6 +431,9 @@ impl Job {
             throughput: None,
             aggregators: self.stripe.aggregators,
             share: self.share,
+            slow: String::new(),
+            other_aggregators: self.others.clone(),
+            in_place_of: self.in_place_of.clone(),
         }
     }
 }

@@ -11,6 +11,8 @@ use switchml_protocol::capabilities::Capabilities;
 
 use super::error::JoinError;
 use super::job::{Job, Member, Presence, State};
+use super::lately::INCOMPLETE;
+use super::paths::Paths;
 use super::rack::{Rack, in_words, peer_of};
 use super::stripe::{Link, Stripe};
 use super::{
@@ -18,6 +20,10 @@ use super::{
     MAX_WAITING_OF_HOST, StreamId, Threads, info,
 };
 use rand::Rng;
+
+/// Most other aggregators of a job that are kept, and bytes of each address.
+const MOST_OTHERS: usize = 16;
+const MAX_ADDRESS_LEN: usize = 64;
 
 /// A rank that wants to join.
 #[derive(Clone, Debug)]
@@ -44,6 +50,10 @@ pub struct Joiner {
     pub link: Link,
     /// The combiners between the rank and the daemon.
     pub via: Vec<control::Combiner>,
+    /// The job's other aggregators, for people.
+    pub others: Vec<String>,
+    /// The lost aggregator in whose place the job goes on here, for people; may be empty.
+    pub in_place_of: String,
     /// The time of the request.
     pub at: Instant,
 }
@@ -70,6 +80,8 @@ impl Joiner {
             stripe: Stripe { aggregators: request.aggregators.max(1), weight: request.weight },
             link: Link { of_rank: request.link_speed, own },
             via: request.via,
+            others: plain(request.other_aggregators.iter().take(MOST_OTHERS)),
+            in_place_of: plain([&request.in_place_of]).concat(),
             at,
         }
     }
@@ -124,6 +136,7 @@ impl JobTable {
             ports: BTreeSet::new(),
             by_group: false,
             has_no_multicast: false,
+            paths: Paths::default(),
         };
         let place = member.place();
         let Some(job) = self.waiting.get_mut(&joiner.name) else {
@@ -172,6 +185,8 @@ impl JobTable {
             share: None,
             key: self.new_key(),
             begun_from: Some(peer),
+            others: joiner.others.clone(),
+            in_place_of: joiner.in_place_of.clone(),
             members: (0..joiner.world_size).map(|_| None).collect(),
         };
         self.waiting.insert(joiner.name.clone(), job);
@@ -192,11 +207,19 @@ impl JobTable {
         let mut effects: Vec<_> = log.into_iter().collect();
         if job.joined().next().is_some() {
             effects.extend(self.tell_missing(name));
-        } else {
-            self.waiting.remove(name);
+        } else if let Some(job) = self.waiting.remove(name) {
+            let why = format!("rank {rank}, the last of those that had joined, gave up");
+            self.lately.note(&job, INCOMPLETE, &why);
         }
         effects
     }
+}
+
+/// Addresses as people read them: what is in none is left out.
+fn plain<'a>(given: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || ['-', '.', ':', '[', ']'].contains(c);
+    let plain = |text: &String| text.chars().filter(is_plain).take(MAX_ADDRESS_LEN).collect();
+    given.into_iter().map(plain).collect()
 }
 
 /// A host's name as people read it: what is in no such name is left out, so that a rank can write

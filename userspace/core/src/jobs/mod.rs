@@ -28,13 +28,16 @@ mod epochs;
 mod error;
 mod job;
 mod joining;
+mod lately;
 mod mismatch;
+mod paths;
 mod quota;
 mod rack;
 mod recent_aborts;
 mod reports;
 mod restart;
 mod round_trips;
+mod slow;
 mod starting;
 mod stripe;
 mod tally;
@@ -65,6 +68,8 @@ pub use epochs::Epochs;
 pub use error::{JoinError, MemberError, Resource};
 pub use job::{Job, MAX_SAVED_LEN};
 pub use joining::Joiner;
+pub use lately::Ended;
+use lately::Lately;
 pub use mismatch::GATHERING;
 pub use quota::{Quota, Quotas, Used};
 pub use rack::Origin;
@@ -169,6 +174,7 @@ pub struct JobTable {
     /// Whether the log has warned that jobs without tags are open to forged packets.
     has_warned_of_forgery: bool,
     tally: Tally,
+    lately: Lately,
     rng: StdRng,
     /// Jobs that wait for ranks, by name.
     waiting: BTreeMap<String, Job>,
@@ -203,6 +209,7 @@ impl JobTable {
             has_tags: false,
             has_warned_of_forgery: false,
             tally: Tally::default(),
+            lately: Lately::default(),
             epochs: Epochs::new(&mut rng),
             id: rng.next_u64(),
             rng,

@@ -54,6 +54,18 @@ impl JobTable {
         self.round_trips.add(report)
     }
 
+    /// A rank reports what became of its packets since it joined. Nothing else changes.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn report_path(&mut self, id: MemberId, path: control::Path) -> Result<(), MemberError> {
+        if let Some(member) = self.job_of(id)?.member_mut(id.rank) {
+            member.paths.report(path);
+        }
+        Ok(())
+    }
+
     /// All round trips reported since this table was made.
     pub fn round_trips(&self) -> &Times {
         &self.round_trips.0

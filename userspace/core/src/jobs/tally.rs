@@ -30,6 +30,13 @@ const ENDINGS: [(&str, &str); 7] = [
     ("stopped", "jobs that were there when the daemon was stopped"),
 ];
 
+impl Ending {
+    /// Name of the ending.
+    pub const fn name(self) -> &'static str {
+        ENDINGS[self as usize].0
+    }
+}
+
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {

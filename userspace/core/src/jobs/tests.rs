@@ -5,11 +5,13 @@ mod assignment;
 mod ending;
 mod history;
 mod joining;
+mod lately;
 mod quotas;
 mod racks;
 mod reports;
 mod restart;
 mod round_trips;
+mod slow;
 mod starting;
 mod stripes;
 mod table;
@@ -78,6 +80,8 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         stripe: Stripe::default(),
         link: Link::default(),
         via: Vec::new(),
+        others: Vec::new(),
+        in_place_of: String::new(),
         at: Instant::now(),
     }
 }

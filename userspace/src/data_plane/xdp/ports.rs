@@ -338,6 +338,8 @@ impl Ports {
                 link_speed: interfaces::link_speed(&port.name),
                 received_bytes: traffic.received,
                 sent_bytes: traffic.sent,
+                receive_drops: traffic.receive_drops,
+                send_drops: traffic.send_drops,
             }
         };
         let awaited = |awaited: &Awaited| PortStatus {
@@ -351,6 +353,8 @@ impl Ports {
             link_speed: None,
             received_bytes: 0,
             sent_bytes: 0,
+            receive_drops: 0,
+            send_drops: 0,
         };
         self.ports.iter().map(status).chain(self.awaited.iter().map(awaited)).collect()
     }

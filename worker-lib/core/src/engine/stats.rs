@@ -113,6 +113,14 @@ impl EngineStats {
         self.ignored[reason as usize]
     }
 
+    /// Contributions of this rank and results for it that were lost: as many as resends were needed
+    /// for. A resend was needless if it was answered by PENDING, or if the result had come when its
+    /// answer came, which was ignored then.
+    pub fn lost(&self) -> u64 {
+        let needless = self.pending + self.ignored(Ignored::NotOutstanding);
+        self.resent().saturating_sub(needless)
+    }
+
     /// Chunks sent again, for any reason.
     pub fn resent(&self) -> u64 {
         self.resent_by_timer + self.resent_by_overtaking + self.probes
@@ -148,5 +156,20 @@ mod tests {
         let mut sum = counted(1);
         sum += &counted(10);
         assert_eq!(sum, counted(11));
+    }
+
+    #[test]
+    fn what_was_sent_again_was_lost_unless_the_answer_says_that_it_was_not() {
+        let mut stats = EngineStats {
+            resent_by_timer: 4,
+            resent_by_overtaking: 5,
+            probes: 3,
+            pending: 4,
+            ..EngineStats::default()
+        };
+        stats.ignored[Ignored::NotOutstanding as usize] = 2;
+        assert_eq!(stats.lost(), 4 + 5 + 3 - 4 - 2);
+        stats.pending = 40;
+        assert_eq!(stats.lost(), 0);
     }
 }

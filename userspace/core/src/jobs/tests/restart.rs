@@ -188,6 +188,8 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
             local,
             threads,
             via,
+            others: Vec::new(),
+            in_place_of: String::new(),
             at,
         };
         effects = table.join(&joiner).unwrap().1;

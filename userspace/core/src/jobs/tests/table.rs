@@ -122,6 +122,10 @@ impl Table {
         self.table.report_share(id, share)
     }
 
+    pub fn report_path(&mut self, id: MemberId, path: control::Path) -> Result<(), MemberError> {
+        self.table.report_path(id, path)
+    }
+
     pub fn report_round_trips(
         &mut self,
         id: MemberId,
