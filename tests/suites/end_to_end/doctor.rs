@@ -7,7 +7,7 @@ use std::process::Command;
 use libbpf_rs::{Xdp, XdpFlags};
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Aggregator, Binaries, Fabric, Mode, Multicast, Namespace, Rack,
-    RackOptions, Router, Topology, filter_udp_at_ingress, in_both_modes, load_udp_filter,
+    RackOptions, Router, Shaping, Topology, filter_udp_at_ingress, in_both_modes, load_udp_filter,
     needs_racks, skip,
 };
 
@@ -605,4 +605,31 @@ fn gro_that_is_off() {
     shell(worker, command);
     doctor(&cluster, 1).is_content();
     cluster.stop();
+}
+
+/// Of each 20 datagrams that come in here one is lost; all steps work all the same.
+#[test]
+fn a_path_that_loses_packets_is_told_with_the_part_that_it_loses() {
+    let cluster = Cluster::new(rack(Mode::Auto, Topology::Star));
+    filter(cluster.rack.worker(0), "input", "meta l4proto udp numgen random mod 20 0 drop");
+    let said = doctor(&cluster, 0);
+    let (host, command) = said.remarks("packets are lost: ");
+    assert_eq!(host, "this host");
+    assert!(command.starts_with("ip -s -s link show eth0; "), "{command}");
+    doctor(&cluster, 1).is_content();
+}
+
+/// A virtual interface has no speed, so this is no remark.
+#[test]
+fn the_rate_of_a_slow_path_is_told() {
+    let cluster = Cluster::new(rack(Mode::Auto, Topology::Star));
+    let shaping = Shaping::of(cluster.rack.worker(0), 20_000_000).unwrap();
+    let said = doctor(&cluster, 0);
+    said.is_content();
+    drop(shaping);
+    let line = said.text.lines().find(|line| line.contains("burst")).expect("a burst");
+    let (_, rate) = line.split_once(" packets were lost; ").expect("losses");
+    let rate: f64 = rate.strip_suffix(" Mb/s each way").expect("a rate").parse().unwrap();
+    // Of each MiB the link lets 128 KiB through at once after a pause.
+    assert!((1.0..20.0 * 8.0 / 7.0).contains(&rate), "{line}");
 }

@@ -8,6 +8,7 @@ use switchml_protocol::{CONTROL_PORT, roce};
 use switchml_worker::interface::unspecified;
 use switchml_worker_core::cost;
 
+use super::burst::Poor;
 use super::fix::{Fix, HERE, THERE, interfaces};
 use super::obstacle::Obstacle;
 
@@ -104,6 +105,8 @@ pub enum Cause {
     },
     /// What ranks by RDMA alone have.
     Rdma(Obstacle),
+    /// The path loses packets, or is slower than its link.
+    Poor(Poor),
     /// Results to all do not arrive.
     LostMulticast {
         /// The multicast group of these results, if it is this rank's.
@@ -237,7 +240,7 @@ impl Cause {
             Self::LostMulticast { instead, .. } | Self::FilteredGroup { instead, .. } => {
                 *instead != Instead::Copies
             }
-            Self::SlowPort(_) => false,
+            Self::SlowPort(_) | Self::Poor(_) => false,
             Self::Rdma(obstacle) => obstacle.breaks(),
             _ => true,
         }
@@ -307,6 +310,7 @@ impl Cause {
                 )
             }
             Self::Rdma(obstacle) => obstacle.fix(),
+            Self::Poor(poor) => poor.fix(),
             Self::FilteredGroup { group, chains, .. } => on(HERE, pass_group(*group, chains)),
             Self::LostMulticast { instead: Instead::Nothing(ports), .. } => {
                 let ports = interfaces(ports.iter().map(String::as_str));
@@ -463,6 +467,7 @@ impl fmt::Display for Cause {
             ),
             Self::SlowPort(slow) => slow.fmt(f),
             Self::Rdma(obstacle) => obstacle.fmt(f),
+            Self::Poor(poor) => poor.fmt(f),
             Self::LostMulticast { group, instead } => {
                 let group = group.map(|group| format!(" to {group}")).unwrap_or_default();
                 write!(f, "lost multicast: results{group} do not arrive; {instead}")

@@ -3,6 +3,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | [`burst`] | what a burst of packets loses, and how fast the path is |
 //! | [`cause`] | causes, and the commands that fix them |
 //! | [`fix`] | a command, and where to run it |
 //! | [`examine`] | what to look at, and when |
@@ -16,6 +17,7 @@
 //! | [`obstacle`] | causes that ranks by RDMA alone have |
 //! | [`small_packets`] | packets by RDMA that are smaller than they could be |
 
+mod burst;
 mod cause;
 mod counters;
 mod device_errors;
@@ -41,6 +43,7 @@ use switchml_worker::interface::{Interface, unspecified};
 use switchml_worker::rdma::DevicePort;
 use switchml_worker::{Builder, Capabilities, Communicator, Error, ReduceOp, Stripe};
 
+use burst::Burst;
 use cause::{Cause, Instead};
 use counters::Counters;
 use device_errors::DeviceErrors;
@@ -120,6 +123,8 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
     let narrow = communicator.info().narrow.as_ref().map(|narrow| narrow.lanes);
     step("all-reduce", || reduce(&communicator))
         .inspect_err(|_| causes.extend(lost_by_device()))?;
+    let burst = step("burst", || burst(&communicator))?;
+    causes.extend(interface.as_ref().and_then(|interface| burst.judge(interface)).map(Cause::Poor));
     let has_copies = is_without_multicast(&communicator);
     // If copies were allowed, ranks would get them.
     let instead = Instead::Nothing(status.ports.into_iter().map(|port| port.name).collect());
@@ -297,6 +302,11 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
     Ok(((), format!("one chunk and back: best {best}, median {median}; {waits}")))
 }
 
+fn burst(communicator: &Communicator) -> Result<(Burst, String), Failure> {
+    let burst = Burst::send(communicator)?;
+    Ok((burst, burst.to_string()))
+}
+
 /// How results arrive.
 fn results(communicator: &Communicator) -> Result<((), String), Failure> {
     let stripe = stripe(communicator);
@@ -330,7 +340,10 @@ fn leave(communicator: Communicator) -> Result<((), String), Failure> {
 fn other_ranks(access: &Access) -> Result<((), String), Failure> {
     let ranks = control::ranks_without_multicast(access.clone(), TIMEOUT).map_err(of_control)?;
     if ranks.is_empty() {
-        return Ok(((), "no rank of any job misses results by multicast".to_owned()));
+        let slow = control::slow_jobs(access.clone(), TIMEOUT).map_err(of_control)?;
+        let slow = slow.into_iter().map(|(job, why)| format!("; job {job:?} is slow: {why}"));
+        let none = "no rank of any job misses results by multicast";
+        return Ok(((), none.to_owned() + &slow.collect::<String>()));
     }
     let words = |RankWithoutMulticast { job, rank, address }: &_| {
         format!("rank {rank} ({address}) of job {job:?}")
