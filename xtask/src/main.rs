@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
-//! matrix | faults | gen | p4 | package | tidy | book`.
+//! The project's own commands: `cargo xtask setup | run | bench | train | sim | soak | test |
+//! fuzz | matrix | faults | gen | p4 | package | tidy | book`.
 //!
 //! This crate must build on a machine that has only Rust and a C linker, because it installs the
 //! rest. So none of its dependencies may need the BPF program.
@@ -19,9 +19,11 @@ mod package;
 mod plot;
 mod programs;
 mod python;
+mod random;
 mod run;
 mod setup;
 mod sim;
+mod soak;
 mod stats;
 mod test;
 mod tidy;
@@ -48,6 +50,8 @@ enum Command {
     Train(train::Train),
     /// Simulate whole systems under faults, each drawn from a seed
     Sim(sim::Sim),
+    /// Run jobs, kill and cut ranks and aggregators meanwhile, and check sums and reasons
+    Soak(soak::Soak),
     /// Run every test, and say which ones could not run and why
     Test(test::Test),
     /// Run the daemon and a job on other kernels and NICs, in QEMU: natively and by bundles
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => command.run(),
         Command::Train(command) => command.run(),
         Command::Sim(command) => command.run(),
+        Command::Soak(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),
         Command::Matrix(command) => command.run(),

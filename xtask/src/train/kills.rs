@@ -17,6 +17,7 @@ use switchml_rack::{Process, Rack, Torchrun};
 
 use super::{PATIENCE, Site};
 use crate::cargo;
+use crate::random::Random;
 use crate::stats::Spread;
 
 const RANKS: usize = 4;
@@ -248,20 +249,6 @@ fn table(costs: &[Cost], restarts: &[f64], usual: f64, apart: f64) -> String {
             writeln!(text, "| {name} | {count} | {median:.2} ({low:.2}-{high:.2}) | {worst:.2} |");
     }
     text
-}
-
-/// SplitMix64 (Steele, Lea and Flood).
-struct Random(u64);
-
-impl Random {
-    /// From 0 to below 1.
-    fn share(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (word >> 40) as f64 / (1u64 << 24) as f64
-    }
 }
 
 #[cfg(test)]
