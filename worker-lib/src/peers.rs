@@ -18,8 +18,8 @@ use lending::Lent;
 pub(crate) use lending::Lending;
 
 /// An aggregator inside this process. Ranks that are handed the addresses of all ranks' own
-/// ([`Builder::peers`](crate::Builder::peers)) need no other. It serves all jobs of the process; only
-/// ranks of one job that are in the same process have one each.
+/// ([`Builder::peers`](crate::Builder::peers)) need no other. It serves all jobs of the process;
+/// only ranks of one job that are in the same process have one each.
 ///
 /// It serves until it is dropped, which takes two seconds at most: other ranks may still lack
 /// results.

@@ -237,8 +237,8 @@ impl Membership {
         Arc::downgrade(&self.board)
     }
 
-    /// Whether the process that the aggregator is in says nothing, while the connection lives: it is
-    /// stopped, or about to be found dead.
+    /// Whether the process that the aggregator is in says nothing, while the connection lives: it
+    /// is stopped, or about to be found dead.
     pub fn stands_still(&self) -> bool {
         self.board.stands_still()
     }
