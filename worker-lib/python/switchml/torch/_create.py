@@ -162,8 +162,8 @@ class _Met:
     # As host or host:port, with commas between; without any, ranks serve each other.
     aggregator: str
     job: str
-    # Why ranks do not find each other at their aggregators, if they do not.
-    doubt: Error | None
+    # Why ranks do not find each other at their aggregators, if they do not, and at whose fault.
+    doubt: tuple[str, list[int]] | None
 
     def membership(
         self, job: str, failure: Callable[[], Error | None] = lambda: None
@@ -189,16 +189,17 @@ class _Met:
             return self._connect(job, meeting, own and (own, addresses))
 
     def _connect(self, job: str, meeting: Meeting, peers: Any) -> Communicator:
-        reasons: list[Error] = []
+        # No exception object: that would keep what is in its traceback's frames, such as Gloo.
+        reasons: list[tuple[type[Error], str, list[int]]] = []
         begin = time.monotonic()
 
         def goes_on() -> bool:
             try:
                 meeting.look()
                 if self.doubt is not None and time.monotonic() - begin > _MEETING:
-                    raise self.doubt
+                    raise Error(*self.doubt)
             except Error as error:
-                reasons.append(error)
+                reasons.append((type(error), str(error), error.ranks))
             return not reasons
 
         try:
@@ -214,7 +215,8 @@ class _Met:
             )
         except Error as error:
             if reasons:
-                raise reasons[0] from None
+                kind, text, ranks = reasons[0]
+                raise kind(text, ranks) from None
             told = str(error)
             if " missing; " in told:
                 # They have all come here, and nobody has chosen the job's name.

@@ -76,7 +76,7 @@ class Meeting:
     # The rank in whose process the store is, if that is known.
     home: int | None = None
     # Since when the store has not answered, and how.
-    _silence: tuple[float, Exception] | None = field(default=None, init=False)
+    _silence: tuple[float, str] | None = field(default=None, init=False)
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -198,7 +198,8 @@ class Meeting:
             try:
                 return ask()
             except RuntimeError as error:
-                self._silence = time.monotonic(), error
+                # Torch's C++ frames follow. The object would keep what is in its traceback.
+                self._silence = time.monotonic(), str(error).partition("\n")[0]
         since, why = self._silence
         loss = None
         if self.losses is not None:
@@ -207,15 +208,10 @@ class Meeting:
             raise loss
         if self.home is not None:
             gone_with_it = f"rank {self.home}, in whose process the ranks meet, is gone"
-            raise Error(f"{gone_with_it}: {first_line(why)}", [self.home])
+            raise Error(f"{gone_with_it}: {why}", [self.home])
         if time.monotonic() - since > _NEWS:
             raise Error(
                 "the store where ranks meet has ended, which is in the process of rank 0 unless "
-                f"another one was given: {first_line(why)}",
+                f"another one was given: {why}",
             )
         return None
-
-
-def first_line(error: Exception) -> str:
-    """What torch says, without its C++ frames."""
-    return str(error).partition("\n")[0]

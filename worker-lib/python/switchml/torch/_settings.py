@@ -25,22 +25,24 @@ def check(settings: list[Settings]) -> None:
     """Raises `switchml.Error` if ranks, given in their order, have set what cannot go together."""
     for name in _UNSET:
         if len({each[name] for each in settings}) > 1:
-            raise _differs(settings, name)
+            raise Error(*_differs(settings, name))
     # Ranks take the first one's aggregator, unless they have set their own name for it.
     if not settings[0][_AGGREGATOR] and any(each[_AGGREGATOR] for each in settings):
-        raise _differs(settings, _AGGREGATOR)
+        raise Error(*_differs(settings, _AGGREGATOR))
 
 
-def doubt(settings: list[Settings]) -> Error | None:
-    """The reason if ranks do not meet at their aggregators, which may have several names."""
+def doubt(settings: list[Settings]) -> tuple[str, list[int]] | None:
+    """Why ranks may not meet at their aggregators, which may have several names; and whose fault
+    that is.
+    """
     names = {each[_AGGREGATOR] for each in settings if each[_AGGREGATOR]}
     return _differs(settings, _AGGREGATOR) if len(names) > 1 else None
 
 
-def _differs(settings: list[Settings], name: str) -> Error:
+def _differs(settings: list[Settings], name: str) -> tuple[str, list[int]]:
     values = [each[name] for each in settings]
     (most, _), *_ = Counter(values).most_common(1)
     of = {value: [at for at, other in enumerate(values) if other == value] for value in values}
     said = [f"{value or 'not set'} on {rank_list(ranks)}" for value, ranks in of.items()]
     different = [rank for rank, value in enumerate(values) if value != most]
-    return Error(f"{name} is {', '.join(said)}; set the same on all ranks", different)
+    return f"{name} is {', '.join(said)}; set the same on all ranks", different
