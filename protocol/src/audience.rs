@@ -66,3 +66,24 @@ impl Audience {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rule 2.10, in a job of four ranks.
+    #[test]
+    fn an_audience_may_name_no_rank_of_the_job() {
+        let ranks = 0b1111;
+        for (op, audience, needs) in [
+            (64 + 3, Audience::One(3), true),
+            (64 + 4, Audience::One(4), false),
+            (64 + 63, Audience::One(63), false),
+            (128 + 63, Audience::AllBut(63), true),
+        ] {
+            assert_eq!(Audience::of(op), audience);
+            assert_eq!(audience.has_any(ranks), needs, "{audience:?}");
+        }
+        assert!((0..4).all(|rank| Audience::AllBut(63).has(rank)));
+    }
+}

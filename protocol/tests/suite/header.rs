@@ -152,6 +152,21 @@ fn check_word_is_what_was_worked_out_by_hand() {
     assert_eq!(header.check_of(528, 4), 0xCE5F_0718);
 }
 
+/// Section 3: job, epoch, round, fingerprint, and two lanes.
+#[test]
+fn the_highest_bits_cancel_out() {
+    let payload = (0..64).map(|lane: u32| lane.wrapping_mul(0x89AB_CDEF)).collect();
+    let packet = contribution(5, 0x1234, 0x8765_4321, payload).sealed();
+    let highest = [2, 4, 12, 20, 32, 52].map(|byte| 8 * byte);
+    for one in highest {
+        let flipped = packet.with_bit_flipped(one);
+        assert!(!is_intact(&flipped, 1));
+        for other in highest.into_iter().filter(|other| *other != one) {
+            assert!(is_intact(&flipped.with_bit_flipped(other), 1), "bits {one} and {other}");
+        }
+    }
+}
+
 /// Whether check word, header and payload agree, by the crate's own functions.
 fn is_intact(packet: &Packet, contributions: u32) -> bool {
     let bytes = packet.to_bytes();
