@@ -17,7 +17,9 @@ pub mod tls;
 use std::fmt;
 
 pub use address::{AddressError, host, resolve};
-pub use moves::{HOSTS_SUFFIX, MAX_NAME_LEN, moved_name, name_before_move, shown_name};
+pub use moves::{
+    HOSTS_SUFFIX, MAX_NAME_LEN, moved_name, name_before_move, public_name, shown_name,
+};
 pub use rank_list::rank_list;
 
 /// The most data threads of a rank, and so the most shards of a job. At 14 Gb/s each, these are
@@ -77,6 +79,7 @@ mod tests {
             job: 7,
             hello_secret: 1_234_567_891,
             control_secret: 12_345_678_912_345,
+            move_secret: 98_765_432_198_765,
             member_key: secret.to_vec(),
             job_key: secret.to_vec(),
             ..Assigned::default()
@@ -84,7 +87,7 @@ mod tests {
         let leave = LeaveRequest { member: Some(assigned.member(3)), ..LeaveRequest::default() };
         let printed = format!("{assigned:?} {leave:?}");
         assert!(printed.contains("job: 7, epoch: 0, rank: 3"), "{printed}");
-        for secret in ["1234567891", "12345678912345", "94, 194, 231"] {
+        for secret in ["1234567891", "12345678912345", "98765432198765", "94, 194, 231"] {
             assert!(!printed.contains(secret), "{printed}");
         }
     }

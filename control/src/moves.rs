@@ -7,13 +7,21 @@ pub const MAX_NAME_LEN: usize = 200;
 /// What follows the name of a job at the aggregators given and those of the ranks' hosts.
 pub const HOSTS_SUFFIX: &str = " and hosts";
 
-/// Hexadecimal digits of an aggregator's number.
+/// Hexadecimal digits of a job's secret for moves.
 const DIGITS: usize = 16;
 
-/// The name of a job at an aggregator that goes on in place of the one with this number.
-pub fn moved_name(job: &str, number: u64) -> String {
+/// The name of a job at an aggregator that goes on in place of the one that gave it this secret.
+pub fn moved_name(job: &str, secret: u64) -> String {
     let end = job.floor_char_boundary(MAX_NAME_LEN - DIGITS - 1);
-    format!("{}#{number:0DIGITS$x}", &job[..end])
+    format!("{}#{secret:0DIGITS$x}", &job[..end])
+}
+
+/// The name of a job as anybody may know it: who knows a secret can take a rank's seat.
+pub fn public_name(name: &str) -> String {
+    match name_before_move(name) {
+        Some(job) => format!("{job}#{}", "x".repeat(DIGITS)),
+        None => name.to_owned(),
+    }
 }
 
 /// The name that a job had before a move, if this is the name that it got by one.
@@ -48,6 +56,12 @@ mod tests {
             assert_eq!(shown_name(name), "a b");
         }
         assert_eq!(shown_name("and hosts"), "and hosts");
+    }
+
+    #[test]
+    fn nobody_reads_the_secret() {
+        assert_eq!(public_name("train#0000000000000abc"), "train#xxxxxxxxxxxxxxxx");
+        assert_eq!(public_name("train#7"), "train#7");
     }
 
     #[test]

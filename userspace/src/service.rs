@@ -351,6 +351,7 @@ impl Aggregator for Service {
                 control_plane.report_round_trips(member, report)?;
             }
             match request.lost.as_str() {
+                "" if request.lost_aggregator => control_plane.be_lost(io, member, &request.error),
                 "" => control_plane.leave(io, member, &request.error, &request.ranks),
                 how => control_plane.lose(io, member, how, &request.lost_combiner),
             }

@@ -11,6 +11,7 @@ use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::engine::EngineStats;
+use switchml_worker_core::issued::Issued;
 use switchml_worker_core::numerics::{Codec, DType, Element, Precision, Reduction};
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
 use switchml_worker_core::shards::{Part, Shards};
@@ -439,6 +440,7 @@ impl Communicator {
         let mut issued = self.shared.issued();
         let (number, turn) = issued.issue(call);
         let parts = self.cut(turn, bytes.len(), codec);
+        Self::note_cut(&mut issued, &parts, call.dtype);
         let whole = |answer| Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
         let finished = lend(bytes, &parts, whole, |buffers| {
             self.submit(number, call, codec, &parts, buffers);
@@ -469,6 +471,7 @@ impl Communicator {
         let mut issued = self.shared.issued();
         let (number, turn) = issued.issue(call);
         let parts = self.cut(turn, bytes, codec);
+        Self::note_cut(&mut issued, &parts, dtype);
         let whole = Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
         let (buffers, tensor) = give(tensor, &parts, whole);
         self.submit(number, call, codec, &parts, buffers);
@@ -509,6 +512,11 @@ impl Communicator {
     /// The parts of a call, one for each data thread that runs one.
     fn cut(&self, turn: u64, bytes: usize, codec: Codec) -> Vec<Part> {
         self.shards.cut(turn, bytes, codec, self.info.chunk_lanes)
+    }
+
+    /// Notes for reports how the last call was cut.
+    fn note_cut(issued: &mut Issued, parts: &[Part], dtype: DType) {
+        issued.note_cut(parts.iter().map(|part| (part.len / dtype.size()) as u64));
     }
 
     /// Hands the parts of a call to their drivers, which the caller must wake. If a driver is gone,

@@ -217,7 +217,7 @@ impl Builder {
         };
         let known = |(access, opened): (Access, &Opened)| Known {
             access,
-            number: opened.assigned.aggregator,
+            move_secret: opened.assigned.move_secret,
             capabilities: opened.assigned.capabilities,
         };
         let handover = |path: &Path| Arc::new(Handover::new(path.wakers.clone()));

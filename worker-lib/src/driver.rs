@@ -27,7 +27,7 @@ use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
-use switchml_worker_core::issued::Issued;
+use switchml_worker_core::issued::{Issued, Open};
 use switchml_worker_core::local_sum::Outlet;
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::spin::Spin;
@@ -230,8 +230,12 @@ impl Shared {
 
     /// The calls to be reported up to call `last`, with their numbers from 1, for people (rule
     /// 22.12).
-    pub fn open_calls(&self, last: u64) -> Vec<(u64, String)> {
-        self.issued().open(last).map(|(number, call)| (number + 1, call.to_string())).collect()
+    pub fn open_calls(&self, last: u64) -> Vec<control::Call> {
+        let told = |&Open { number, call, cut }: &Open| {
+            let (number, call) = (number + 1, call.to_string());
+            control::Call { number, call, cut }
+        };
+        self.issued().open(last).map(told).collect()
     }
 }
 
@@ -509,7 +513,8 @@ impl Driver {
         self.data_path.set_timeout(*lock(&self.shared.timeout));
         let others = Others {
             departed: self.membership.departed(),
-            are_watched: self.membership.is_watched(),
+            // Rule 14.3: with others left, the session ends by itself.
+            are_watched: self.moves.is_some() || self.membership.is_watched(),
             stand_still: self.is_peers && self.membership.stands_still(),
         };
         self.greet(now);

@@ -187,6 +187,24 @@ pub enum Error {
         /// The newest that the aggregator holds.
         newest: u32,
     },
+    /// An aggregator is lost, and no other one goes on in its place.
+    #[error(
+        "no aggregator goes on in place of a lost one: {refusal}; that one was lost so: {loss}"
+    )]
+    NotMoved {
+        /// What the last other aggregator said.
+        refusal: String,
+        /// How the aggregator was lost.
+        loss: String,
+        /// The ranks at fault, if any are known.
+        ranks: Vec<u16>,
+    },
+    /// After the loss of an aggregator ranks said that they are where no rank can be.
+    #[error("{}", misplaced(ranks))]
+    Misplaced {
+        /// These ranks; none if it is not known which rank is wrong.
+        ranks: Vec<u16>,
+    },
     /// The job was aborted, as the data plane says; the control plane did not say why.
     #[error("the job was aborted; the log of the aggregator at {aggregator} says why")]
     Aborted {
@@ -225,6 +243,8 @@ impl Error {
         match self {
             Self::MissingRanks { ranks, .. }
             | Self::Departed { ranks }
+            | Self::Misplaced { ranks }
+            | Self::NotMoved { ranks, .. }
             | Self::AbortedWithout { ranks } => ranks.clone(),
             Self::Mismatch { first, dissenter } => vec![*first, *dissenter],
             Self::Control(error) => error.ranks(),
@@ -248,7 +268,19 @@ impl Error {
             }
             Failure::Mismatch { .. } => Self::Refused { aggregator },
             Failure::Round { ours, newest } => Self::OutOfStep { ours, newest },
+            Failure::Misplaced(ranks) => Self::Misplaced { ranks: ranks.iter().collect() },
             Failure::Aborted => Self::Aborted { aggregator },
         }
     }
+}
+
+fn misplaced(ranks: &[u16]) -> String {
+    let who = match ranks {
+        [] => "a rank".to_owned(),
+        ranks => rank_list(ranks),
+    };
+    format!(
+        "after the loss of an aggregator {who} went on at a place in the job where no rank can be; \
+         all ranks need the same version of the library"
+    )
 }

@@ -55,8 +55,8 @@ pub(crate) struct Rank {
 /// One of the job's aggregators.
 pub(crate) struct Known {
     pub access: Access,
-    /// The aggregator's number for rule 36.2.
-    pub number: u64,
+    /// What the job's ranks name it with at another aggregator (rule 36.9).
+    pub move_secret: u64,
     pub capabilities: Capabilities,
 }
 
@@ -106,7 +106,8 @@ impl Failover {
         }
         let departed = (self.departed)();
         let mut places = lock(&self.moves);
-        let next = match places.lose(stripe, moves, &departed) {
+        let names_ranks = !error.ranks().is_empty();
+        let next = match places.lose(stripe, moves, names_ranks, &departed) {
             Loss::Moves(next) => next,
             Loss::IsKnown => return true,
             Loss::Ends => return false,
@@ -143,7 +144,8 @@ impl Failover {
 fn is_loss(error: &Error) -> bool {
     match error {
         Error::Control(error) => error.means_lost(),
-        Error::AggregatorSilent { .. } => true,
+        // Its control plane would have said why.
+        Error::AggregatorSilent { .. } | Error::Aborted { .. } => true,
         _ => false,
     }
 }
@@ -160,6 +162,7 @@ impl Mover {
     fn run(self) {
         let (begin, failover) = (Instant::now(), Arc::clone(&self.failover));
         let mut refusals = String::new();
+        let mut last = None;
         let candidates = lock(&failover.moves).candidates(&self.next);
         for at in candidates {
             match self.try_at(at) {
@@ -170,14 +173,19 @@ impl Mover {
                         control::Error::Missing { .. } | control::Error::NotReady { .. },
                     ),
                 ) => return failover.shared.fail(error),
-                Err(error) => drop(write!(refusals, "; {error}")),
+                Err(error) => {
+                    let _ = write!(refusals, "; {error}");
+                    last = Some(error);
+                }
             }
             if failover.shared.failure().is_some() {
                 return;
             }
         }
         failover.warn(format_args!(": no aggregator goes on with what the lost one did{refusals}"));
-        failover.shared.fail(self.error);
+        let (loss, refusal) = (self.error.to_string(), last.unwrap_or(self.error));
+        let (ranks, refusal) = (refusal.ranks(), refusal.to_string());
+        failover.shared.fail(Error::NotMoved { refusal, loss, ranks });
     }
 
     /// Rule 36.9: joins at an aggregator, and waits until all ranks have.
@@ -185,7 +193,7 @@ impl Mover {
         let Failover { rank, aggregators, stripes, shared, .. } = &*self.failover;
         let stripe = &stripes[self.next.stripe];
         let access = Access { weight: 0, ..aggregators[at].access.clone() };
-        let job = moved_name(&rank.job, aggregators[self.next.stripe].number);
+        let job = moved_name(&rank.job, aggregators[self.next.stripe].move_secret);
         let wish = Wish {
             job: &job,
             rank: rank.rank.into(),

@@ -11,7 +11,7 @@ use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::Others;
 use switchml_worker_core::engine::Failure;
-use switchml_worker_core::issued::Issued;
+use switchml_worker_core::issued::{Issued, Open};
 use switchml_worker_core::shards::{self, Shards};
 use tracing::debug;
 
@@ -316,6 +316,7 @@ impl Calls {
         let bytes = step.elements(element_key(key, place), rank);
         let (number, turn) = self.issued.issue(call);
         let parts = self.job.cut.cut(turn, bytes.len(), codec, lanes);
+        self.issued.note_cut(parts.iter().map(|part| (part.len / call.dtype.size()) as u64));
         self.parts.insert(place, vec![None; parts.len()]);
         let (mut rest, mut first) = (bytes.as_slice(), 0);
         for (part, shards::Part { shard, len }) in parts.into_iter().enumerate() {
@@ -347,7 +348,9 @@ impl Calls {
     /// The calls to be reported up to call `last`.
     pub fn open(&self, last: u64) -> Vec<Call> {
         let calls = self.issued.open(last);
-        calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() }).collect()
+        let told =
+            |&Open { number, call, cut }| Call { number: number + 1, call: call.to_string(), cut };
+        calls.map(told).collect()
     }
 
     /// The state of the rank, as the stripe's shard knows it that has failed, or its first one.

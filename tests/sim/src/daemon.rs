@@ -33,7 +33,7 @@ pub struct Daemon {
     state: State,
     /// The number of daemons before this one, whose timers are ignored.
     generation: u32,
-    /// The contributions that it takes before it dies, if it is to, and how it does.
+    /// The contributions that it takes before it fails, if it is to, and how it does.
     doom: Option<(u64, Manner)>,
 }
 
@@ -68,19 +68,19 @@ impl Daemon {
         }
     }
 
-    /// Jobs do not fail to open from now on, and it does not die.
+    /// Jobs do not fail to open from now on, and it does not fail.
     pub fn heal(&mut self) {
         self.data_plane.heal();
         self.doom = None;
     }
 
-    /// It dies after so many contributions more.
+    /// It fails after so many contributions more.
     pub fn doom(&mut self, contributions: u32, manner: Manner) {
         self.doom = Some((self.data_plane.contributions() + u64::from(contributions), manner));
     }
 
-    /// How it is to die, if its time has come.
-    pub fn is_to_die(&mut self) -> Option<Manner> {
+    /// How it is to fail, if its time has come.
+    pub fn is_to_fail(&mut self) -> Option<Manner> {
         let contributions = self.data_plane.contributions();
         let doom = self.doom.take_if(|(until, _)| *until <= contributions);
         doom.map(|(_, manner)| manner)
@@ -105,7 +105,7 @@ impl Daemon {
         }
         match manner {
             Manner::Silent => net.vanish(self.place()),
-            Manner::Orderly | Manner::Killed => net.go_down(self.place()),
+            _ => net.go_down(self.place()),
         }
         self.state = State::Gone;
     }
@@ -197,9 +197,18 @@ impl Daemon {
                 control_plane.disconnect(io, stream?, Duration::from_nanos(time));
                 None
             }
-            Message::Leave(LeaveRequest { member, error, ranks, lost, lost_combiner, .. }) => {
+            Message::Leave(LeaveRequest {
+                member,
+                error,
+                ranks,
+                lost,
+                lost_combiner,
+                lost_aggregator,
+                ..
+            }) => {
                 let id = member.unwrap_or_default();
                 Some(answer(match lost.as_str() {
+                    "" if lost_aggregator => control_plane.be_lost(io, id, &error),
                     "" => control_plane.leave(io, id, &error, &ranks),
                     how => control_plane.lose(io, id, how, &lost_combiner),
                 }))

@@ -64,6 +64,7 @@ impl Scenario {
             open_fails: if rng.one_in(10) { 300_000 } else { 0 },
             incidents,
             stranger: rng.one_in(3).then(|| rng.magnitude(100 * US, 20 * MS)),
+            is_calm: false,
             capabilities,
             fanout,
             ports: draw_ports(rng, workers),

@@ -14,8 +14,9 @@
 //! | [`calls`], [`shard`] | a rank in a job: its calls, and the data paths that run them |
 //! | [`hosts`] | ranks that share a host and its memory |
 //! | [`surroundings`] | the surroundings of a worker |
+//! | [`squatter`] | a stranger that takes the seats of ranks |
 //! | [`daemon`], [`data_plane`] | an aggregator: control plane and data plane |
-//! | [`stripes`] | draws the aggregators of jobs that have several |
+//! | [`stripes`], [`uneven`] | draws the aggregators of jobs with several, and their failures |
 //! | [`tree`] | draws the combiners between workers and the root |
 //! | [`combiner`], [`cells`] | a combiner: control plane and data plane |
 //! | [`oracle`] | the promises, checked as the run proceeds |
@@ -49,11 +50,13 @@ pub mod rng;
 pub mod scaling;
 pub mod scenario;
 pub mod shard;
+pub mod squatter;
 pub mod stripes;
 pub mod surroundings;
 pub mod tally;
 pub mod threads;
 pub mod tree;
+pub mod uneven;
 pub mod worker;
 pub mod world;
 

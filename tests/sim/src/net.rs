@@ -4,7 +4,7 @@ mod addresses;
 mod connections;
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
 use switchml_protocol::DATA_PORT;
@@ -161,8 +161,11 @@ pub struct Net {
     wires: Vec<Wire>,
     /// The daemons that are down.
     down: BTreeSet<Above>,
-    /// Until when each aggregator cannot be reached.
+    /// Until when each aggregator cannot be reached, by all or by one.
     cut_off: Vec<Time>,
+    apart: BTreeMap<(Place, Above), Time>,
+    /// Until when each aggregator's process stands still.
+    frozen: Vec<Time>,
     /// The ends of connections with which something went wrong.
     disturbed: BTreeSet<(Place, Above)>,
     control_delay: (Time, Time),
@@ -195,6 +198,8 @@ impl Net {
             wires: Vec::new(),
             down: BTreeSet::new(),
             cut_off: vec![0; scenario.aggregators()],
+            apart: BTreeMap::new(),
+            frozen: vec![0; scenario.aggregators()],
             disturbed: BTreeSet::new(),
             control_delay: scenario.control_delay,
             control_loss: scenario.control_loss,
@@ -244,11 +249,18 @@ impl Net {
         self.links[aggregator].iter_mut().map(move |links| &mut links[direction])
     }
 
+    /// The links between a worker and an aggregator.
+    pub fn links_between(&mut self, worker: usize, aggregator: usize) -> &mut [Link; 2] {
+        &mut self.links[aggregator][worker]
+    }
+
     /// Ends all faults of links and connections.
     pub fn heal(&mut self) {
         let links = self.links.iter_mut().flatten();
         links.chain(&mut self.uplinks).flatten().for_each(Link::heal);
         self.cut_off.fill(0);
+        self.frozen.fill(0);
+        self.apart.clear();
         self.control_delay.1 = 0;
         self.control_loss = 0;
         self.without_multicast.fill(false);

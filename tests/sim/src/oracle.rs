@@ -39,8 +39,13 @@ pub enum End {
     /// The rank's control connection broke, and the daemon that it then found does not know its
     /// job.
     Forgotten,
-    /// The aggregator has stopped in good order.
-    Stopped,
+    /// The aggregator serves the job no longer, and no rank need be at fault.
+    Stopped {
+        /// What happened.
+        reason: String,
+        /// The ranks whose connections with it broke.
+        ranks: Vec<u16>,
+    },
     /// The daemon has aborted the job.
     Aborted {
         /// What happened.
@@ -67,9 +72,9 @@ impl End {
     pub fn blames(&self) -> Vec<u16> {
         match *self {
             Self::Without(ref ranks) => ranks.clone(),
-            Self::Failed(Failure::Missing(ranks) | Failure::Departed(ranks)) => {
-                ranks.iter().collect()
-            }
+            Self::Failed(
+                Failure::Missing(ranks) | Failure::Departed(ranks) | Failure::Misplaced(ranks),
+            ) => ranks.iter().collect(),
             Self::Failed(Failure::Mismatch { first, dissenter, is_certain: true, .. }) => {
                 vec![first, dissenter]
             }
@@ -81,9 +86,10 @@ impl End {
     /// blames itself, or has heard of.
     pub fn at_fault(&self) -> Vec<u16> {
         match self {
-            Self::Aborted { ranks, .. } | Self::NotJoined(ranks) | Self::NotReady(ranks) => {
-                ranks.clone()
-            }
+            Self::Aborted { ranks, .. }
+            | Self::Stopped { ranks, .. }
+            | Self::NotJoined(ranks)
+            | Self::NotReady(ranks) => ranks.clone(),
             Self::Mismatch(calls) => {
                 let most = calls.iter().map(|call| call.ranks.len()).max();
                 let common = calls.iter().position(|call| Some(call.ranks.len()) == most);
@@ -103,14 +109,14 @@ impl End {
             Self::Lost => Fate::Lost,
             Self::Forgotten => Fate::Forgotten,
             Self::Mismatch(_) => Fate::Mismatch,
-            Self::Aborted { .. } | Self::Stopped => Fate::Aborted,
+            Self::Aborted { .. } | Self::Stopped { .. } => Fate::Aborted,
             Self::Failed(Failure::Missing(_)) => Fate::Missing,
             Self::Failed(Failure::Silent) => Fate::Silent,
             Self::Failed(Failure::Damaged) => Fate::Damaged,
             Self::Failed(Failure::Maximum) => Fate::WrongMaximum,
             Self::Failed(Failure::Departed(_)) => Fate::Departed,
             Self::Failed(Failure::Mismatch { .. }) => Fate::MismatchData,
-            Self::Failed(Failure::Round { .. }) => Fate::Round,
+            Self::Failed(Failure::Round { .. } | Failure::Misplaced(_)) => Fate::Round,
             Self::Failed(Failure::Aborted) => Fate::AbortedData,
             Self::Refused(_) => Fate::Refused,
             Self::NotJoined(_) => Fate::NotJoined,
@@ -137,6 +143,8 @@ struct Session {
     job: usize,
     ranks: u16,
     lanes: Option<u16>,
+    /// The ranks that may call.
+    started: BTreeSet<u16>,
     calls: BTreeMap<usize, Call>,
     ends: BTreeMap<u16, End>,
     /// The ranks that the failure of some rank has blamed rightly, and the ranks whose connection
@@ -145,6 +153,8 @@ struct Session {
     /// The ranks that others have left to go on without, and those that ranks have heard of.
     left_out: BTreeSet<Vec<u16>>,
     heard: BTreeSet<Vec<u16>>,
+    /// Whether a rank has told its aggregator that it is lost.
+    is_lost: bool,
 }
 
 /// See the module.
@@ -241,19 +251,22 @@ impl Oracle {
             job,
             ranks,
             lanes: None,
+            started: BTreeSet::new(),
             calls: BTreeMap::new(),
             ends: BTreeMap::new(),
             blamed: BTreeSet::new(),
             left_out: BTreeSet::new(),
             heard: BTreeSet::new(),
+            is_lost: false,
         });
         ensure!(session.job == job, "jobs {} and {job} have the same epoch {key:08x}", session.job);
         Ok(())
     }
 
     /// A rank may call: the session's chunk size is known to it.
-    pub fn start(&mut self, session: SessionKey, lanes: u16) -> Result<(), Violation> {
+    pub fn start(&mut self, session: SessionKey, rank: u16, lanes: u16) -> Result<(), Violation> {
         let Some(session) = self.sessions.get_mut(&session) else { return Ok(()) };
+        session.started.insert(rank);
         let first = *session.lanes.get_or_insert(lanes);
         ensure!(first == lanes, "ranks started with chunks of {first} and of {lanes} lanes");
         Ok(())
@@ -281,20 +294,21 @@ impl Oracle {
         }
     }
 
-    /// A rank takes an aggregator for lost that does not answer, and leaves that session alone.
+    /// A rank takes an aggregator for lost by a failure of its data path, and leaves that session
+    /// alone.
     pub fn lose(
         &mut self,
         daemons: &[Daemon],
         who: &Who,
-        key: Option<SessionKey>,
+        (key, failure): (Option<SessionKey>, Failure),
         standing: &Standing,
     ) -> Result<(), Violation> {
         let run = who.sessions.first().and_then(|key| self.sessions.get(key));
         if let Some(run) = run {
-            run.check_failure(&Failure::Silent, standing, daemons, false)?;
+            run.check_failure(&failure, standing, daemons, false)?;
         }
         if let Some(session) = key.and_then(|key| self.sessions.get_mut(&key)) {
-            session.blamed.insert(who.rank);
+            session.is_lost = true;
         }
         Ok(())
     }
@@ -328,7 +342,10 @@ impl Oracle {
         let stops = [Fault::OrderlyStop, Fault::Death].map(|fault| net.tally.faults(fault));
         let is_right = match end {
             End::Lost | End::Forgotten => told.was_disturbed,
-            End::Stopped => stops != [0, 0],
+            End::Stopped { ranks, .. } if ranks.is_empty() => {
+                let session = told.session.and_then(|key| self.sessions.get(&key));
+                stops != [0, 0] || session.is_some_and(|session| session.is_lost)
+            }
             _ => true,
         };
         ensure!(is_right, "{end:?} of an aggregator that is there: {told:?}");
@@ -412,11 +429,30 @@ impl Oracle {
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
         net.tally.fate(end.fate());
+        self.is_needed(net, who, end)?;
         self.note_end(who, end);
         self.hear(who.rank, told, end)?;
         self.check_end((net, daemons), who, told, end, standing)?;
         // It says so in its other sessions, too.
         self.blame_in_all(who, &end.at_fault());
+        Ok(())
+    }
+
+    /// Checks that no rank ends before it has finished where one of several aggregators fails, and
+    /// nothing else: once all ranks run, and as long as none has left, which would not help the
+    /// others to move.
+    fn is_needed(&self, net: &Net, who: &Who, end: &End) -> Result<(), Violation> {
+        let run = who.sessions.first().and_then(|key| self.sessions.get(key));
+        let Some(run) = run.filter(|run| run.started.len() == usize::from(run.ranks)) else {
+            return Ok(());
+        };
+        let has_left = run.ends.values().any(|end| *end == End::Finished);
+        ensure!(
+            net.tally.faults(Fault::Calm) == 0 || *end == End::Finished || has_left,
+            "rank {} of job {} ends for the failure of one aggregator of several: {end:?}",
+            who.rank,
+            who.job
+        );
         Ok(())
     }
 
@@ -443,7 +479,7 @@ impl Oracle {
                 ensure!(!ranks.contains(&rank), "rank {rank} is told that it is not ready itself");
                 Ok(())
             }
-            End::Aborted { reason, ranks } => {
+            End::Aborted { reason, ranks } | End::Stopped { reason, ranks } => {
                 for named in ranks {
                     let named_end = session.ends.get(named);
                     // A rank that comes back after the abort is told the reason, not the calls.
@@ -458,7 +494,8 @@ impl Oracle {
                          as {named_end:?}"
                     );
                 }
-                let of_aggregator = reason.starts_with("the aggregator")
+                let of_aggregator = matches!(end, End::Stopped { .. })
+                    || reason.starts_with("the aggregator")
                     || reason.starts_with("combiner ") && net.tally.faults(Fault::CombinerStop) > 0;
                 // If reports are late, the daemon cannot tell the two reasons apart.
                 let differ = reason.contains("or ranks made different calls")
@@ -617,6 +654,10 @@ impl Session {
                 );
                 Ok(())
             }
+            Failure::Misplaced(named) => Err(Violation(format!(
+                "rank {rank} was told that ranks {:?} are where they cannot be",
+                named.iter().collect::<Vec<_>>()
+            ))),
             Failure::Aborted => Ok(()),
         }
     }

@@ -161,6 +161,7 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
         open_fails: 0,
         incidents: Vec::new(),
         stranger: None,
+        is_calm: false,
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Scenario {
     pub incidents: Vec<(Time, Incident)>,
     /// The period of a stranger's packets.
     pub stranger: Option<Time>,
+    /// Whether nothing goes wrong but with one aggregator of several: then all ranks finish.
+    pub is_calm: bool,
 }
 
 /// A job: its ranks and what they call.
@@ -322,14 +324,20 @@ pub enum Incident {
         /// Time until it is back.
         after: Time,
     },
-    /// An aggregator stops in the middle of its work, and is not back before all faults end.
+    /// An aggregator fails in the middle of its work.
     Death {
         /// The aggregator.
         aggregator: usize,
         /// The contributions that it takes before.
         contributions: u32,
-        /// How it stops.
+        /// How it fails.
         manner: Manner,
+    },
+    /// A stranger learns the aggregators' numbers, and takes a rank's seat wherever its job might
+    /// move to, as far as that follows from these.
+    Squat {
+        /// The rank.
+        rank: u16,
     },
     /// Nothing reaches an aggregator, and nothing comes from it.
     Unreachable {
@@ -349,10 +357,18 @@ pub enum Incident {
     },
 }
 
-/// How an aggregator stops.
+/// How an aggregator fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Its ranks are told.
+    /// Its process stands still for so long. A durable data plane goes on.
+    Frozen(Time),
+    /// Nothing reaches its control plane, or comes from there, for so long. Its data plane goes on.
+    Unheard(Time),
+    /// It and this worker do not reach each other for so long.
+    Apart(usize, Time),
+    /// Its daemon dies, and is not back before all faults end. Its durable data plane goes on.
+    Orphaned,
+    /// Its ranks are told, and it is not back before all faults end.
     Orderly,
     /// Its process dies, and its connections break.
     Killed,

@@ -10,6 +10,7 @@ use crate::scenario::{
     AggregatorPlan, Incident, LinkPlan, MS, Manner, SECOND, SLOTS, Scenario, Time, US,
 };
 use crate::threads;
+use crate::uneven;
 
 /// Most aggregators of a job.
 const MOST: u64 = 4;
@@ -29,7 +30,7 @@ impl Scenario {
     pub fn draw(seed: u64) -> Self {
         let rng = &mut Rng::new(seed.rotate_left(56) ^ 0x0073_7472_6970_6573);
         let scenario = Self::draw_at_one(seed);
-        changes::draw(if rng.one_in(4) { draw(rng, scenario) } else { scenario })
+        uneven::draw(changes::draw(if rng.one_in(4) { draw(rng, scenario) } else { scenario }))
     }
 }
 

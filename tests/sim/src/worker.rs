@@ -289,7 +289,7 @@ impl Worker {
         let Some(key) = self.session() else {
             return Err(Violation(format!("rank {} starts without a path", self.rank)));
         };
-        world.oracle.start(key, lanes)?;
+        world.oracle.start(key, self.rank, lanes)?;
         let plan = self.plan(world);
         let members = self.stripes();
         let weights = weights(&members, &world.scenario.weights);
@@ -451,8 +451,9 @@ impl Worker {
 
     fn call(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         let Phase::Running(calls) = &mut self.phase else { return Ok(()) };
+        let may_move = self.moving.is_some();
         let serving = self.members.values().filter_map(|member| match member.role {
-            Role::Serves(stripe) => Some((stripe, member.others())),
+            Role::Serves(stripe) => Some((stripe, member.others(may_move))),
             _ => None,
         });
         match calls.turn(world, &serving.collect(), self.stalled_until)? {
@@ -505,7 +506,7 @@ impl Worker {
         else {
             return Ok(());
         };
-        if failure == Failure::Silent && self.lose_silent(world, id, stripe, &standing)? {
+        if self.lose_unsaid(world, id, (stripe, failure), &standing)? {
             return Ok(());
         }
         self.end_all(world, Some(id), End::Failed(failure), Some(standing))
@@ -539,7 +540,7 @@ impl Worker {
             Ending::Refused(why) => End::Refused(why),
             Ending::Missing(ranks) => End::NotJoined(ranks),
             Ending::NotReady(ranks) => End::NotReady(ranks),
-            Ending::Stopped(_) => End::Stopped,
+            Ending::Stopped { reason, ranks } => End::Stopped { reason, ranks },
             Ending::Aborted { reason, ranks } => End::Aborted { reason, ranks },
             Ending::Mismatch { calls, .. } => End::Mismatch(calls),
         };
@@ -579,7 +580,7 @@ impl Worker {
     ) -> Result<(), Violation> {
         self.judge(world, &told, &end, standing)?;
         let error = if end == End::Finished { String::new() } else { format!("{end:?}") };
-        let goodbye = Goodbye { error, ranks: end.at_fault() };
+        let goodbye = Goodbye { error, ranks: end.at_fault(), lost_aggregator: false };
         self.phase = Phase::Leaving(end);
         let ids: Vec<_> = self.members.keys().copied().collect();
         for id in ids {

@@ -16,6 +16,7 @@ use crate::net::{
 };
 use crate::oracle::{End, Oracle, Times};
 use crate::scenario::{Change, Incident, JobPlan, Loss, MS, Manner, SECOND, Scenario, Time};
+use crate::squatter::Squatter;
 use crate::surroundings::Surroundings;
 use crate::tally::{Fault, Tally};
 use crate::worker::Worker;
@@ -79,6 +80,7 @@ struct World {
     hosts: Hosts,
     combiners: Vec<Combiner>,
     workers: Vec<Worker>,
+    squatter: Squatter,
     /// The stages of jobs.
     stages: Vec<Stage>,
     healed: bool,
@@ -115,12 +117,16 @@ impl World {
             combiners: (0..scenario.tree.combiners.len())
                 .map(|index| Combiner::new(index, &scenario))
                 .collect(),
+            squatter: Squatter::default(),
             healed: false,
             scenario,
         }
     }
 
     fn run(&mut self) -> Result<(), Violation> {
+        if self.scenario.is_calm {
+            self.net.tally.fault(Fault::Calm);
+        }
         self.plan();
         let limit = self.limit();
         let (mut moment, mut events) = (0, 0);
@@ -186,14 +192,17 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
+        if let Some(until) = self.frozen_until(&event) {
+            self.net.schedule(until, event);
+            return Ok(());
+        }
         let actor = self.actor(&event);
         match event {
             Event::AtAggregator { aggregator, binding, packet, congested, header_intact } => {
                 let daemon = &mut self.daemons[aggregator];
                 daemon.serve(&mut self.net, &binding, &packet, congested, header_intact)?;
-                if let Some(manner) = daemon.is_to_die() {
-                    self.net.tally.fault(Fault::Death);
-                    daemon.stop(&mut self.net, manner);
+                if let Some(manner) = daemon.is_to_fail() {
+                    self.fail(aggregator, manner);
                 }
                 return Ok(());
             }
@@ -277,7 +286,8 @@ impl World {
                 }
                 None => self.with(worker, |worker, world| worker.hear(world, connection, news))?,
             },
-            _ => {}
+            Some(Place::Stranger) => self.squatter.hear(&mut self.net, connection, news),
+            None => {}
         }
         Ok(())
     }
@@ -447,6 +457,10 @@ impl World {
             Incident::Death { aggregator, contributions, manner } => {
                 self.daemons[aggregator].doom(contributions, manner);
             }
+            Incident::Squat { rank } => {
+                self.net.tally.fault(Fault::Squatter);
+                self.squatter.begin(&mut self.net, &self.scenario, rank);
+            }
             Incident::Unreachable { aggregator, time } => {
                 self.net.tally.fault(Fault::Unreachable);
                 self.about_to_break(aggregator);
@@ -454,7 +468,7 @@ impl World {
                     let links = self.net.links_to(aggregator, direction);
                     links.for_each(|link| link.go_down(now + time));
                 }
-                self.net.cut_off(aggregator, now + time);
+                self.net.cut_off(aggregator, None, now + time);
             }
             Incident::Slow { aggregator, time, by } => {
                 self.net.tally.fault(Fault::Slow);
@@ -462,6 +476,58 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// An aggregator fails in the middle of its work.
+    fn fail(&mut self, aggregator: usize, manner: Manner) {
+        let now = self.net.now;
+        debug!("{} aggregator {aggregator} fails: {manner:?}", Clock(now));
+        let is_durable = self.scenario.aggregator(aggregator).durable;
+        match manner {
+            Manner::Frozen(time) => {
+                self.net.tally.fault(Fault::Frozen);
+                self.about_to_break(aggregator);
+                self.net.freeze(aggregator, now + time);
+            }
+            Manner::Unheard(time) => {
+                self.net.tally.fault(Fault::Unheard);
+                self.about_to_break(aggregator);
+                self.net.cut_off(aggregator, None, now + time);
+            }
+            Manner::Apart(worker, time) => {
+                self.net.tally.fault(Fault::Apart);
+                self.with(worker, |worker, world| worker.lose_connection(world, aggregator));
+                let links = self.net.links_between(worker, aggregator);
+                links.iter_mut().for_each(|link| link.go_down(now + time));
+                self.net.cut_off(aggregator, Some(Place::Worker(worker)), now + time);
+            }
+            Manner::Orphaned if is_durable => {
+                self.net.tally.fault(Fault::Orphaned);
+                self.about_to_break(aggregator);
+                self.daemons[aggregator].kill(&mut self.net);
+            }
+            _ => {
+                self.net.tally.fault(Fault::Death);
+                self.daemons[aggregator].stop(&mut self.net, manner);
+            }
+        }
+    }
+
+    /// Until when an event waits, because the aggregator that it concerns stands still.
+    fn frozen_until(&self, event: &Event) -> Option<Time> {
+        let aggregator = match *event {
+            Event::AtAggregator { aggregator, .. } => {
+                let is_durable = self.scenario.aggregator(aggregator).durable;
+                Some(aggregator).filter(|_| !is_durable)
+            }
+            Event::Timer(aggregator, ..) => Some(aggregator),
+            Event::Asked(connection, _) => match self.net.upper(connection) {
+                Some(Above::Aggregator(number)) => Some(number),
+                _ => None,
+            },
+            _ => None,
+        };
+        self.net.frozen_until(aggregator?)
     }
 
     /// The connections of all ranks with an aggregator are about to break.

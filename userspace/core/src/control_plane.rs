@@ -219,6 +219,22 @@ impl<S> ControlPlane<S> {
         Ok(())
     }
 
+    /// A rank has lost this aggregator, for the reason in `error`, and goes on at another one.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn be_lost(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        member: MemberId,
+        error: &str,
+    ) -> Result<(), MemberError> {
+        let effects = self.table.be_lost(member, error)?;
+        self.perform(io, effects);
+        Ok(())
+    }
+
     /// A combiner has lost a rank: the rank's own connection broke, or the connection of another
     /// combiner below, which the request names.
     ///

@@ -160,7 +160,7 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
     let mut members = daemon.start_job("train", 3).await;
     let begin = std::time::Instant::now();
     for (rank, path) in &mut members[..2] {
-        let call = Call { number: 5, call: format!("call of rank {}", rank.rank) };
+        let call = Call { number: 5, call: format!("call of rank {}", rank.rank), cut: 0 };
         let member = Some(path.assigned.member(rank.rank));
         let request = ReportCallsRequest { member, calls: vec![call], named: vec![0, 1] };
         rank.client.report_calls(request).await.expect("taken");

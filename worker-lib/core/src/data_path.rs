@@ -73,8 +73,8 @@ impl DataPath {
     /// Has it keep what another aggregator may need ([`Self::resume`]): for each slot the lanes of
     /// the last two chunks. Before the first call.
     pub fn keep_for_another(&mut self, lanes: u16) {
-        let Identity { rank, ranks, .. } = self.engine.config().identity;
-        self.log = Some(Log::new(rank, ranks, lanes));
+        let Config { identity: Identity { rank, ranks, .. }, slots, .. } = *self.engine.config();
+        self.log = Some(Log::new(rank, ranks, lanes, slots));
     }
 
     /// The aggregator is lost: until [`Self::resume`] it takes no turns, and is not idle.
@@ -87,7 +87,7 @@ impl DataPath {
     /// on the way. False if it cannot, because it has not kept what it sent.
     pub fn resume(&mut self, config: Config, rtt: u64, batch: u32) -> bool {
         let Some(log) = &mut self.log else { return false };
-        log.resume();
+        log.resume(config.slots);
         let capabilities = self.engine.config().capabilities;
         self.engine = self.engine.succeed(Config { capabilities, ..config });
         self.engine.sample_rtt(0, rtt);

@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::audience::Audience;
 use switchml_protocol::header::Op;
+use switchml_protocol::ranks::Ranks;
 
 use crate::engine::{Chunk, Failure, Part};
 use crate::hash;
@@ -43,6 +44,8 @@ pub struct Log {
     sent: VecDeque<Sent>,
     /// The place of the next chunk to be sent: for the first time if it is behind those in `sent`.
     next: u64,
+    /// The most slots of any aggregator so far.
+    slots: u16,
     /// Number and place of the first chunk that was sent to this aggregator.
     begin: (u64, u64),
     /// Whether the aggregator is lost, and there is no other yet.
@@ -67,6 +70,8 @@ struct Sent {
 struct Agreement {
     /// The place of this rank's first chunk without a result.
     own: u64,
+    /// Rule 36.12: how far ahead of it another rank may be.
+    reach: u64,
     /// The chunks that were numbered, and those that are complete.
     numbered: u64,
     complete: u64,
@@ -86,8 +91,9 @@ pub enum Due {
 }
 
 impl Log {
-    /// The log of a rank at the start of a job of `ranks` ranks and chunks of up to `lanes` lanes.
-    pub fn new(rank: u16, ranks: u16, lanes: u16) -> Self {
+    /// The log of a rank at the start of a job of `ranks` ranks, chunks of up to `lanes` lanes, and
+    /// so many slots.
+    pub fn new(rank: u16, ranks: u16, lanes: u16, slots: u16) -> Self {
         Self {
             rank,
             ranks,
@@ -95,6 +101,7 @@ impl Log {
             first: 0,
             sent: VecDeque::new(),
             next: 0,
+            slots,
             begin: (0, 0),
             is_lost: false,
             agreement: None,
@@ -107,11 +114,12 @@ impl Log {
         self.is_lost = true;
     }
 
-    /// Another aggregator goes on, with chunk numbers from 0.
-    pub fn resume(&mut self) {
-        let own = self.oldest();
+    /// Another aggregator goes on, with so many slots, and chunk numbers from 0.
+    pub fn resume(&mut self, slots: u16) {
+        let (own, reach) = (self.oldest(), self.slots.into());
         self.is_lost = false;
-        self.agreement = Some(Agreement { own, numbered: 0, complete: 0, least: 0 });
+        self.slots = slots.max(self.slots);
+        self.agreement = Some(Agreement { own, reach, numbered: 0, complete: 0, least: 0 });
     }
 
     /// Whether everything that was sent to an earlier aggregator was sent to this one, too.
@@ -180,7 +188,7 @@ impl Log {
     /// Whether it is to be used.
     ///
     /// # Errors
-    /// [`Failure::Round`] if other ranks are where they cannot be.
+    /// [`Failure::Misplaced`] if other ranks are where they cannot be.
     pub fn complete(&mut self, number: u64, payload: &[u8]) -> Result<bool, Failure> {
         if number < self.first_number() {
             return self.complete_places(number, payload).map(|()| false);
@@ -265,24 +273,39 @@ impl Log {
 
     /// Rule 36.11: once all places are known, the ranks go on at the least of them.
     fn complete_places(&mut self, index: u64, payload: &[u8]) -> Result<(), Failure> {
-        let (chunks, lanes, ranks) = (self.chunks_of_places(), self.lanes, self.ranks);
+        let (chunks, first_rank, kept) =
+            (self.chunks_of_places(), self.lanes * index as u16, self.first);
         let Some(agreement) = &mut self.agreement else { return Ok(()) };
         let places = payload.as_chunks::<4>().0.iter().map(|lane| u32::from_be_bytes(*lane));
-        for place in places.take(usize::from(ranks - lanes * index as u16)) {
-            agreement.least = agreement.least.min(place.wrapping_sub(agreement.own as u32) as i32);
+        let (mut misplaced, mut is_own) = (Ranks::NONE, true);
+        for (rank, place) in (first_rank..self.ranks).zip(places) {
+            let behind = place.wrapping_sub(agreement.own as u32) as i32;
+            agreement.least = agreement.least.min(behind);
+            if rank == self.rank {
+                is_own = behind == 0;
+            } else if !agreement.allows(behind, kept) {
+                misplaced.insert(rank);
+            }
+        }
+        if !misplaced.is_empty() || !is_own {
+            return Err(Failure::Misplaced(misplaced));
         }
         agreement.complete += 1;
         if agreement.complete < chunks {
             return Ok(());
         }
-        let (own, least) =
-            (agreement.own, agreement.own.checked_add_signed(agreement.least.into()));
-        let Some(least) = least.filter(|least| *least >= self.first) else {
-            let newest = self.first as u32;
-            return Err(Failure::Round { ours: own as u32, newest });
-        };
+        let least = agreement.own.saturating_add_signed(agreement.least.into());
         (self.begin, self.next, self.agreement) = ((chunks, least), least, None);
         Ok(())
+    }
+}
+
+impl Agreement {
+    /// Rule 36.12: whether a rank may be so far behind this one, which keeps its chunks from `kept`
+    /// on.
+    fn allows(&self, behind: i32, kept: u64) -> bool {
+        let place = self.own.checked_add_signed(behind.into());
+        place.is_some_and(|place| kept <= place && place <= self.own + self.reach)
     }
 }
 
@@ -292,10 +315,11 @@ mod tests {
 
     /// The log of a rank whose first chunk without a result is at this place, behind two others.
     fn log(rank: u16, oldest: u64) -> Log {
-        let chunk = Log::new(rank, 3, 32).chunk_of_places(0);
+        let start = || Log::new(rank, 3, 32, 4);
+        let chunk = start().chunk_of_places(0);
         let sent =
             [true, true, false].map(|has_result| Sent { chunk, payload: vec![], has_result });
-        Log { first: oldest - 2, sent: sent.into(), next: oldest + 1, ..Log::new(rank, 3, 32) }
+        Log { first: oldest - 2, sent: sent.into(), next: oldest + 1, ..start() }
     }
 
     /// The place where a rank goes on that is at the first of these, as the others are.
@@ -303,7 +327,7 @@ mod tests {
         let mut logs = [0, 1, 2].map(|rank| log(rank, places[usize::from(rank)]));
         let mut sum = [0u32; 32];
         for log in &mut logs {
-            log.resume();
+            log.resume(1);
             let mut payload = [0xEE; 128];
             let checked = log.write(0, &mut payload, |_| unreachable!("it has no collective"));
             assert_eq!(checked, lane_sum(&payload));
@@ -324,8 +348,32 @@ mod tests {
         assert_eq!(agreed([9, 7, 8]), Ok(7));
         assert_eq!(agreed([wraps + 1, wraps, wraps - 1]), Ok(wraps - 1));
         assert_eq!(agreed([wraps - 1, wraps, wraps + 1]), Ok(wraps - 1));
-        let failure = Failure::Round { ours: 9, newest: 7 };
-        assert_eq!(agreed([9, 9, 6]), Err(failure), "more than this rank has kept");
+    }
+
+    /// The first rank keeps two chunks, and has had four slots.
+    #[test]
+    fn a_rank_that_is_where_it_cannot_be_is_named() {
+        let misplaced = |ranks: &[u16]| {
+            let mut named = Ranks::NONE;
+            ranks.iter().for_each(|rank| named.insert(*rank));
+            Err(Failure::Misplaced(named))
+        };
+        assert_eq!(agreed([9, 9, 6]), misplaced(&[2]), "more than this rank has kept");
+        assert_eq!(agreed([9, 13, 7]), Ok(7), "the farthest");
+        assert_eq!(agreed([9, 14, 9]), misplaced(&[1]), "more than slots ahead");
+        assert_eq!(agreed([9, 6, 14]), misplaced(&[1, 2]));
+        assert_eq!(agreed([3, 3 + (1 << 31), 3]), misplaced(&[1]), "before the first chunk");
+    }
+
+    #[test]
+    fn a_rank_whose_own_place_was_changed_blames_nobody() {
+        let mut log = log(1, 9);
+        log.resume(1);
+        let mut payload = [0; 128];
+        for (lane, place) in payload.as_chunks_mut::<4>().0.iter_mut().zip([9u32, 8, 9]) {
+            *lane = place.to_be_bytes();
+        }
+        assert_eq!(log.complete(0, &payload), Err(Failure::Misplaced(Ranks::NONE)));
     }
 
     /// The example of rule 36.10, with the hash computed elsewhere.

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::call::Call;
+use crate::hash;
 
 /// Most calls without packets that are kept: the aggregator accepts no longer reports.
 const MAX_WITHOUT_PACKETS: usize = 1000;
@@ -16,7 +17,18 @@ pub struct Issued {
     /// Calls with elements so far.
     sending: u64,
     /// The calls to be reported, in order.
-    open: VecDeque<(u64, Call)>,
+    open: VecDeque<Open>,
+}
+
+/// A call to be reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its number.
+    pub number: u64,
+    /// The call.
+    pub call: Call,
+    /// How it was cut into parts: see [`Issued::note_cut`].
+    pub cut: u64,
 }
 
 impl Issued {
@@ -27,8 +39,16 @@ impl Issued {
         let (number, turn) = (self.next, self.sending);
         self.next += 1;
         self.sending += u64::from(call.count > 0);
-        self.open.push_back((number, call));
+        self.open.push_back(Open { number, call, cut: 0 });
         (number, turn)
+    }
+
+    /// The call that was issued last was cut into parts of so many elements: rule 22.10's hash of
+    /// these.
+    pub fn note_cut(&mut self, elements: impl IntoIterator<Item = u64>) {
+        if let Some(last) = self.open.back_mut() {
+            last.cut = hash::fold(elements);
+        }
     }
 
     /// Rule 14.6: a call is done.
@@ -38,21 +58,20 @@ impl Issued {
     /// completes that only if all ranks have made the same calls before.
     pub fn finish(&mut self, number: u64) {
         let sends = |call: &Call| call.count > 0;
-        let is_silent = self.open.iter().any(|(other, call)| *other == number && !sends(call));
+        let is_silent = self.open.iter().any(|open| open.number == number && !sends(&open.call));
         if !is_silent {
-            self.open.retain(|(other, call)| *other != number && (*other > number || sends(call)));
-        } else if self.open.iter().filter(|(_, call)| !sends(call)).count() > MAX_WITHOUT_PACKETS {
-            let oldest = self.open.iter().position(|(_, call)| !sends(call));
+            let is_open =
+                |open: &Open| open.number != number && (open.number > number || sends(&open.call));
+            self.open.retain(is_open);
+        } else if self.open.iter().filter(|open| !sends(&open.call)).count() > MAX_WITHOUT_PACKETS {
+            let oldest = self.open.iter().position(|open| !sends(&open.call));
             oldest.map(|place| self.open.remove(place));
         }
     }
 
     /// The calls to be reported, up to call `last`.
-    pub fn open(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
-        self.open
-            .iter()
-            .map(|(number, call)| (*number, call))
-            .take_while(move |(number, _)| *number <= last)
+    pub fn open(&self, last: u64) -> impl Iterator<Item = &Open> {
+        self.open.iter().take_while(move |open| open.number <= last)
     }
 }
 
@@ -67,7 +86,7 @@ mod tests {
     }
 
     fn open(issued: &Issued) -> Vec<(u64, usize)> {
-        issued.open(u64::MAX).map(|(number, call)| (number, call.count)).collect()
+        issued.open(u64::MAX).map(|open| (open.number, open.call.count)).collect()
     }
 
     #[test]
@@ -92,6 +111,17 @@ mod tests {
         assert_eq!(open(&issued), [(3, 0)]);
     }
 
+    /// The hash of 352 and 648, computed elsewhere.
+    #[test]
+    fn a_call_is_reported_with_its_cut() {
+        let mut issued = Issued::default();
+        issued.issue(call(1000));
+        issued.note_cut([352, 648]);
+        issued.issue(call(5));
+        let cuts: Vec<_> = issued.open(u64::MAX).map(|open| open.cut).collect();
+        assert_eq!(cuts, [0x5FC7_725C_B935_A5C7, 0]);
+    }
+
     #[test]
     fn calls_without_elements_alone_do_not_pile_up() {
         let mut issued = Issued::default();
@@ -101,7 +131,7 @@ mod tests {
         }
         assert_eq!(issued.open(u64::MAX).count(), MAX_WITHOUT_PACKETS);
         assert_eq!(
-            issued.open(u64::MAX).next().map(|(number, _)| number),
+            issued.open(u64::MAX).next().map(|open| open.number),
             Some(2 * MAX_WITHOUT_PACKETS as u64)
         );
     }

@@ -43,6 +43,8 @@ struct Place {
     at: usize,
     /// Moves so far.
     moves: u64,
+    /// Whether the last of them is still under way.
+    is_moving: bool,
 }
 
 /// A move of a stripe.
@@ -65,21 +67,23 @@ pub enum Loss {
     IsKnown,
     /// No other aggregator can do what the lost one could.
     HasNoOther,
-    /// The job ends: a rank has left, or it was that of a rank, which is lost with it.
+    /// The job ends: a rank has left, or is gone, or it was that of a rank, which is lost with it.
     Ends,
 }
 
 impl Moves {
     /// The stripes of a job at these aggregators, in the order of rule 36.2.
     pub fn new(aggregators: Vec<Aggregator>) -> Self {
-        let places = (0..aggregators.len()).map(|at| Place { at, moves: 0 }).collect();
+        let place = |at| Place { at, moves: 0, is_moving: false };
+        let places = (0..aggregators.len()).map(place).collect();
         Self { aggregators, places }
     }
 
-    /// The aggregator of a stripe that has moved `moves` times is lost. `departed` are the ranks
-    /// that have left normally.
-    pub fn lose(&mut self, stripe: usize, moves: u64, departed: &Ranks) -> Loss {
-        let Place { at, moves: known } = self.places[stripe];
+    /// The aggregator of a stripe that has moved `moves` times is lost; `names_ranks` if it says
+    /// that the connections of ranks with it broke. `departed` are the ranks that have left
+    /// normally.
+    pub fn lose(&mut self, stripe: usize, moves: u64, names_ranks: bool, departed: &Ranks) -> Loss {
+        let Place { at, moves: known, .. } = self.places[stripe];
         if !departed.is_empty() {
             return Loss::Ends;
         }
@@ -90,12 +94,18 @@ impl Moves {
         if self.aggregators[at].is_ranks_own {
             return Loss::Ends;
         }
+        // Rule 36.8: as long as they are there for another aggregator, they are not gone.
+        let mut others = self.places.iter().enumerate().filter(|(other, _)| *other != stripe);
+        if names_ranks && others.all(|(_, place)| place.is_moving) {
+            return Loss::Ends;
+        }
         let count = moves + 1;
         let next = Move { stripe, from: at, count };
         if self.candidates(&next).next().is_none() {
             return Loss::HasNoOther;
         }
-        self.places[stripe].moves = count;
+        let place = &mut self.places[stripe];
+        (place.moves, place.is_moving) = (count, true);
         Loss::Moves(next)
     }
 
@@ -119,7 +129,7 @@ impl Moves {
         let place = &mut self.places[next.stripe];
         let is_current = place.moves == next.count;
         if is_current {
-            place.at = at;
+            (place.at, place.is_moving) = (at, false);
         }
         is_current
     }
@@ -138,7 +148,7 @@ mod tests {
     }
 
     fn lost(moves: &mut Moves, stripe: usize, count: u64) -> Move {
-        match moves.lose(stripe, count, &Ranks::NONE) {
+        match moves.lose(stripe, count, false, &Ranks::NONE) {
             Loss::Moves(next) => next,
             other => panic!("{other:?}"),
         }
@@ -166,7 +176,7 @@ mod tests {
         let none = Capabilities::empty();
         let besides = Capabilities::all() - SHAPING;
         let mut moves = moves(&[Capabilities::all(), besides, none]);
-        assert_eq!(moves.lose(0, 0, &Ranks::NONE), Loss::HasNoOther);
+        assert_eq!(moves.lose(0, 0, false, &Ranks::NONE), Loss::HasNoOther);
         let next = lost(&mut moves, 1, 0);
         assert_eq!(candidates(&moves, &next), [2, 0]);
         // What it needs is what the first aggregator of its shards could do.
@@ -182,9 +192,25 @@ mod tests {
         let mut moves = Moves::new(vec![all, Aggregator { is_ranks_own: true, ..all }]);
         let mut departed = Ranks::NONE;
         departed.insert(2);
-        assert_eq!(moves.lose(0, 0, &departed), Loss::Ends);
-        assert_eq!(moves.lose(1, 0, &Ranks::NONE), Loss::Ends, "rule 36.7");
+        assert_eq!(moves.lose(0, 0, false, &departed), Loss::Ends);
+        assert_eq!(moves.lose(1, 0, false, &Ranks::NONE), Loss::Ends, "rule 36.7");
         lost(&mut moves, 0, 0);
-        assert_eq!(moves.lose(0, 0, &Ranks::NONE), Loss::IsKnown);
+        assert_eq!(moves.lose(0, 0, false, &Ranks::NONE), Loss::IsKnown);
+    }
+
+    #[test]
+    fn a_rank_is_gone_once_the_last_aggregator_says_so() {
+        let mut moves = moves(&[Capabilities::all(); 3]);
+        let says_gone =
+            |moves: &mut Moves, stripe, count| moves.lose(stripe, count, true, &Ranks::NONE);
+        let first = Move { stripe: 0, from: 0, count: 1 };
+        assert_eq!(says_gone(&mut moves, 0, 0), Loss::Moves(first));
+        assert!(moves.arrive(&first, 1), "the rank was there for the second one");
+        let second = Move { stripe: 1, from: 1, count: 1 };
+        assert_eq!(says_gone(&mut moves, 1, 0), Loss::Moves(second));
+        let third = Move { stripe: 0, from: 1, count: 2 };
+        assert_eq!(says_gone(&mut moves, 0, 1), Loss::Moves(third));
+        assert_eq!(says_gone(&mut moves, 2, 0), Loss::Ends);
+        lost(&mut moves, 2, 0);
     }
 }

@@ -346,7 +346,7 @@ impl Session {
                 true => Ending::Aborted { reason, ranks },
                 false => Ending::Mismatch { reason, calls },
             }),
-            (News::Stops(reason), _) => self.end(Ending::Stopped(reason)),
+            (News::Stops { reason, ranks }, _) => self.end(Ending::Stopped { reason, ranks }),
             (News::Left(rank), _) => self.departed.insert(rank),
             (News::CallsWanted, State::Running | State::AskingWhy { .. } | State::Failed) => {
                 self.request(now, Request::ReportCalls { last: u64::MAX, named: None });
@@ -532,7 +532,8 @@ impl Session {
             (Request::Unready, Answer::Unready(ranks)) => {
                 let time = self.join_timeout.as_secs_f64();
                 let error = format!("the job did not start within {time} s");
-                let goodbye = Goodbye { error, ranks: ranks.clone() };
+                let named = ranks.clone();
+                let goodbye = Goodbye { error, ranks: named, lost_aggregator: false };
                 self.leave(now, goodbye, Ending::NotReady(ranks));
             }
             (_, Answer::Lost(why)) => self.end(Ending::Lost(why)),

@@ -18,8 +18,8 @@ const STILL: Duration = Duration::from_millis(2500);
 /// Called once when the session has ended.
 pub(super) type OnEnd = Box<dyn FnOnce(Error) + Send>;
 
-/// Returns the calls in flight up to a call, by number.
-pub(super) type CallsInFlight = Arc<dyn Fn(u64) -> Vec<(u64, String)> + Send + Sync>;
+/// Returns the calls in flight up to a call.
+pub(super) type CallsInFlight = Arc<dyn Fn(u64) -> Vec<control::Call> + Send + Sync>;
 
 /// Returns the round trips since the last call.
 pub(super) type TakeRoundTrips = Arc<dyn Fn() -> Times + Send + Sync>;

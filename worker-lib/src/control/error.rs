@@ -128,11 +128,13 @@ pub enum Error {
         /// The ranks at fault.
         ranks: Vec<u16>,
     },
-    /// The job is over, because the aggregator stops.
+    /// The aggregator serves the job no longer; another one of several may.
     #[error("the job was aborted: {reason}")]
     Stopped {
         /// The aggregator's words.
         reason: String,
+        /// The ranks whose connections with it broke, if that is why.
+        ranks: Vec<u16>,
     },
     /// Ranks made different calls, which is the end of the job for all of them.
     #[error("{reason}")]
@@ -205,7 +207,8 @@ impl Error {
         match self {
             Self::Missing { ranks, .. }
             | Self::NotReady { ranks, .. }
-            | Self::Aborted { ranks, .. } => ranks.clone(),
+            | Self::Aborted { ranks, .. }
+            | Self::Stopped { ranks, .. } => ranks.clone(),
             Self::PeerUnreachable { rank, .. } => vec![*rank],
             Self::Mismatch { calls, .. } => {
                 let most = calls.iter().map(|call| call.ranks.len()).max();

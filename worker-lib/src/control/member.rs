@@ -255,11 +255,17 @@ impl Member {
                 let request = ReportNoMulticastRequest { member };
                 Box::pin(async move { done(client.report_no_multicast(request).await) })
             }
-            Request::Leave(Goodbye { error, ranks }) => {
+            Request::Leave(Goodbye { error, ranks, lost_aggregator }) => {
                 let ranks = ranks.into_iter().map(u32::from).collect();
                 let round_trips = self.joining.board.take_round_trips();
-                let request =
-                    LeaveRequest { member, error, ranks, round_trips, ..LeaveRequest::default() };
+                let request = LeaveRequest {
+                    member,
+                    error,
+                    ranks,
+                    round_trips,
+                    lost_aggregator,
+                    ..LeaveRequest::default()
+                };
                 Box::pin(async move { done(client.leave(request).await) })
             }
         })
@@ -274,7 +280,7 @@ impl Member {
         let calls = self.joining.board.lock().calls_in_flight.clone();
         let calls = calls.map(|calls| calls(last)).unwrap_or_default();
         let calls = calls.into_iter().take(control::MAX_REPORTED_CALLS);
-        calls.map(|(number, call)| control::Call { number, call }).collect()
+        calls.collect()
     }
 
     fn take_outcome(&mut self, outcome: Outcome) -> Event {
@@ -361,7 +367,7 @@ impl Member {
                 Error::Missing { job, world_size, waited, ranks }
             }
             Ending::NotReady(ranks) => Error::NotReady { job, waited, ranks },
-            Ending::Stopped(reason) => Error::Stopped { reason },
+            Ending::Stopped { reason, ranks } => Error::Stopped { reason, ranks },
             Ending::Aborted { reason, ranks } => Error::Aborted { reason, ranks },
             Ending::Mismatch { reason, calls } => Error::Mismatch { reason, calls },
             Ending::Lost(why) => Error::Lost { address, why },

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchml_control::{self as control, JoinRequest};
+use switchml_control::{self as control, Call, JoinRequest};
 use switchml_protocol::VERSION;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::times::Times;
@@ -203,10 +203,7 @@ impl Membership {
     /// Sets `calls`, which the control thread calls when the aggregator asks for this rank's calls
     /// in flight, with their numbers from 1, because a call of this rank or another was refused.
     /// The argument of `calls` is the last call that matters, by its number from 0.
-    pub fn on_calls_wanted(
-        &self,
-        calls: impl Fn(u64) -> Vec<(u64, String)> + Send + Sync + 'static,
-    ) {
+    pub fn on_calls_wanted(&self, calls: impl Fn(u64) -> Vec<Call> + Send + Sync + 'static) {
         self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
     }
 
@@ -276,13 +273,20 @@ impl Membership {
     /// those that the error blames; where there are none, this rank is. Returns as
     /// [`Membership::leave`] does.
     pub fn fail(mut self, error: &str, ranks: Vec<u16>) {
-        self.end(Goodbye { error: error.to_owned(), ranks });
+        self.end(Goodbye { error: error.to_owned(), ranks, ..Goodbye::default() });
     }
 
     /// Leaves the job as failed, as [`Membership::fail`] does, but does not wait. Whoever waits for
     /// something in this session gets [`Error::Left`].
     pub(crate) fn give_up(&self, error: &str, ranks: Vec<u16>) {
-        self.say(Goodbye { error: error.to_owned(), ranks });
+        self.say(Goodbye { error: error.to_owned(), ranks, ..Goodbye::default() });
+    }
+
+    /// Tells the aggregator, if it answers the others still, that this rank takes it for lost and
+    /// goes on at another one (rule 36.16). Does not wait.
+    pub(crate) fn lose(&self, error: &str) {
+        let (error, ranks) = (error.to_owned(), Vec::new());
+        self.say(Goodbye { error, ranks, lost_aggregator: true });
     }
 
     /// Says goodbye; [`Membership::leave`] waits until the aggregator has heard it.
@@ -304,7 +308,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         if !self.has_ended {
             let error = if std::thread::panicking() { "the rank panicked" } else { "" };
-            self.end(Goodbye { error: error.to_owned(), ranks: Vec::new() });
+            self.end(Goodbye { error: error.to_owned(), ..Goodbye::default() });
         }
     }
 }

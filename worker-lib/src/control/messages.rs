@@ -41,6 +41,8 @@ pub struct Assigned {
     pub capabilities: Capabilities,
     /// The aggregator, among those of the job.
     pub aggregator: u64,
+    /// What the job's ranks name it with at another aggregator (rule 36.9).
+    pub move_secret: u64,
     /// How fast it is reached.
     pub links: Links,
     /// Job number and group of each shard after the first; the first has the ones above. All shards
@@ -90,6 +92,7 @@ impl Assigned {
             durable: message.durable,
             capabilities: Capabilities::from_bits_truncate(message.capabilities),
             aggregator: message.aggregator,
+            move_secret: message.move_secret,
             links: Links {
                 hosts: message.hosts,
                 own: message.link_speed,
@@ -121,7 +124,9 @@ pub(super) fn news(event: JoinEvent) -> News {
             Ok(lanes) => News::Started { lanes },
             Err(_) => News::Nonsense(format!("{started:?}")),
         },
-        Some(Event::Aborted(control::Aborted { reason, stops: true, .. })) => News::Stops(reason),
+        Some(Event::Aborted(control::Aborted { reason, ranks: named, stops: true, .. })) => {
+            News::Stops { reason, ranks: ranks(&named) }
+        }
         Some(Event::Aborted(control::Aborted { reason, ranks: at_fault, calls, .. })) => {
             let calls = calls.into_iter().map(|made| MadeCall {
                 ranks: ranks(&made.ranks),

@@ -107,7 +107,7 @@ impl Sessions {
 
     /// Leaves everywhere as failed, as [`Membership::fail`] does.
     pub fn fail(self, error: &str, ranks: Vec<u16>) {
-        self.end(&Goodbye { error: error.to_owned(), ranks });
+        self.end(&Goodbye { error: error.to_owned(), ranks, ..Goodbye::default() });
     }
 
     fn end(self, goodbye: &Goodbye) {
@@ -232,7 +232,7 @@ impl Waits<'_> {
         if let Error::PeerUnreachable { .. } = error {
             ranks.push(self.rank);
         }
-        let goodbye = Goodbye { error: error.to_string(), ranks };
+        let goodbye = Goodbye { error: error.to_string(), ranks, lost_aggregator: false };
         self.memberships.iter().for_each(|membership| membership.say(goodbye.clone()));
         self.failure = Failure::Told(error.clone());
     }

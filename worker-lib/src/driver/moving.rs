@@ -115,8 +115,7 @@ impl Driver {
         if !lose(*count, &error) {
             return Err(error);
         }
-        // If it answers the others still, they hear why this rank goes.
-        self.membership.give_up(&error.to_string(), error.ranks());
+        self.membership.lose(&error.to_string());
         Ok(None)
     }
 }

@@ -81,7 +81,8 @@ impl Net {
         };
         let connection = self.wires.len();
         self.wires.push(Wire { lower, upper, gone: [false; 2], last: [self.now; 2] });
-        if self.down.contains(&upper) && !self.is_cut_off(upper) && self.rng.one_in(2) {
+        let is_cut_off = self.cut_until((lower, upper)) > self.now;
+        if self.down.contains(&upper) && !is_cut_off && self.rng.one_in(2) {
             // The host is there, and refuses.
             self.tell(connection, News::Unreachable);
         } else {
@@ -93,12 +94,13 @@ impl Net {
     /// Makes a connection, until this time at the latest: as TCP does, it tries again after a
     /// second, and then after twice as long.
     pub fn dial(&mut self, connection: Connection, until: Time) {
-        let Wire { upper, gone, .. } = self.wires[connection];
+        let Wire { lower, upper, gone, .. } = self.wires[connection];
         if gone != [false; 2] {
             return;
         }
         let left = until.saturating_sub(self.now);
-        if !self.down.contains(&upper) && !self.is_cut_off(upper) {
+        let is_cut_off = self.cut_until((lower, upper)) > self.now;
+        if !self.down.contains(&upper) && !is_cut_off {
             self.tell(connection, News::Connected);
         } else if left == 0 {
             self.tell(connection, News::Unreachable);
@@ -145,15 +147,22 @@ impl Net {
         }
     }
 
-    /// An aggregator cannot be reached until then: messages wait. Ends that hear nothing for too
-    /// long take each other for dead.
-    pub fn cut_off(&mut self, aggregator: usize, until: Time) {
+    /// An aggregator cannot be reached until then, by one or by all: messages wait. Ends that hear
+    /// nothing for too long take each other for dead.
+    pub fn cut_off(&mut self, aggregator: usize, only: Option<Place>, until: Time) {
         let time = until.saturating_sub(self.now);
-        self.cut_off[aggregator] = self.cut_off[aggregator].max(until);
+        let ends = only.map(|lower| (lower, Above::Aggregator(aggregator)));
+        let cut = match ends {
+            None => &mut self.cut_off[aggregator],
+            Some(ends) => self.apart.entry(ends).or_default(),
+        };
+        *cut = until.max(*cut);
         for connection in 0..self.wires.len() {
-            let Wire { upper, gone, .. } = self.wires[connection];
+            let Wire { lower, upper, gone, .. } = self.wires[connection];
             let patience = PING_TIMEOUT.as_nanos() as Time + self.rng.below(PROBE);
-            if upper != Above::Aggregator(aggregator) || gone != [false; 2] || time <= patience {
+            let is_other = only.is_some_and(|only| only != lower);
+            let is_other = is_other || upper != Above::Aggregator(aggregator);
+            if is_other || gone != [false; 2] || time <= patience {
                 continue;
             }
             let at = self.now + patience;
@@ -164,8 +173,33 @@ impl Net {
         }
     }
 
-    fn is_cut_off(&self, upper: Above) -> bool {
-        matches!(upper, Above::Aggregator(number) if self.cut_off[number] > self.now)
+    /// Until when these ends cannot reach each other.
+    fn cut_until(&self, (lower, upper): (Place, Above)) -> Time {
+        let by_all = match upper {
+            Above::Aggregator(number) => self.cut_off[number],
+            Above::Combiner(_) => 0,
+        };
+        by_all.max(self.apart.get(&(lower, upper)).copied().unwrap_or_default())
+    }
+
+    /// An aggregator's process stands still until then. Who is connected finds out by a probe.
+    pub fn freeze(&mut self, aggregator: usize, until: Time) {
+        self.frozen[aggregator] = self.frozen[aggregator].max(until);
+        for connection in 0..self.wires.len() {
+            let Wire { upper, gone, .. } = self.wires[connection];
+            let noticed = self.now + PROBE_ANSWER + self.rng.below(PROBE);
+            if upper == Above::Aggregator(aggregator) && gone == [false; 2] {
+                self.disturb(connection);
+                if noticed < until {
+                    self.schedule(noticed, Event::News(connection, Box::new(News::Lost)));
+                }
+            }
+        }
+    }
+
+    /// Until when an aggregator's process stands still, if it does.
+    pub fn frozen_until(&self, aggregator: usize) -> Option<Time> {
+        Some(self.frozen[aggregator]).filter(|until| *until > self.now)
     }
 
     /// Breaks a connection: both ends hear of it.
@@ -236,13 +270,12 @@ impl Net {
             self.tally.fault(Fault::SlowControl);
             at += self.rng.magnitude(200 * MS, 8 * SECOND);
         }
-        let Wire { upper, last, .. } = &mut self.wires[connection];
-        if let Above::Aggregator(number) = *upper
-            && self.cut_off[number] > self.now
-        {
-            at = at.max(self.cut_off[number] + self.rng.below(SECOND));
+        let Wire { lower, upper, .. } = self.wires[connection];
+        let cut_until = self.cut_until((lower, upper));
+        if cut_until > self.now {
+            at = at.max(cut_until + self.rng.below(SECOND));
         }
-        let last = &mut last[direction];
+        let last = &mut self.wires[connection].last[direction];
         *last = (*last).max(at);
         *last
     }

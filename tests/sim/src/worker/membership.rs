@@ -71,6 +71,8 @@ pub(super) struct Assigned {
     pub control_secret: u64,
     /// The aggregator's number for rule 36.2.
     pub number: u64,
+    /// What the job's ranks name it with at another aggregator.
+    pub move_secret: u64,
     pub links: Links,
 }
 
@@ -118,10 +120,10 @@ impl Membership {
         }
     }
 
-    /// What the control plane knows of other ranks.
-    pub fn others(&self) -> Others {
-        let (departed, are_watched) = (self.session.departed(), self.session.is_watched());
-        Others { departed, are_watched, stand_still: false }
+    /// What the control plane knows of other ranks, if another aggregator can or cannot go on.
+    pub fn others(&self, may_move: bool) -> Others {
+        let are_watched = may_move || self.session.is_watched();
+        Others { departed: self.session.departed(), are_watched, stand_still: false }
     }
 
     /// Lanes of the largest chunk that passes on all of its paths.

@@ -60,6 +60,7 @@ impl Worker {
                     hello_secret: assigned.hello_secret,
                     control_secret: assigned.control_secret,
                     number: assigned.aggregator,
+                    move_secret: assigned.move_secret,
                     links,
                 };
                 if let Some(member) = self.members.get_mut(&id) {
@@ -74,7 +75,8 @@ impl Worker {
                 session::News::Started { lanes: started.lanes as u16 }
             }
             join_event::Event::Aborted(aborted) if aborted.stops => {
-                session::News::Stops(aborted.reason)
+                let ranks = narrow(&aborted.ranks);
+                session::News::Stops { reason: aborted.reason, ranks }
             }
             join_event::Event::Aborted(aborted) => session::News::Aborted {
                 reason: aborted.reason,
@@ -114,7 +116,7 @@ impl Worker {
                 Message::ReportCalls(member, calls, named)
             }
             Request::ReportNoMulticast => Message::ReportNoMulticast(member),
-            Request::Leave(Goodbye { error, ranks }) => {
+            Request::Leave(Goodbye { error, ranks, lost_aggregator }) => {
                 if !matches!(self.phase, Phase::Leaving(_)) && role != Role::Leaves {
                     // The job did not start in time: the others will hear whose fault that is.
                     world.oracle.blame(&self.who(), ranks.iter().copied().chain([self.rank]));
@@ -124,6 +126,7 @@ impl Worker {
                     member: Some(member),
                     error,
                     ranks,
+                    lost_aggregator,
                     ..Default::default()
                 })
             }

@@ -24,7 +24,7 @@ pub(super) struct Moving {
     /// How often each stripe has moved, and to which aggregator, as its drivers know.
     counts: Vec<u64>,
     at: Vec<usize>,
-    /// The job's aggregators in the order of rule 36.2, and their numbers.
+    /// The job's aggregators in the order of rule 36.2, and their secrets for moves.
     aggregators: Vec<(usize, u64)>,
     /// Shards of each stripe.
     shards: Vec<usize>,
@@ -53,8 +53,8 @@ impl Moving {
             capabilities: assigned.capabilities,
             is_ranks_own: false,
         };
-        let numbers = assigned().map(|assigned| assigned.number);
-        let aggregators = memberships.iter().map(|member| member.aggregator).zip(numbers);
+        let secrets = assigned().map(|assigned| assigned.move_secret);
+        let aggregators = memberships.iter().map(|member| member.aggregator).zip(secrets);
         Self {
             moves: Moves::new(assigned().map(known).collect()),
             counts: vec![0; memberships.len()],
@@ -69,8 +69,8 @@ impl Moving {
 
     /// The name and the number of data threads with which a rank joins `job` for a stripe.
     pub fn wish(&self, job: &str, stripe: usize) -> (String, u32) {
-        let (_, number) = self.aggregators[stripe];
-        (moved_name(job, number), self.shards[stripe] as u32)
+        let (_, secret) = self.aggregators[stripe];
+        (moved_name(job, secret), self.shards[stripe] as u32)
     }
 
     /// Whether an aggregator has what a stripe needs.
@@ -93,12 +93,13 @@ impl Worker {
         let (Some(moving), Phase::Running(calls)) = (&mut self.moving, &mut self.phase) else {
             return Ok(false);
         };
-        let is_loss =
-            matches!(end, End::Lost | End::Forgotten | End::Stopped | End::Failed(Failure::Silent));
-        if !is_loss {
-            return Ok(false);
-        }
-        let next = match moving.moves.lose(stripe, moving.counts[stripe], &departed) {
+        let names_ranks = match end {
+            End::Stopped { ranks, .. } => !ranks.is_empty(),
+            End::Lost | End::Forgotten | End::Failed(Failure::Silent | Failure::Aborted) => false,
+            _ => return Ok(false),
+        };
+        let count = moving.counts[stripe];
+        let next = match moving.moves.lose(stripe, count, names_ranks, &departed) {
             Loss::Moves(next) => next,
             Loss::IsKnown => return Ok(true),
             Loss::HasNoOther | Loss::Ends => return Ok(false),
@@ -186,7 +187,7 @@ impl Worker {
         id: usize,
         stripe: usize,
     ) -> Result<(), Violation> {
-        self.part(world, id, "it cannot go on here")?;
+        self.part(world, id, "it cannot go on here", false)?;
         self.try_next(world, stripe)
     }
 
@@ -247,36 +248,37 @@ impl Worker {
         Ok(())
     }
 
-    /// The data path of a stripe gets no answer, and its session cannot say why.
-    pub(super) fn lose_silent(
+    /// The data path of a stripe has failed, and its session does not say why: the aggregator may
+    /// be lost by that.
+    pub(super) fn lose_unsaid(
         &mut self,
         world: &mut Surroundings<'_>,
         id: usize,
-        stripe: usize,
+        (stripe, failure): (usize, Failure),
         standing: &Standing,
     ) -> Result<bool, Violation> {
-        let end = End::Failed(Failure::Silent);
-        if !self.lose(world, stripe, &end)? {
+        if !self.lose(world, stripe, &End::Failed(failure))? {
             return Ok(false);
         }
         let key = self.members.get(&id).and_then(Membership::key);
-        world.oracle.lose(world.daemons, &self.who(), key, standing)?;
-        // If the aggregator answers the others still, they hear why this rank goes.
-        self.part(world, id, "the aggregator does not answer")?;
+        world.oracle.lose(world.daemons, &self.who(), (key, failure), standing)?;
+        self.part(world, id, "the aggregator does not answer", true)?;
         Ok(true)
     }
 
-    /// Leaves one of its sessions alone.
+    /// Leaves one of its sessions alone, maybe because the aggregator is lost.
     fn part(
         &mut self,
         world: &mut Surroundings<'_>,
         id: usize,
         error: &str,
+        lost_aggregator: bool,
     ) -> Result<(), Violation> {
         if let Some(member) = self.members.get_mut(&id) {
             member.role = Role::Leaves;
         }
-        let goodbye = Goodbye { error: error.to_owned(), ranks: Vec::new() };
+        let (error, ranks) = (error.to_owned(), Vec::new());
+        let goodbye = Goodbye { error, ranks, lost_aggregator };
         self.tell(world, id, Event::Leave(goodbye))
     }
 }

@@ -371,7 +371,7 @@ fn reports_of_calls_are_gathered_for_a_while() {
     let (mut control_plane, mut io) = (control_plane(), Recorder::default());
     let [(_, zero), _] = start(&mut control_plane, &mut io, "train");
     io.take();
-    let calls = vec![Call { number: 1, call: "barrier()".to_owned() }];
+    let calls = vec![Call { number: 1, call: "barrier()".to_owned(), cut: 0 }];
     control_plane.report_calls(&mut io, zero, calls, &[0, 1]).unwrap();
     let timer = Timer::Conclude(0, zero.epoch);
     assert_eq!(io.take()[0], Done::Schedule(Duration::from_millis(500), timer));

@@ -186,6 +186,7 @@ impl Terms<'_> {
             member_key: bytes(member.key),
             job_key: bytes(job.key),
             has_combiners: job.has_combiners(),
+            move_secret: job.move_secret,
             ..control::Assigned::default()
         };
         stripe::links(&ranks, told)

@@ -58,6 +58,26 @@ impl JobTable {
         Ok(effects)
     }
 
+    /// Rule 36.16: a rank has lost the aggregator, for the reason in `error`, and goes on at
+    /// another one. So do the others.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn be_lost(&mut self, id: MemberId, error: &str) -> Result<Vec<Effect>, MemberError> {
+        let job = self.job_of(id)?;
+        let stream = job.member_mut(id.rank).and_then(|member| member.stream());
+        let number = job.number;
+        let reason = format!("takes this aggregator for lost: {}", one_line(error));
+        let failed = Some((Ending::AggregatorLost, reason.as_str(), Vec::new()));
+        let mut effects = self.depart(number, id.rank, failed);
+        if let Some(stream) = stream {
+            self.streams.remove(&stream);
+            effects.push(Effect::End(stream));
+        }
+        Ok(effects)
+    }
+
     /// Rule 23.1: a rank's stream has ended, after its connection gave no sign of life for so long.
     /// Nothing follows if the rank had left before.
     pub fn disconnect(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
@@ -168,14 +188,20 @@ impl JobTable {
                 (Ending::DifferentCalls, mismatch.into_event(verifies))
             }
             _ => {
-                let stops = ending == Ending::Stopped;
+                let stops = match ending {
+                    Ending::Stopped | Ending::AggregatorLost => true,
+                    // The rank may be well, and this aggregator out of its reach.
+                    Ending::RankLost => job.may_move(),
+                    _ => false,
+                };
                 let reason = reason.to_owned();
                 (ending, control::Aborted { reason, ranks, calls: Vec::new(), stops })
             }
         };
         self.tally.end(ending);
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
-        job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
+        let (ranks, stops) = (aborted.ranks.clone(), aborted.stops);
+        job.state = State::Aborted { reason, ranks, stops };
         self.recent_aborts.note(job);
         self.lately.note(job, ending.name(), &one_line(&aborted.reason));
         let log = warn(format!("job {number} {:?}: aborted, {}", job.name, aborted.reason));

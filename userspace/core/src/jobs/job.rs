@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, ops::Range, time::Duration};
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_control::{name_before_move, public_name};
 use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::Way;
 
@@ -34,8 +35,14 @@ pub(super) enum State {
     Assigned,
     /// All ranks are ready, and contribute chunks of this many lanes.
     Started { lanes: u16 },
-    /// A rank failed. Why, and the ranks at fault.
-    Aborted { reason: String, ranks: Vec<u32> },
+    /// A rank failed. Why, the ranks at fault, and whether another aggregator may go on (rule
+    /// 36.8).
+    Aborted {
+        reason: String,
+        ranks: Vec<u32>,
+        #[serde(default)]
+        stops: bool,
+    },
 }
 
 impl State {
@@ -186,6 +193,10 @@ pub struct Job {
     /// The part of calls that this aggregator takes, in parts of 10,000, once a rank has told.
     #[serde(default)]
     pub(super) share: Option<u32>,
+    /// What ranks name the job with at another aggregator (rule 36.9). Ranks keep what they were
+    /// told first, so the next daemon need not know it.
+    #[serde(skip)]
+    pub(super) move_secret: u64,
     /// Key for the tags of RESULTs to all; see [`Member::key`].
     #[serde(skip)]
     pub(super) key: Key,
@@ -220,6 +231,11 @@ impl Job {
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.state, State::Aborted { .. })
             || self.joined().any(|(_, member)| member.is_gone())
+    }
+
+    /// Whether its ranks may go on at another aggregator if they lose this one.
+    pub(super) fn may_move(&self) -> bool {
+        self.stripe.aggregators > 1 || name_before_move(&self.name).is_some()
     }
 
     /// Whether the job is small enough to be saved, so that it can go on in a durable data plane
@@ -385,9 +401,9 @@ impl Job {
                     .chain(left)
                     .collect()
             }
-            State::Aborted { reason, ranks } => {
-                let (reason, ranks) = (reason.clone(), ranks.clone());
-                vec![Event::Aborted(control::Aborted { reason, ranks, ..Default::default() })]
+            State::Aborted { reason, ranks, stops } => {
+                let (reason, ranks, calls) = (reason.clone(), ranks.clone(), Vec::new());
+                vec![Event::Aborted(control::Aborted { reason, ranks, calls, stops: *stops })]
             }
         }
     }
@@ -419,7 +435,7 @@ impl Job {
             ..Default::default()
         });
         control::JobStatus {
-            name: self.name.clone(),
+            name: public_name(&self.name),
             job: self.number.into(),
             world_size: self.world_size() as u32,
             state: state.into(),

@@ -183,6 +183,7 @@ impl JobTable {
             tenant: joiner.tenant.clone(),
             stripe: joiner.stripe,
             share: None,
+            move_secret: self.rng.next_u64(),
             key: self.new_key(),
             begun_from: Some(peer),
             others: joiner.others.clone(),

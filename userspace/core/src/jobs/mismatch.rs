@@ -15,11 +15,26 @@ pub(super) struct Mismatch {
     /// The ranks that the data plane has named.
     named: BTreeSet<u16>,
     /// The calls in flight, up to the refused one, by rank and number.
-    calls: BTreeMap<u16, BTreeMap<u64, String>>,
+    calls: BTreeMap<u16, BTreeMap<u64, Made>>,
     /// Numbers of the calls that were refused.
     refused: BTreeSet<u64>,
     /// Whether all reports are in.
     is_complete: bool,
+}
+
+/// A call, as a rank has made it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Made {
+    pub call: String,
+    /// How the rank has cut it into parts; 0 if it does not tell.
+    pub cut: u64,
+}
+
+impl Made {
+    fn differs_from(&self, other: &Self) -> bool {
+        let tell = self.cut != 0 && other.cut != 0;
+        self.call != other.call || (tell && self.cut != other.cut)
+    }
 }
 
 impl Mismatch {
@@ -28,7 +43,7 @@ impl Mismatch {
     pub fn note(
         &mut self,
         rank: u16,
-        calls: BTreeMap<u64, String>,
+        calls: BTreeMap<u64, Made>,
         is_refused: bool,
         named: impl Iterator<Item = u16>,
     ) {
@@ -83,7 +98,7 @@ impl Mismatch {
         let groups = self.groups();
         let at_fault: Vec<u16> = match &groups[..] {
             // One side was not heard.
-            [] | [_] => self.named.iter().copied().collect(),
+            [] | [_] => self.unheard(),
             [others @ .., last]
                 if others.iter().all(|group| group.ranks.len() < last.ranks.len()) =>
             {
@@ -94,20 +109,28 @@ impl Mismatch {
         let who = if groups.len() > 1 { "ranks".to_owned() } else { rank_list(&at_fault) };
         let calls: Vec<String> = groups
             .iter()
-            .map(|Group { ranks, number, call }| {
-                format!("call {number} of {} is {call}", rank_list(ranks))
+            .map(|Group { ranks, number, made }| {
+                format!("call {number} of {} is {}", rank_list(ranks), made.call)
             })
             .collect();
         let list = if calls.is_empty() { String::new() } else { format!(": {}", calls.join("; ")) };
-        let reason = format!(
-            "{who} made different calls{list}; every rank must make the same calls in the same \
-             order"
-        );
+        let reason = match &groups[..] {
+            [first, others @ ..] if others.iter().any(|it| it.made.call == first.made.call) => {
+                format!(
+                    "{who} cut the same call into different parts{list}; every rank needs the same \
+                     aggregators, weights and version of the library"
+                )
+            }
+            _ => format!(
+                "{who} made different calls{list}; every rank must make the same calls in the same \
+                 order"
+            ),
+        };
         let wide = |ranks: &[u16]| ranks.iter().copied().map(u32::from).collect();
         let calls = groups.iter().map(|group| control::MadeCall {
             ranks: wide(&group.ranks),
             number: group.number,
-            call: group.call.to_owned(),
+            call: group.made.call.clone(),
         });
         control::Aborted { reason, ranks: wide(&at_fault), calls: calls.collect(), stops: false }
     }
@@ -125,28 +148,40 @@ impl Mismatch {
             .iter()
             .rev()
             .find(|(number, _)| is_common(number))
-            .map(|(number, call)| (*number, call.as_str()))
+            .map(|(number, made)| (*number, made.call.as_str()))
+    }
+
+    /// Whom to blame if all ranks that were heard say the same: of those that the data plane has
+    /// named the ones that said nothing, if these are fewer; else all named ones.
+    fn unheard(&self) -> Vec<u16> {
+        let is_heard = |rank: &u16| self.calls.get(rank).is_some_and(|calls| !calls.is_empty());
+        let heard = self.calls.keys().filter(|rank| is_heard(rank)).count();
+        let unheard: Vec<_> = self.named.iter().copied().filter(|rank| !is_heard(rank)).collect();
+        match unheard.len() {
+            few if 0 < few && few < heard => unheard,
+            _ => self.named.iter().copied().collect(),
+        }
     }
 
     /// The calls that differ, each with its ranks. Calls of the fewest ranks come first: they are
     /// most likely wrong.
     fn groups(&self) -> Vec<Group<'_>> {
         let first = self.first_difference();
-        let mut groups: BTreeMap<(u64, &str), Vec<u16>> = BTreeMap::new();
+        let mut groups: Vec<Group<'_>> = Vec::new();
         for (rank, calls) in &self.calls {
             let call = match first {
                 Some(number) => calls.get_key_value(&number),
                 // Ranks are at different numbers altogether.
                 None => calls.last_key_value(),
             };
-            if let Some((number, call)) = call {
-                groups.entry((*number, call)).or_default().push(*rank);
+            let Some((&number, made)) = call else { continue };
+            let is_same =
+                |group: &&mut Group<'_>| group.number == number && !group.made.differs_from(made);
+            match groups.iter_mut().find(is_same) {
+                Some(group) => group.ranks.push(*rank),
+                None => groups.push(Group { ranks: vec![*rank], number, made }),
             }
         }
-        let mut groups: Vec<_> = groups
-            .into_iter()
-            .map(|((number, call), ranks)| Group { ranks, number, call })
-            .collect();
         groups.sort_by_key(|group| (group.ranks.len(), group.ranks[0]));
         groups
     }
@@ -154,10 +189,10 @@ impl Mismatch {
     /// The first call on which ranks differ. The refused call may be a later one: with several
     /// calls in flight, packets of one meet those of another.
     fn first_difference(&self) -> Option<u64> {
-        let mut first: BTreeMap<u64, &str> = BTreeMap::new();
+        let mut first: BTreeMap<u64, &Made> = BTreeMap::new();
         let calls = self.calls.values().flatten();
         calls
-            .filter(|(number, call)| *first.entry(**number).or_insert(call) != **call)
+            .filter(|(number, made)| first.entry(**number).or_insert(made).differs_from(made))
             .map(|(number, _)| *number)
             .min()
     }
@@ -167,7 +202,7 @@ impl Mismatch {
 struct Group<'a> {
     ranks: Vec<u16>,
     number: u64,
-    call: &'a str,
+    made: &'a Made,
 }
 
 fn sorted<'a>(ranks: impl Iterator<Item = &'a u16>) -> Vec<u16> {

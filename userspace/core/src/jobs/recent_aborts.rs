@@ -27,9 +27,9 @@ struct Abort {
 impl RecentAborts {
     /// Remembers a job that is gone, if it was aborted: no rank of another job can come back.
     pub fn note(&mut self, job: &Job) {
-        let State::Aborted { reason, ranks } = &job.state else { return };
-        let aborted =
-            control::Aborted { reason: reason.clone(), ranks: ranks.clone(), ..Default::default() };
+        let State::Aborted { reason, ranks, stops } = &job.state else { return };
+        let (reason, ranks, calls) = (reason.clone(), ranks.clone(), Vec::new());
+        let aborted = control::Aborted { reason, ranks, calls, stops: *stops };
         let secrets = job
             .members
             .iter()

@@ -5,6 +5,7 @@ use switchml_control::join_event::Event;
 
 use super::error::MemberError;
 use super::job::State;
+use super::mismatch::Made;
 use super::tally::Ending;
 use super::{Effect, JobTable, MemberId, info, one_line, warn};
 use crate::limits::Fanout;
@@ -42,7 +43,8 @@ impl JobTable {
             named.iter().filter(|rank| **rank < job.members.len() as u32).map(|rank| *rank as u16);
         let mismatch = job.mismatch.get_or_insert_default();
         let calls = calls.into_iter().take(control::MAX_REPORTED_CALLS);
-        let calls = calls.map(|call| (call.number, one_line(&call.call)));
+        let made = |call: &str, cut| Made { call: one_line(call), cut };
+        let calls = calls.map(|call| (call.number, made(&call.call, call.cut)));
         mismatch.note(id.rank as u16, calls.collect(), is_refused, named);
         if job.all_have_said_enough() {
             effects.extend(self.conclude(id.job as u16, id.epoch));

@@ -9,6 +9,8 @@ pub enum Ending {
     RankFailed,
     /// A rank disappeared without leaving.
     RankLost,
+    /// A rank took the aggregator for lost, and went on at another one.
+    AggregatorLost,
     /// Ranks made different calls, or a packet was damaged.
     DifferentCalls,
     /// An interface no longer reaches ranks.
@@ -20,10 +22,11 @@ pub enum Ending {
 }
 
 /// All endings, in this order: their names and descriptions.
-const ENDINGS: [(&str, &str); 7] = [
+const ENDINGS: [(&str, &str); 8] = [
     ("finished", "jobs whose ranks all left normally"),
     ("rank_failed", "jobs in which a rank reported a failure, or left too early"),
     ("rank_lost", "jobs that lost a rank without warning"),
+    ("aggregator_lost", "jobs of which a rank took this aggregator for lost"),
     ("different_calls", "jobs whose ranks made different calls, or had a damaged packet"),
     ("port_lost", "jobs with ranks that an interface no longer reached"),
     ("data_plane", "jobs for which the data plane refused something"),

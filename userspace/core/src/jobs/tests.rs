@@ -182,7 +182,7 @@ fn durable_table(seed: u64) -> Table {
 fn calls(calls: &[(u64, &str)]) -> Vec<control::Call> {
     calls
         .iter()
-        .map(|(number, call)| control::Call { number: *number, call: (*call).to_owned() })
+        .map(|(number, call)| control::Call { number: *number, call: (*call).to_owned(), cut: 0 })
         .collect()
 }
 

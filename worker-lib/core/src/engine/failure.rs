@@ -36,6 +36,9 @@ pub enum Failure {
         /// The newest round that the aggregator holds.
         newest: u32,
     },
+    /// After the loss of an aggregator these ranks say that they are where they cannot be; or, if
+    /// there are none, another rank has spoilt what this one said.
+    Misplaced(Ranks),
     /// The job was aborted; the control plane says why.
     Aborted,
 }

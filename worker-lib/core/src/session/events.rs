@@ -74,8 +74,13 @@ pub enum News {
         /// The ranks' calls, if they made different ones.
         calls: Vec<MadeCall>,
     },
-    /// The job is over, because the aggregator stops.
-    Stops(String),
+    /// The session is over, and another aggregator may go on.
+    Stops {
+        /// The aggregator's words.
+        reason: String,
+        /// The ranks whose connections with it broke, if that is why.
+        ranks: Vec<u16>,
+    },
     /// A rank has left normally.
     Left(u16),
     /// The aggregator wants to know which calls of this rank are in flight.
@@ -102,6 +107,8 @@ pub struct Goodbye {
     pub error: String,
     /// The ranks that the error blames, if any.
     pub ranks: Vec<u16>,
+    /// Whether the rank takes the aggregator for lost, and another one goes on (rule 36.16).
+    pub lost_aggregator: bool,
 }
 
 /// An action for the driver; actions come in this order.
@@ -175,8 +182,13 @@ pub enum Ending {
         /// The ranks at fault.
         ranks: Vec<u16>,
     },
-    /// The aggregator has stopped, for this reason.
-    Stopped(String),
+    /// The aggregator serves the job no longer, and another one may go on.
+    Stopped {
+        /// The aggregator's words.
+        reason: String,
+        /// The ranks whose connections with it broke, if that is why.
+        ranks: Vec<u16>,
+    },
     /// Ranks made different calls.
     Mismatch {
         /// The reason in one line.

@@ -99,7 +99,7 @@ fn ends(ending: Ending) -> [Action; 1] {
 }
 
 fn goodbye(error: &str) -> Goodbye {
-    Goodbye { error: error.to_owned(), ranks: vec![3] }
+    Goodbye { error: error.to_owned(), ranks: vec![3], lost_aggregator: false }
 }
 
 fn aborted() -> News {
@@ -282,7 +282,8 @@ fn ranks_that_are_not_ready_are_named() {
     // The goodbye has an error: the job may have started meanwhile, and then a goodbye without one
     // would only mean that the rank makes no more calls.
     let error = "the job did not start within 60 s".to_owned();
-    let leaves = [send(Request::Leave(Goodbye { error, ranks: vec![1, 4] }))];
+    let goodbye = Goodbye { error, ranks: vec![1, 4], lost_aggregator: false };
+    let leaves = [send(Request::Leave(goodbye))];
     assert_eq!(rank.answer(Answer::Unready(vec![1, 4])), leaves);
     assert_eq!(rank.answer(Answer::Done), ends(Ending::NotReady(vec![1, 4])));
 
@@ -492,8 +493,24 @@ fn with_others_left_a_durable_data_plane_is_looked_for_10_s() {
 #[test]
 fn an_aggregator_that_stops_is_no_rank_s_fault() {
     let mut rank = Rank::running(false);
-    let ending = Ending::Stopped("it stops".to_owned());
-    assert_eq!(rank.hear(News::Stops("it stops".to_owned())), [Action::End(ending)]);
+    let (reason, ranks) = ("it stops".to_owned(), vec![2]);
+    let ending = Ending::Stopped { reason: reason.clone(), ranks: ranks.clone() };
+    assert_eq!(rank.hear(News::Stops { reason, ranks }), [Action::End(ending)]);
+}
+
+/// Rule 13.2: the job is aborted in the data plane before the ranks are told.
+#[test]
+fn what_the_data_plane_says_first_the_stream_explains() {
+    let mut rank = Rank::running(false);
+    assert_eq!(rank.on(Event::Failed { failure: Failure::Aborted, call: None }), []);
+    assert_eq!(rank.after(1400 * MS), []);
+    let (reason, ranks) = ("the aggregator stops".to_owned(), Vec::new());
+    let ending = Ending::Stopped { reason: reason.clone(), ranks: ranks.clone() };
+    assert_eq!(rank.hear(News::Stops { reason, ranks }), [Action::End(ending)]);
+
+    let mut rank = Rank::running(false);
+    assert_eq!(rank.on(Event::Failed { failure: Failure::Aborted, call: None }), []);
+    assert_eq!(rank.after(1500 * MS), [Action::NoReason]);
 }
 
 /// Otherwise such an aggregator and its ranks would keep each other busy.
@@ -587,7 +604,7 @@ fn any_news() -> impl Strategy<Value = News> {
         prop_oneof![Just(LANES), any::<u16>()].prop_map(|lanes| News::Started { lanes }),
         Just(aborted()),
         any::<u16>().prop_map(News::Left),
-        any_text().prop_map(News::Stops),
+        any_text().prop_map(|reason| News::Stops { reason, ranks: vec![1] }),
         Just(News::CallsWanted),
         any_text().prop_map(News::Nonsense),
     ]

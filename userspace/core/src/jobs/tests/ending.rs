@@ -1,5 +1,7 @@
 //! Ranks that leave, fail or are lost.
 
+use switchml_control::moved_name;
+
 use super::*;
 
 #[test]
@@ -33,6 +35,60 @@ fn a_lost_rank_aborts_its_job_and_no_other() {
     assert_eq!(table.disconnect(streams[2]), [Effect::Close(spec.number)]);
     let left: Vec<_> = table.list().into_iter().map(|job| job.job).collect();
     assert_eq!(left, [u32::from(other.number)]);
+}
+
+/// The Aborted of rule 36.8.
+fn stops(reason: &str, ranks: &[u32]) -> Event {
+    let Event::Aborted(aborted) = aborted(reason, ranks) else { unreachable!("it is one") };
+    Event::Aborted(control::Aborted { stops: true, ..aborted })
+}
+
+/// Rule 36.16. A rank that was frozen meanwhile hears the same when it comes back.
+#[test]
+fn a_rank_that_has_lost_the_aggregator_has_the_others_move() {
+    let mut table = durable_table(1);
+    let (streams, spec) = started(&mut table, "train", 3);
+    let effects = table.be_lost(member(&spec, 1), "no answer\nfor 5 s").unwrap();
+    let news = stops("rank 1 (10.0.0.2) takes this aggregator for lost: no answer for 5 s", &[]);
+    let told: Vec<_> = effects.iter().filter(|it| !matches!(it, Effect::Save(_))).collect();
+    let expected = [
+        Effect::Abort(spec.number),
+        Effect::Tell(streams[0], news.clone()),
+        Effect::Tell(streams[2], news.clone()),
+        Effect::End(streams[1]),
+    ];
+    assert_eq!(told, expected.iter().collect::<Vec<_>>());
+    let (stream, effects) = table.resume(member(&spec, 2), peer(2)).unwrap();
+    assert!(effects.contains(&Effect::Tell(stream, news.clone())), "{effects:?}");
+    table.disconnect(streams[0]);
+    table.disconnect(stream);
+    let (stream, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
+    assert!(effects.contains(&Effect::Tell(stream, news)), "{effects:?}");
+}
+
+/// Rule 36.17: with several aggregators, and where a job has moved, unlike with one.
+#[test]
+fn a_rank_whose_connection_broke_may_have_lost_the_aggregator() {
+    let moved = moved_name("train", 7);
+    for (name, aggregators, may_move) in
+        [("train", 1, false), ("train", 2, true), (&moved, 1, true)]
+    {
+        let mut table = table();
+        let mut streams = Vec::new();
+        let mut effects = Vec::new();
+        for rank in 0..2 {
+            let stripe = Stripe { aggregators, weight: 0 };
+            let joined = table.join(&Joiner { stripe, ..joiner(name, rank, 2) }).unwrap();
+            streams.push(joined.0);
+            effects = joined.1;
+        }
+        let spec = opened(&effects);
+        (0..2).for_each(|rank| drop(table.ready(member(&spec, rank), 352, HEARD).unwrap()));
+        let reason = "rank 1 (10.0.0.2) is gone: its process ended, or its connection broke";
+        let news = if may_move { stops(reason, &[1]) } else { aborted(reason, &[1]) };
+        let expected = [Effect::Abort(spec.number), Effect::Tell(streams[0], news)];
+        assert_eq!(table.disconnect(streams[1]), expected, "{name} at {aggregators}");
+    }
 }
 
 #[test]

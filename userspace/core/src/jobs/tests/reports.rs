@@ -108,6 +108,48 @@ fn ranks_that_made_different_calls_hear_which() {
     assert_eq!(aborted.calls, expected);
 }
 
+/// Rank 1 cuts the call otherwise; ranks 0 and 1 are named, because rank 0 came first.
+#[test]
+fn a_rank_that_cuts_a_call_otherwise_is_named() {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 3);
+    for (rank, cut) in [(0, 7), (1, 8), (2, 7)] {
+        let call = control::Call { number: 5, call: "barrier()".to_owned(), cut };
+        let named: &[u32] = if rank == 0 { &[0, 1] } else { &[] };
+        let effects = table.report_calls(member(&spec, rank), vec![call], named).unwrap();
+        if rank == 2 {
+            let reason = "ranks cut the same call into different parts: call 5 of rank 1 is \
+                          barrier(); call 5 of ranks 0 and 2 is barrier(); every rank needs the \
+                          same aggregators, weights and version of the library";
+            let Some(Effect::Tell(stream, Event::Aborted(aborted))) = effects.last() else {
+                panic!("{effects:?}")
+            };
+            assert_eq!((*stream, aborted.reason.as_str()), (streams[2], reason));
+            assert_eq!(aborted.ranks, [1]);
+        }
+    }
+}
+
+/// One that does not say how is no reason to blame anybody.
+#[test]
+fn a_rank_that_says_nothing_of_its_cut_has_cut_as_the_others() {
+    let mut table = table();
+    let (_, spec) = started(&mut table, "train", 2);
+    for (rank, cut) in [(0, 7), (1, 0)] {
+        let call = control::Call { number: 5, call: "barrier()".to_owned(), cut };
+        table.report_calls(member(&spec, rank), vec![call], &[0, 1]).unwrap();
+    }
+    let reason = table.list()[0].reason.clone();
+    assert!(reason.starts_with("a packet was damaged on its way"), "{reason}");
+}
+
+#[test]
+fn of_two_ranks_that_the_data_plane_names_the_one_that_says_nothing_is_at_fault() {
+    let call: &[_] = &[(3, "barrier()")];
+    let aborted = told(&[Some(call), Some(call), None], [1, 2]);
+    assert_eq!(aborted.ranks, [2], "{}", aborted.reason);
+}
+
 #[test]
 fn nobody_is_in_the_right_without_a_majority() {
     let aborted =

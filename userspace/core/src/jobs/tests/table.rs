@@ -153,6 +153,11 @@ impl Table {
         Ok(self.keep(effects))
     }
 
+    pub fn be_lost(&mut self, id: MemberId, error: &str) -> Result<Vec<Effect>, MemberError> {
+        let effects = self.table.be_lost(id, error)?;
+        Ok(self.keep(effects))
+    }
+
     pub fn disconnect(&mut self, stream: StreamId) -> Vec<Effect> {
         let effects = self.table.disconnect(stream, Duration::ZERO);
         self.keep(effects)

@@ -99,6 +99,7 @@ fn has_finished(world: &World, served: Option<u32>, worker: &Worker) -> bool {
             Failure::Mismatch { .. }
             | Failure::Round { .. }
             | Failure::Departed(_)
+            | Failure::Misplaced(_)
             | Failure::Maximum,
         ) => false,
     }

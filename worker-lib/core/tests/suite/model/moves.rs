@@ -214,7 +214,8 @@ impl Model for Setup {
     type Action = Event;
 
     fn init_states(&self) -> Vec<State> {
-        let rank = |rank| Rank { view: View::default(), log: Log::new(rank, self.ranks, LANES) };
+        let log = |rank| Log::new(rank, self.ranks, LANES, self.slots[0]);
+        let rank = |rank| Rank { view: View::default(), log: log(rank) };
         let rounds = vec![Vec::new(); self.slots.len()];
         let ranks = (0..self.ranks).map(rank).collect();
         vec![State { ranks, rounds, alive: 0, is_wrong: false }]
@@ -261,7 +262,7 @@ impl Model for Setup {
                 let Rank { view, log } = &mut next.ranks[at];
                 (view.at, view.sent, view.heard) = (view.at + 1, 0, 0);
                 log.lose();
-                log.resume();
+                log.resume(self.slots[view.at]);
             }
         }
         (next != *state).then_some(next)
