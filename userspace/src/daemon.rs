@@ -37,17 +37,16 @@ use switchml_userspace_core::drop_rate::DropRate;
 use switchml_userspace_core::jobs::JobTable;
 use switchml_userspace_core::proxy::Proxy;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::cli::{Options, SecurityOptions};
 use reload::Reloads;
 
 /// Serves until SIGINT or SIGTERM. The options were given as `matches` has them.
-pub async fn run(options: Options, matches: ArgMatches) -> anyhow::Result<()> {
+pub async fn run(options: Options, matches: ArgMatches, hangups: Signal) -> anyhow::Result<()> {
     // Before anything is attached: from here on, a signal stops the daemon cleanly.
     let mut stop = pin!(stop_signal()?);
-    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     raise_file_limit();
     let options = Arc::new(options);
     if let Some(file) = &options.config {

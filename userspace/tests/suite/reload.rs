@@ -1,7 +1,7 @@
 //! SIGHUP: the options that take effect, while nothing ends; and the messages to a service manager.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
+use crate::common::program::aggregator;
 use crate::common::{PATIENCE, join_request};
 use crate::xdp::{Member, attached, rack, ready, run_ranks, spawn, tool};
 
@@ -28,6 +29,29 @@ fn write(folder: &TempDir, name: &str, text: &str) -> PathBuf {
     let file = folder.path().join(name);
     fs::write(&file, text).expect("written");
     file
+}
+
+/// Its options come by a pipe, so that it reads them while the signal comes.
+#[test]
+fn a_hangup_before_it_serves_does_not_end_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("options");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it starts").success());
+    let options = "data-plane = 'software'\ncontrol = '127.0.0.1:0'\ndata-port = 0\n";
+    let mut command = aggregator(&["--config"]);
+    let mut process = command.arg(&pipe).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut given = fs::OpenOptions::new().write(true).open(&pipe).expect("it reads them");
+    kill_process(Pid::from_child(&process), Signal::HUP).expect("it is there");
+    given.write_all(options.as_bytes()).expect("it still reads them");
+    drop(given);
+    let log = BufReader::new(process.stderr.take().expect("piped"));
+    let mut log = log.lines().map(|line| line.expect("text"));
+    assert!(log.any(|line| line.contains("ready: control ")), "it has ended");
+    // It was told to read them again.
+    fs::write(&pipe, options).expect("it reads them");
+    assert!(log.any(|line| line.contains("reloaded")), "it has ended");
+    process.kill().expect("killed");
+    process.wait().expect("ended");
 }
 
 /// A daemon with options from a file, started as by systemd.
