@@ -7,7 +7,7 @@ use std::path::Path;
 use neli::attr::Attribute;
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
-use neli::consts::rtnl::{Ifa, Ifla, IflaInfo, RtAddrFamily, RtaType, Rtm};
+use neli::consts::rtnl::{Ifa, IfaF, Ifla, IflaInfo, RtAddrFamily, RtaType, Rtm};
 use neli::neli_enum;
 use neli::rtnl::{IfaddrmsgBuilder, IfinfomsgBuilder};
 use neli::types::Buffer;
@@ -202,6 +202,8 @@ pub struct Address {
     pub index: u32,
     /// The address.
     pub ip: IpAddr,
+    /// Whether the kernel does not use it, because another host of the link has it, too.
+    pub is_duplicate: bool,
 }
 
 /// All addresses of the namespace's interfaces.
@@ -226,7 +228,8 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
             _ => attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local).map(IpAddr::from),
         };
         if let Ok(ip) = local {
-            addresses.push(Address { index: *message.ifa_index(), ip });
+            let is_duplicate = message.ifa_flags().contains(IfaF::DADFAILED);
+            addresses.push(Address { index: *message.ifa_index(), ip, is_duplicate });
         }
     }
     Ok(addresses)
@@ -278,7 +281,8 @@ mod tests {
             .expect("lo");
         assert_eq!((lo.index, lo.master, lo.program), (1, None, None));
         assert_eq!(lo.mac, Some([0; 6]));
-        let own = Address { index: lo.index, ip: std::net::Ipv4Addr::LOCALHOST.into() };
+        let ip = std::net::Ipv4Addr::LOCALHOST.into();
+        let own = Address { index: lo.index, ip, is_duplicate: false };
         assert!(addresses().expect("netlink").contains(&own));
         assert_eq!(link_speed("lo"), None);
         // Loopback has no native XDP.

@@ -200,6 +200,22 @@ fn an_interface_may_be_given_by_another_of_its_names() {
     daemon.wait_for_line("10.88.0.253", PATIENCE).expect("served");
 }
 
+/// The kernel finds out that another host has the address, and does not use it.
+#[test]
+fn an_address_that_another_host_has_is_not_served() {
+    needs_racks!();
+    let rack = rack(1, Mode::Auto);
+    let (switch, worker) = (rack.switch(), rack.worker(0));
+    tool(worker, "ip address add fd88::99/64 dev eth0 nodad");
+    let mut daemon = serve(&rack);
+    tool(switch, "ip address add fd88::99/64 dev br0");
+    daemon.wait_for_line("fd88::99 is not served: another host has it, too", PATIENCE).expect("so");
+    tool(switch, "ip address add fd88::98/64 dev br0 nodad");
+    daemon.wait_for_line("fd88::98 at ", PATIENCE).expect("another address");
+    let status = tool(switch, &format!("{} status", env!("CARGO_BIN_EXE_switchml-aggregator")));
+    assert!(status.contains("fd88::98") && !status.contains("fd88::99"), "{status}");
+}
+
 #[test]
 fn what_stands_in_its_way_it_says_in_one_line() {
     needs_racks!();

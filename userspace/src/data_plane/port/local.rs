@@ -17,6 +17,9 @@ pub struct Local {
     pub addresses: Vec<IpAddr>,
     /// MACs that they send to.
     pub macs: BTreeSet<Mac>,
+    /// Addresses that would be served, but another host has them, too: the kernel does not use
+    /// them.
+    pub duplicates: Vec<IpAddr>,
 }
 
 impl Local {
@@ -40,10 +43,12 @@ impl Local {
         let addresses_of_ports = addresses
             .iter()
             .filter(|address| indices.contains(&address.index) && is_for_others(address.ip));
-        let served = match configured {
-            Some(address) => vec![address],
-            None => addresses_of_ports.map(|address| address.ip).collect(),
-        };
+        let (duplicates, usable): (Vec<_>, Vec<_>) = addresses_of_ports
+            .map(|address| (address.is_duplicate, address.ip))
+            .partition(|(is_duplicate, _)| *is_duplicate);
+        let ips = |of: Vec<(bool, IpAddr)>| of.into_iter().map(|(_, ip)| ip).collect::<Vec<_>>();
+        let served = configured.map_or_else(|| ips(usable), |address| vec![address]);
+        let duplicates = ips(duplicates);
         indices.extend(
             addresses
                 .iter()
@@ -51,7 +56,8 @@ impl Local {
                 .map(|address| address.index),
         );
         let own = interfaces.iter().filter(|interface| indices.contains(&interface.index));
-        Self { addresses: served, macs: own.filter_map(|interface| interface.mac).collect() }
+        let macs = own.filter_map(|interface| interface.mac).collect();
+        Self { addresses: served, macs, duplicates }
     }
 }
 
@@ -81,6 +87,8 @@ mod tests {
     const VIRTUAL: u32 = 5;
     const VLAN: u32 = 6;
     const OTHERS_VLAN: u32 = 7;
+    /// An address of the bridge that another host has, too.
+    const DUPLICATE: &str = "fd00::99";
 
     fn interface(index: u32, master: Option<u32>) -> Interface {
         let mac = Some([2, 0, 0, 0, 0, index as u8]);
@@ -111,11 +119,16 @@ mod tests {
             (BRIDGE, "10.0.0.254"),
             (BRIDGE, "fd00::fe"),
             (BRIDGE, "fe80::fe"),
+            (BRIDGE, DUPLICATE),
             (VIRTUAL, "10.0.0.9"),
             (VLAN, "10.0.5.254"),
             (OTHERS_VLAN, "10.0.6.254"),
         ];
-        let addresses = addresses.map(|(index, text)| Address { index, ip: ip(text) });
+        let addresses = addresses.map(|(index, text)| Address {
+            index,
+            ip: ip(text),
+            is_duplicate: text == DUPLICATE,
+        });
         let mut served = interfaces.to_vec();
         served.retain(|interface| ports.contains(&interface.index));
         Local::new(configured.map(ip), &served, &interfaces, &addresses)
@@ -131,7 +144,8 @@ mod tests {
             local(None),
             Local {
                 addresses: ["10.0.0.254", "fd00::fe", "10.0.5.254"].map(ip).to_vec(),
-                macs: macs(&[BRIDGE, PORT, VLAN])
+                macs: macs(&[BRIDGE, PORT, VLAN]),
+                duplicates: vec![ip(DUPLICATE)],
             },
             "not of the bridge's other port, which is not the aggregator's"
         );
@@ -143,7 +157,8 @@ mod tests {
             with_ports(None, &[PORT, LO]),
             Local {
                 addresses: ["10.0.0.254", "fd00::fe", "10.0.5.254"].map(ip).to_vec(),
-                macs: macs(&[LO, BRIDGE, PORT, VLAN])
+                macs: macs(&[LO, BRIDGE, PORT, VLAN]),
+                duplicates: vec![ip(DUPLICATE)],
             }
         );
     }
@@ -153,7 +168,11 @@ mod tests {
         let with_mac_of = |address, indices: &[u32]| {
             assert_eq!(
                 local(Some(address)),
-                Local { addresses: vec![ip(address)], macs: macs(indices) }
+                Local {
+                    addresses: vec![ip(address)],
+                    macs: macs(indices),
+                    duplicates: vec![ip(DUPLICATE)],
+                }
             );
         };
         with_mac_of("10.0.0.9", &[BRIDGE, PORT, VIRTUAL, VLAN]);

@@ -148,6 +148,7 @@ impl XdpDataPlane {
         let all = interfaces::list()?;
         let (interfaces, missing) = attach::find(&config.interfaces, &all)?;
         let local = Local::new(config.address, &interfaces, &all, &interfaces::addresses()?);
+        warn_of_duplicates(&[], &local.duplicates);
         match local.addresses.is_empty() {
             true => warn!(
                 "waiting for an address: neither the interfaces nor their bridge have one yet; \
@@ -269,6 +270,8 @@ impl XdpDataPlane {
         let ports: Vec<_> = all.iter().filter(is_port).cloned().collect();
         let now = Local::new(self.config.address, &ports, &all, &interfaces::addresses()?);
         let mut local = self.local();
+        warn_of_duplicates(&local.duplicates, &now.duplicates);
+        local.duplicates.clone_from(&now.duplicates);
         // Without a new address, keep the old ones.
         if *local != now && !now.addresses.is_empty() {
             self.maps().set_local(&now, &self.config.served_ports()).map_err(map_error)?;
@@ -627,6 +630,16 @@ fn check(pins: &Pins, config: &Config, settings: &Settings) -> Result<(), StartE
         Ok(None) => Ok(()),
         Ok(Some(name)) => Err(other(format!("a map {name} that is not this version's"))),
         Err(error) => Err(other(format!("maps that cannot be used ({error})"))),
+    }
+}
+
+/// Says which addresses other hosts have, too, that did not before.
+fn warn_of_duplicates(before: &[IpAddr], now: &[IpAddr]) {
+    for address in now.iter().filter(|address| !before.contains(address)) {
+        warn!(
+            "{address} is not served: another host has it, too (dadfailed in `ip address`); remove \
+             it on one of them, and add it here again"
+        );
     }
 }
 
