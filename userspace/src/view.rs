@@ -391,6 +391,13 @@ fn faults(port: &Port) -> Vec<String> {
             port.foreign_program, port.name
         ));
     }
+    if port.program_before > 0 {
+        faults.push(format!(
+            "program {} at tc ingress is not the aggregator's, and sees frames first; restart the \
+             aggregator, or stop what attached that one (`bpftool net show dev {}`)",
+            port.program_before, port.name
+        ));
+    }
     if port.drops_answers {
         faults.push(
             "what XDP sends there is dropped; `ethtool -K <other end> gro on` at its other end \
@@ -610,5 +617,27 @@ fn way(member: &MemberStatus) -> Option<&'static str> {
         Copies::Unspecified if !member.ready => None,
         Copies::Unspecified if member.rack.is_empty() => Some(MULTICAST),
         Copies::Unspecified => Some(COMBINER),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_sees_frames_first_is_a_fault_at_either_hook() {
+        let port = |foreign_program, program_before| Port {
+            name: "eth1".to_owned(),
+            foreign_program,
+            program_before,
+            ..Port::default()
+        };
+        assert_eq!(faults(&port(0, 0)), [] as [&str; 0]);
+        for (port, first) in
+            [(port(7, 0), "XDP program 7 "), (port(0, 8), "program 8 at tc ingress ")]
+        {
+            let [fault] = &faults(&port)[..] else { panic!("one fault") };
+            assert!(fault.starts_with(first) && fault.contains("eth1"), "{fault}");
+        }
     }
 }
