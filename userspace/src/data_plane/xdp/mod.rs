@@ -15,6 +15,7 @@
 //! | `shards` | the maps of each shard |
 //! | `ports` | the interfaces that the program is attached to |
 //! | `pins` | maps and links in the BPF file system, where they outlive this process |
+//! | `uplinks` | the ways from a combiner's jobs to their parents |
 //! | `trace` | lines about single packets |
 //! | [`verifier`] | the check of a program, which a signal ends early |
 //! | `journal` | what the control plane keeps in the BPF file system |
