@@ -87,7 +87,7 @@ impl Builder {
         let mut opened = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                sessions.fail(&error.to_string(), error.ranks());
+                sessions.fail(&error.cause(), error.ranks());
                 return Err(error);
             }
         };

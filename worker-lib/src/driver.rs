@@ -417,7 +417,7 @@ impl Driver {
         match shared.failure() {
             None => sessions.leave(),
             Some(Error::Control(_)) if sessions.all().len() == 1 => sessions.leave(),
-            Some(own) => sessions.fail(&own.to_string(), own.ranks()),
+            Some(own) => sessions.fail(&own.cause(), own.ranks()),
         }
         // Calls are dropped only now: the process may end as soon as one of its calls fails, and
         // the other ranks must hear why before they hear that it is gone. Callers find the reason
@@ -499,7 +499,7 @@ impl Driver {
                     failure.get_or_insert(refused);
                 }
             })
-            .map_err(Error::system("cannot receive from the aggregator"))?;
+            .map_err(Error::system("cannot receive packets"))?;
         self.give_back();
         match failure {
             None => Ok(packets),
@@ -525,10 +525,10 @@ impl Driver {
             Err(TurnError::DataPath(failure)) => return Err(self.explain(now, failure)),
             // The MTU of the host's own interface has become smaller.
             Err(TurnError::Wire(error)) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                return Err(Error::PathShrank { aggregator: self.transport.aggregator() });
+                return Err(self.path_shrank());
             }
             Err(TurnError::Wire(error)) => {
-                return Err(Error::system("cannot send to the aggregator")(error));
+                return Err(Error::system("cannot send packets")(error));
             }
         };
         self.say_who_is_late(now);
@@ -604,7 +604,7 @@ impl Driver {
             return reason.into();
         }
         if failure == Failure::Silent && self.transport.take_too_long() {
-            return Error::PathShrank { aggregator: self.transport.aggregator() };
+            return self.path_shrank();
         }
         let engine = self.data_path.engine();
         let waited = match failure {
@@ -614,7 +614,14 @@ impl Driver {
             }
             _ => engine.config().deadline,
         };
-        Error::from_failure(failure, self.transport.aggregator(), Duration::from_nanos(waited))
+        let waited = Duration::from_nanos(waited);
+        Error::from_failure(failure, self.transport.aggregator(), waited)
+            .served_by(self.membership.peer())
+    }
+
+    fn path_shrank(&self) -> Error {
+        let aggregator = self.transport.aggregator().into();
+        Error::PathShrank { aggregator }.served_by(self.membership.peer())
     }
 
     fn publish(&self) {

@@ -1,5 +1,6 @@
 //! Errors of the library, in one line each.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,6 +11,54 @@ use switchml_worker_core::numerics::NumericsError;
 
 use crate::control;
 use crate::files;
+
+/// Who adds up a part of a job: an aggregator, or a rank that brings one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its data plane.
+    pub address: SocketAddr,
+    /// The rank in whose process it is, if ranks serve each other.
+    pub rank: Option<u16>,
+}
+
+impl From<SocketAddr> for Server {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, rank: None }
+    }
+}
+
+impl Server {
+    /// Its name where its packets are meant: an address.
+    fn place(&self) -> String {
+        self.rank.map_or_else(|| self.address.to_string(), |_| self.to_string())
+    }
+
+    /// What must pass to it.
+    fn ports(&self, port: u16) -> String {
+        match self.rank {
+            None => format!("UDP port {port} passes both ways"),
+            Some(_) => "all UDP ports pass both ways between the hosts of ranks".to_owned(),
+        }
+    }
+
+    /// Where the reason of an abort is told.
+    fn log(&self) -> String {
+        match self.rank {
+            None => format!("the log of {self} says why"),
+            Some(_) => format!("{self} did not say why: see what ranks said last"),
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            None => write!(f, "the aggregator at {}", self.address),
+            // Its port is one that was free.
+            Some(rank) => write!(f, "rank {rank} at {}", self.address.ip()),
+        }
+    }
+}
 
 /// Why a call failed. After any error but [`Error::Unsupported`], [`Error::Root`] and
 /// [`Error::Setting`] the communicator is failed for good: every later call returns the same error
@@ -54,12 +103,13 @@ pub enum Error {
     },
     /// No packet comes back from the aggregator.
     #[error(
-        "the data path to {aggregator} is closed: {reason}; check that UDP port {port} passes both \
-         ways"
+        "the data path to {} is closed: {reason}; check that {}",
+        aggregator.place(),
+        aggregator.ports(*port)
     )]
     DataPathClosed {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
         /// Its UDP port, which is another by RDMA.
         port: u16,
         /// What was tried.
@@ -67,22 +117,24 @@ pub enum Error {
     },
     /// No packet comes back from the aggregator, which is on this rank's own host.
     #[error(
-        "the data path to {aggregator} is closed: this rank runs on the aggregator's own host, so \
+        "the data path to {} is closed: this rank runs on the aggregator's own host, so \
          its packets do not come in through the ports that the data plane serves; start \
-         switchml-aggregator with --iface lo as well, or run this rank on another host"
+         switchml-aggregator with --iface lo as well, or run this rank on another host",
+        aggregator.place()
     )]
     OwnHost {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
     },
     /// Packets pass, but not even the smallest chunk does.
     #[error(
-        "the path MTU to {aggregator} is too small: packets of {passed} bytes pass, those of \
-         {needed} do not; raise the MTU on the way to at least {needed}"
+        "the path MTU to {} is too small: packets of {passed} bytes pass, those of {needed} do \
+         not; raise the MTU on the way to at least {needed}",
+        aggregator.place()
     )]
     PathMtu {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
         /// Largest IP packet that passed, in bytes.
         passed: usize,
         /// IP packet of the smallest chunk, in bytes.
@@ -90,13 +142,14 @@ pub enum Error {
     },
     /// Packets that passed when the job started do not pass any more.
     #[error(
-        "the path MTU to {aggregator} has become smaller: packets that passed when the job started \
-         are too long for a link on the way now; raise that link's MTU, or restart the job, which \
-         finds the size that passes"
+        "the path MTU to {} has become smaller: packets that passed when the job started are too \
+         long for a link on the way now; raise that link's MTU, or restart the job, which finds \
+         the size that passes",
+        aggregator.place()
     )]
     PathShrank {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
     },
     /// Ranks did not contribute in time.
     #[error(
@@ -121,37 +174,36 @@ pub enum Error {
     },
     /// The aggregator does not answer.
     #[error(
-        "no progress within the timeout of {} s: the aggregator at {aggregator} does not answer",
+        "no progress within the timeout of {} s: {aggregator} does not answer",
         waited.as_secs_f64()
     )]
     AggregatorSilent {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
         /// The deadline.
         waited: Duration,
     },
     /// The aggregator's results cannot be believed.
     #[error(
-        "no progress within the timeout of {} s: what comes from the aggregator at {aggregator} is \
-         damaged, however often it is asked for; a packet was damaged on its way there, or in it: \
-         restart the job",
+        "no progress within the timeout of {} s: what comes from {aggregator} is damaged, however \
+         often it is asked for; a packet was damaged on its way there, or in it: restart the job",
         waited.as_secs_f64()
     )]
     Damaged {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
         /// The deadline.
         waited: Duration,
     },
     /// A maximum from the aggregator was not the maximum of any rank's values, or differs between
     /// ranks.
     #[error(
-        "the aggregator at {aggregator} gave a maximum that no rank sent, or not the same one to \
+        "{aggregator} gave a maximum that no rank sent, or not the same one to \
          all: a packet was damaged on its way, or in it; restart the job"
     )]
     WrongMaximum {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
     },
     /// Two ranks called different collectives, or one with another operator, element type or
     /// length, according to the data plane. The control plane did not say in time what every rank
@@ -169,12 +221,12 @@ pub enum Error {
     /// A packet was refused as one of another call, by a data plane that does not verify maxima.
     /// The control plane did not say in time what every rank called.
     #[error(
-        "the aggregator at {aggregator} refused a packet as part of another call: ranks made \
+        "{aggregator} refused a packet as part of another call: ranks made \
          different calls, or a packet was damaged; restart the job"
     )]
     Refused {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
     },
     /// This rank and the aggregator do not agree on where they are.
     #[error(
@@ -206,10 +258,10 @@ pub enum Error {
         ranks: Vec<u16>,
     },
     /// The job was aborted, as the data plane says; the control plane did not say why.
-    #[error("the job was aborted; the log of the aggregator at {aggregator} says why")]
+    #[error("the job was aborted; {}", aggregator.log())]
     Aborted {
-        /// The aggregator's data plane.
-        aggregator: SocketAddr,
+        /// Who adds up.
+        aggregator: Server,
     },
     /// The operating system refused something.
     #[error("{what}: {why}")]
@@ -248,8 +300,36 @@ impl Error {
             | Self::AbortedWithout { ranks } => ranks.clone(),
             Self::Mismatch { first, dissenter } => vec![*first, *dissenter],
             Self::Control(error) => error.ranks(),
+            Self::DataPathClosed { aggregator, .. }
+            | Self::PathMtu { aggregator, .. }
+            | Self::PathShrank { aggregator }
+            | Self::AggregatorSilent { aggregator, .. } => aggregator.rank.into_iter().collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// What other ranks are told: of an abort that was heard elsewhere, the reason alone.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            Self::Control(error) => error.cause(),
+            error => error.to_string(),
+        }
+    }
+
+    /// The same of what a rank brings, if it is one.
+    pub(crate) fn served_by(mut self, rank: Option<u16>) -> Self {
+        match &mut self {
+            Self::DataPathClosed { aggregator, .. }
+            | Self::PathMtu { aggregator, .. }
+            | Self::PathShrank { aggregator }
+            | Self::AggregatorSilent { aggregator, .. }
+            | Self::Damaged { aggregator, .. }
+            | Self::WrongMaximum { aggregator }
+            | Self::Refused { aggregator }
+            | Self::Aborted { aggregator } => aggregator.rank = rank,
+            _ => {}
+        }
+        self
     }
 
     pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
@@ -257,6 +337,7 @@ impl Error {
     }
 
     pub(crate) fn from_failure(failure: Failure, aggregator: SocketAddr, waited: Duration) -> Self {
+        let aggregator = Server::from(aggregator);
         match failure {
             Failure::Missing(ranks) => Self::MissingRanks { ranks: ranks.iter().collect(), waited },
             Failure::Departed(ranks) => Self::Departed { ranks: ranks.iter().collect() },
@@ -283,4 +364,36 @@ fn misplaced(ranks: &[u16]) -> String {
         "after the loss of an aggregator {who} went on at a place in the job where no rank can be; \
          all ranks need the same version of the library"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The port is one that was free, and no user has started an aggregator.
+    #[test]
+    fn what_ranks_serve_is_told_by_rank_and_host() {
+        let address: SocketAddr = "10.94.0.3:34237".parse().unwrap();
+        let (aggregator, waited) = (Server::from(address), Duration::from_secs(5));
+        let reason = "no HELLO came back".to_owned();
+        let (passed, needed) = (60, 188);
+        for error in [
+            Error::DataPathClosed { aggregator, port: 34237, reason },
+            Error::PathMtu { aggregator, passed, needed },
+            Error::PathShrank { aggregator },
+            Error::AggregatorSilent { aggregator, waited },
+            Error::Damaged { aggregator, waited },
+            Error::WrongMaximum { aggregator },
+            Error::Refused { aggregator },
+            Error::Aborted { aggregator },
+        ] {
+            let told = error.to_string();
+            assert!(told.contains("10.94.0.3:34237") && !told.contains("rank 2"), "{told}");
+            let told = error.served_by(Some(2)).to_string();
+            assert!(told.contains("rank 2 at 10.94.0.3"), "{told}");
+            assert!(!told.contains("aggregator") && !told.contains("34237"), "{told}");
+        }
+        let silent = Error::AggregatorSilent { aggregator, waited }.served_by(Some(2));
+        assert_eq!(silent.ranks(), [2]);
+    }
 }

@@ -130,7 +130,7 @@ impl Failover {
     fn give_up(&self, error: &Error) {
         for stripe in &self.stripes {
             if let Some(membership) = &*lock(&stripe.joining) {
-                membership.give_up(&error.to_string(), error.ranks());
+                membership.give_up(&error.cause(), error.ranks());
             }
         }
     }
@@ -214,7 +214,7 @@ impl Mover {
         };
         lock(&stripe.joining).take();
         if let Err(error) = &outcome {
-            membership.give_up(&error.to_string(), error.ranks());
+            membership.give_up(&error.cause(), error.ranks());
         }
         outcome.map(|opened| (membership, opened))
     }
@@ -317,21 +317,9 @@ pub(crate) fn hear_of_peer(
         // Rule 36.7: it may have made all calls, and its aggregator have ended with its process.
         // Later calls fail then, because it makes none.
         if !departed().contains(rank) {
-            told.fail(of_peer(error, rank).into());
+            told.fail(error.into());
         }
     });
-}
-
-/// Rule 36.7: if a session broke with the process that the aggregator is in, that rank is to blame.
-fn of_peer(error: control::Error, rank: u16) -> control::Error {
-    match error {
-        control::Error::Lost { address, why } | control::Error::Forgotten { address, why } => {
-            let reason =
-                format!("rank {rank} is gone, and with it its aggregator at {address} ({why})");
-            control::Error::Aborted { reason, ranks: vec![rank] }
-        }
-        error => error,
-    }
 }
 
 /// Has the drivers answer what the aggregator of a stripe asks.

@@ -93,7 +93,7 @@ mod yield_core;
 pub use buffers::Tensor;
 pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats, Stripe};
-pub use error::Error;
+pub use error::{Error, Server};
 pub use handle::Handle;
 pub use meeting::UniqueId;
 pub use narrow_path::Narrow;

@@ -34,8 +34,9 @@ pub(crate) fn open_path(
     let now = || begin.elapsed().as_nanos() as u64;
     loop {
         match hello.step(now()) {
-            HelloStep::Send(header) => batch(transport, &hello, &header)
-                .map_err(Error::system("cannot send to the aggregator"))?,
+            HelloStep::Send(header) => {
+                batch(transport, &hello, &header).map_err(Error::system("cannot send packets"))?
+            }
             HelloStep::Wait(until) => {
                 // Packets in the batch go as one superpacket, if there are several.
                 match transport.flush() {
@@ -45,7 +46,7 @@ pub(crate) fn open_path(
                         continue;
                     }
                     Err(error) => {
-                        return Err(Error::system("cannot send to the aggregator")(error));
+                        return Err(Error::system("cannot send packets")(error));
                     }
                 }
                 let received = transport.receive(&mut |packet, _| hello.receive(now(), packet));
@@ -78,13 +79,13 @@ fn explain(failure: PathFailure, identity: &Identity, transport: &dyn Transport)
             let waited = Hello::longest_wait().as_secs_f64();
             let reason = format!("no HELLO came back within {waited:.1} s");
             let port = if transport.device().is_some() { roce::PORT } else { aggregator.port() };
-            Error::DataPathClosed { aggregator, port, reason }
+            Error::DataPathClosed { aggregator: aggregator.into(), port, reason }
         }
         PathFailure::TooSmall => {
             let [passed, needed] = [0, LANES_PER_BLOCK]
                 .map(|lanes| packet_len(lanes) + identity.tag_len())
                 .map(|len| ip_packet_len(len, aggregator.is_ipv6()));
-            Error::PathMtu { aggregator, passed, needed }
+            Error::PathMtu { aggregator: aggregator.into(), passed, needed }
         }
     }
 }

@@ -34,7 +34,8 @@ impl Opened {
         medium: Medium<'_>,
         wakers: impl Fn(usize) -> Wakers,
     ) -> Result<Self, Error> {
-        let paths = open_paths(&assigned, rank, ranks, medium, wakers)?;
+        let paths = open_paths(&assigned, rank, ranks, medium, wakers)
+            .map_err(|error| explained(error, access.peer))?;
         Ok(Self { access, assigned, paths })
     }
 
@@ -44,7 +45,8 @@ impl Opened {
         let [passed, needed] = [self.lanes(), lanes]
             .map(|lanes| packet_len(lanes.into()) + self.tag_len())
             .map(|len| ip_packet_len(len, aggregator.is_ipv6()));
-        Error::PathMtu { aggregator, passed, needed }
+        let aggregator = aggregator.into();
+        Error::PathMtu { aggregator, passed, needed }.served_by(self.access.peer)
     }
 
     /// The most lanes that pass on all paths.
@@ -142,18 +144,24 @@ fn open_paths(
         };
         let secret = assigned.hello_secret;
         let open =
-            open_path(transport.as_mut(), &identity, secret, lanes, asks_group && group.is_some())
-                .map_err(|error| match error {
-                    Error::DataPathClosed { aggregator, .. } if Interface::has(aggregator.ip()) => {
-                        Error::OwnHost { aggregator }
-                    }
-                    error => error,
-                })?;
+            open_path(transport.as_mut(), &identity, secret, lanes, asks_group && group.is_some())?;
         lanes = open.lanes;
         asks_group &= open.hears_group != Some(false);
         paths.push(Path { identity, secret, group, transport, wakers, open });
     }
     Ok(paths)
+}
+
+/// Why the paths to an aggregator do not open, which a rank has brought if that is known.
+fn explained(error: Error, peer: Option<u16>) -> Error {
+    match error {
+        Error::DataPathClosed { aggregator, .. }
+            if peer.is_none() && Interface::has(aggregator.address.ip()) =>
+        {
+            Error::OwnHost { aggregator }
+        }
+        error => error.served_by(peer),
+    }
 }
 
 /// The error of a rank that wants RDMA.

@@ -433,10 +433,8 @@ async fn a_peer_that_falls_silent_is_noticed() {
     alive.assigned().await;
     let Event::Aborted(aborted) = alive.next().await else { panic!("not aborted") };
     assert_eq!(aborted.ranks, [1]);
-    let silence = aborted
-        .reason
-        .strip_prefix("rank 1 (127.0.0.1) did not answer the aggregator for ")
-        .expect("its reason");
+    let silence =
+        aborted.reason.strip_prefix("rank 1 (127.0.0.1) did not answer for ").expect("its reason");
     let seconds: u32 = silence
         .strip_suffix(" s, and is considered dead")
         .expect("how long")

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use switchml_control::rank_list;
 use switchml_control::tls::TlsError;
+use switchml_control::{host, rank_list};
 use switchml_worker_core::session::MadeCall;
 
 /// Why a rank has no session, or has lost it. Each is one line that says what to do.
@@ -201,6 +201,43 @@ impl Error {
         matches!(self, Self::Lost { .. } | Self::Forgotten { .. } | Self::Stopped { .. })
     }
 
+    /// What other ranks are told: of an abort that was heard elsewhere, the reason alone.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            Self::Aborted { reason, .. } => reason.clone(),
+            error => error.to_string(),
+        }
+    }
+
+    /// The same where a rank has brought the aggregator.
+    ///
+    /// Rule 36.7: if a session broke with the process that it is in, that rank is to blame.
+    pub(super) fn of_peer(self, rank: u16) -> Self {
+        let (reason, ranks) = match self {
+            Self::Lost { address, why } | Self::Forgotten { address, why } => {
+                let at = host(&address);
+                let reason = format!("rank {rank} at {at} is gone, and what it adds up ({why})");
+                (reason, vec![rank])
+            }
+            Self::Stopped { .. } => {
+                (format!("rank {rank} has ended, and what it adds up"), vec![rank])
+            }
+            Self::Answer { address, what } => {
+                let at = host(&address);
+                let reason = format!(
+                    "rank {rank} at {at} sent {what}; its version and this library's differ"
+                );
+                (reason, vec![rank])
+            }
+            // The fault may be this rank's own.
+            Self::Refused { address, why } => {
+                (format!("{why} (says rank {rank} at {})", host(&address)), Vec::new())
+            }
+            error => return error,
+        };
+        Self::Aborted { reason, ranks }
+    }
+
     /// The ranks at fault, as far as they are known. When calls differ: all ranks except those that
     /// made the most common call.
     pub(crate) fn ranks(&self) -> Vec<u16> {
@@ -242,6 +279,28 @@ mod tests {
         };
         assert_eq!(ranks(&[&[2], &[0, 3], &[1]]), [2, 1]);
         assert_eq!(ranks(&[&[0], &[1]]), [1], "whom the lowest rank does not agree with");
+    }
+
+    /// The port is one that was free, and no user has started an aggregator.
+    #[test]
+    fn what_a_rank_serves_is_told_by_rank_and_host() {
+        let address = "10.94.0.3:34237".to_owned();
+        let why = "connection reset".to_owned();
+        let error = |error: Error| error.of_peer(2);
+        for error in [
+            error(Error::Lost { address: address.clone(), why: why.clone() }),
+            error(Error::Forgotten { address: address.clone(), why: why.clone() }),
+            error(Error::Stopped { reason: "the aggregator stops".to_owned(), ranks: Vec::new() }),
+            error(Error::Answer { address: address.clone(), what: "nonsense".to_owned() }),
+            error(Error::Refused { address: address.clone(), why: "no".to_owned() }),
+        ] {
+            let told = error.to_string();
+            assert!(told.contains("rank 2") && !told.contains("aggregator"), "{told}");
+            assert!(!told.contains("34237"), "{told}");
+            // Another rank that is told so says nothing around it.
+            assert!(!error.cause().contains("the job was aborted"), "{told}");
+        }
+        assert_eq!(error(Error::Lost { address, why }).ranks(), [2]);
     }
 
     #[test]

@@ -346,11 +346,11 @@ impl Member {
         let tls_fault = self.tls_fault.as_ref().or(later).cloned();
         let allowed = Duration::from_millis(self.joining.request.standstill_ms);
         let stood = self.shared.clock.stood_still();
-        self.joining.board.end(match ending {
+        let error = match ending {
             Ending::Left => return self.joining.board.leave(),
             // The others have gone on, or ended, and what they say is true, and not the cause.
             Ending::Aborted { .. }
-            | Ending::Stopped(_)
+            | Ending::Stopped { .. }
             | Ending::Lost(_)
             | Ending::Forgotten(_)
                 if let Some(stood) = stood.filter(|stood| *stood >= allowed) =>
@@ -373,6 +373,10 @@ impl Member {
             Ending::Lost(why) => Error::Lost { address, why },
             Ending::Forgotten(why) => Error::Forgotten { address, why },
             Ending::Nonsense(what) => Error::Answer { address, what },
+        };
+        self.joining.board.end(match self.joining.access.peer {
+            None => error,
+            Some(rank) => error.of_peer(rank),
         });
     }
 }

@@ -52,6 +52,8 @@ pub struct Wish<'a> {
 /// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in
 /// a panic, as a failure.
 pub struct Membership {
+    /// The rank in whose process the aggregator is, if ranks serve each other.
+    peer: Option<u16>,
     board: Arc<Board>,
     events: UnboundedSender<Event>,
     commons: Arc<Commons>,
@@ -103,7 +105,7 @@ impl Membership {
         let &Wish { standstill, has_others, .. } = wish;
         let others = wish.all.iter().filter(|address| **address != access.address);
         let other_aggregators = others.take(MOST_OTHERS).cloned().collect();
-        let weight = access.weight;
+        let (weight, peer) = (access.weight, access.peer);
         let begin = Instant::now();
         let board = Arc::new(Board::default());
         let (events, received) = tokio::sync::mpsc::unbounded_channel();
@@ -142,7 +144,12 @@ impl Membership {
         let commons = Commons::here()?;
         let control = &commons.control;
         control.handle.spawn(joining.run(control.shared(), received));
-        Ok(Self { board, events, commons, has_ended: false })
+        Ok(Self { peer, board, events, commons, has_ended: false })
+    }
+
+    /// The rank in whose process the aggregator is, if ranks serve each other.
+    pub fn peer(&self) -> Option<u16> {
+        self.peer
     }
 
     /// Waits until all ranks have joined.

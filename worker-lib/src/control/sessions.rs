@@ -232,7 +232,7 @@ impl Waits<'_> {
         if let Error::PeerUnreachable { .. } = error {
             ranks.push(self.rank);
         }
-        let goodbye = Goodbye { error: error.to_string(), ranks, lost_aggregator: false };
+        let goodbye = Goodbye { error: error.cause(), ranks, lost_aggregator: false };
         self.memberships.iter().for_each(|membership| membership.say(goodbye.clone()));
         self.failure = Failure::Told(error.clone());
     }

@@ -115,7 +115,7 @@ impl Driver {
         if !lose(*count, &error) {
             return Err(error);
         }
-        self.membership.lose(&error.to_string());
+        self.membership.lose(&error.cause());
         Ok(None)
     }
 }

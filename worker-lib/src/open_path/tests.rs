@@ -156,10 +156,13 @@ fn too_small_an_mtu() {
         let mut path = Path { refuses, ..Path::new(1472, 159) };
         let error = open_path(&mut path, &IDENTITY, SECRET, 768, false).unwrap_err();
         // 28 bytes of IP and UDP, 32 of header, 128 of a block.
-        assert_eq!(error, Error::PathMtu { aggregator: AGGREGATOR, passed: 60, needed: 188 });
+        assert_eq!(
+            error,
+            Error::PathMtu { aggregator: AGGREGATOR.into(), passed: 60, needed: 188 }
+        );
     }
     let error = open_path(&mut Path::new(100, 100), &IDENTITY, SECRET, 768, false).unwrap_err();
-    assert_eq!(error, Error::PathMtu { aggregator: AGGREGATOR, passed: 60, needed: 188 });
+    assert_eq!(error, Error::PathMtu { aggregator: AGGREGATOR.into(), passed: 60, needed: 188 });
 }
 
 #[test]

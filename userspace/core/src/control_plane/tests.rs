@@ -338,7 +338,7 @@ fn a_connection_that_was_silent_for_too_long_is_taken_for_dead() {
     for (silence, what) in [
         (Duration::ZERO, "is gone: its process ended, or its connection broke"),
         (Duration::from_millis(3_999), "is gone: its process ended, or its connection broke"),
-        (Duration::from_secs(4), "did not answer the aggregator for 4 s, and is considered dead"),
+        (Duration::from_secs(4), "did not answer for 4 s, and is considered dead"),
     ] {
         let (mut control_plane, mut io) = (control_plane(), Recorder::default());
         let [_, (one, _)] = start(&mut control_plane, &mut io, "train");

@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_secs(1);
 pub(crate) fn how_lost(silence: Duration) -> String {
     match silence.as_secs() {
         _ if silence < SHORT => "is gone: its process ended, or its connection broke".to_owned(),
-        seconds => format!("did not answer the aggregator for {seconds} s, and is considered dead"),
+        seconds => format!("did not answer for {seconds} s, and is considered dead"),
     }
 }
 

@@ -46,11 +46,19 @@ impl JobTable {
         if at_fault.is_empty() {
             at_fault.push(id.rank);
         }
-        let mut effects = self.depart(
+        let mut effects = Vec::new();
+        if names_one_of(error, &at_fault) {
+            // Rule 22.9: it passes on a reason that it has heard elsewhere.
+            if let Some(member) = job.member_mut(id.rank) {
+                member.presence = Presence::Gone;
+            }
+            effects = self.abort(number, Ending::RankFailed, &one_line(error), at_fault.clone());
+        }
+        effects.extend(self.depart(
             number,
             id.rank,
             reason.as_deref().map(|reason| (Ending::RankFailed, reason, at_fault)),
-        );
+        ));
         if let Some(stream) = stream {
             self.streams.remove(&stream);
             effects.push(Effect::End(stream));
@@ -224,4 +232,10 @@ impl JobTable {
         let log = info(format!("job {number} {:?}: ended", job.name));
         [log].into_iter().chain(job.on_shards(Effect::Close)).collect()
     }
+}
+
+/// Whether an error begins with the name of one of these ranks.
+fn names_one_of(error: &str, ranks: &[u32]) -> bool {
+    let named = error.strip_prefix("rank ").and_then(|rest| rest.split(' ').next());
+    named.and_then(|rank| rank.parse().ok()).is_some_and(|rank| ranks.contains(&rank))
 }

@@ -126,6 +126,24 @@ fn whom_an_error_blames_is_at_fault() {
     assert_eq!(effects, Ok(expected));
 }
 
+/// The ranks that hear of it elsewhere, and pass it on, are in nobody's way to the cause.
+#[test]
+fn a_reason_that_names_a_rank_is_told_as_it_is() {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 4);
+    let reason = "rank 2 (10.0.0.3) is gone: its process ended, or its connection broke";
+    let effects = table.leave(member(&spec, 3), reason, &[2]);
+    let told = streams[..3].iter().map(|stream| Effect::Tell(*stream, aborted(reason, &[2])));
+    let expected: Vec<_> =
+        [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(streams[3])]).collect();
+    assert_eq!(effects, Ok(expected));
+    // Whom the error does not blame, it only mentions.
+    let (streams, spec) = started(&mut table, "other", 2);
+    let effects = table.leave(member(&spec, 1), "rank 0 is no friend", &[]).unwrap();
+    let news = aborted("rank 1 (10.0.0.2) failed: rank 0 is no friend", &[1]);
+    assert_eq!(effects[1], Effect::Tell(streams[0], news));
+}
+
 /// Errors name the hosts of those that are lost or blamed, in plain words, whatever a rank says.
 #[test]
 fn errors_name_the_hosts_of_ranks() {

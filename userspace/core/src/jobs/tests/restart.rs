@@ -82,10 +82,7 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
 fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     let mut table = table();
     let (streams, spec) = started(&mut table, "train", 2);
-    let news = aborted(
-        "rank 1 (10.0.0.2) did not answer the aggregator for 5 s, and is considered dead",
-        &[1],
-    );
+    let news = aborted("rank 1 (10.0.0.2) did not answer for 5 s, and is considered dead", &[1]);
     let expected = [Effect::Abort(0), Effect::Tell(streams[0], news.clone())];
     assert_eq!(table.fall_silent(streams[1], Duration::from_millis(5_100)), expected);
     let hears = |table: &mut Table, rank| {
