@@ -172,7 +172,7 @@ class Meeting:
         """Says for which ranks this one waits. Raises that if it does not wait any longer."""
         ranks = f"{rank_list(missing)} of {self.size}"
         hint = ""
-        if missing == [0]:
+        if missing == [0] and self.home is None:
             hint = f"; if it is there, it may wait for more ranks: is its WORLD_SIZE {self.size}?"
         if seconds > self.most:
             raise Error(
