@@ -19,7 +19,7 @@ const LEAST_DEADLINE: Duration = Duration::from_secs(1);
 pub fn draw(mut scenario: Scenario) -> Scenario {
     let aggregators = scenario.aggregators() as u64;
     let rng = &mut Rng::new(scenario.seed.rotate_left(24) ^ 0x756e_6576_656e);
-    if aggregators < 2 || rng.one_in(2) {
+    if aggregators < 2 || rng.one_in(3) {
         return scenario;
     }
     scenario.is_calm = rng.one_in(2);

@@ -193,9 +193,8 @@ pub struct Job {
     /// The part of calls that this aggregator takes, in parts of 10,000, once a rank has told.
     #[serde(default)]
     pub(super) share: Option<u32>,
-    /// What ranks name the job with at another aggregator (rule 36.9). Ranks keep what they were
-    /// told first, so the next daemon need not know it.
-    #[serde(skip)]
+    /// What ranks name the job with at another aggregator (rule 36.9).
+    #[serde(default)]
     pub(super) move_secret: u64,
     /// Key for the tags of RESULTs to all; see [`Member::key`].
     #[serde(skip)]

@@ -115,7 +115,7 @@ impl Mismatch {
             .collect();
         let list = if calls.is_empty() { String::new() } else { format!(": {}", calls.join("; ")) };
         let reason = match &groups[..] {
-            [first, others @ ..] if others.iter().any(|it| it.made.call == first.made.call) => {
+            [first, others @ ..] if others.iter().any(|other| first.differs_in_cut(other)) => {
                 format!(
                     "{who} cut the same call into different parts{list}; every rank needs the same \
                      aggregators, weights and version of the library"
@@ -203,6 +203,13 @@ struct Group<'a> {
     ranks: Vec<u16>,
     number: u64,
     made: &'a Made,
+}
+
+impl Group<'_> {
+    /// Whether the other ranks have made the same call, and cut it otherwise.
+    fn differs_in_cut(&self, other: &Self) -> bool {
+        (self.number, &self.made.call) == (other.number, &other.made.call)
+    }
 }
 
 fn sorted<'a>(ranks: impl Iterator<Item = &'a u16>) -> Vec<u16> {

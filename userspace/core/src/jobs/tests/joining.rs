@@ -17,7 +17,9 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
     assert_eq!((spec.number, spec.slots.clone(), spec.address), (0, 0..512, LOCAL.into()));
     assert_eq!(spec.group, (Ipv4Addr::new(239, 255, 0, 0), 48866));
     assert_ne!(spec.epoch, 0);
-    let aggregator = told(&effects).aggregator;
+    // All are told the same.
+    let &control::Assigned { aggregator, move_secret, .. } = told(&effects);
+    assert!(move_secret != 0 && move_secret != aggregator);
     let assigned = |rank: usize, hello_secret| {
         Event::Assigned(control::Assigned {
             job: 0,
@@ -36,6 +38,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             world_size: 3,
             hosts: 3,
             aggregator,
+            move_secret,
             ..control::Assigned::default()
         })
     };
