@@ -78,11 +78,13 @@ impl Service {
                 let unfinished = progress.and_then(|progress| progress.unfinished.clone());
                 (look.number, look.epoch, unfinished)
             };
-            let (now, mut state) = (Instant::now(), turn(&self.state).await);
-            state.stragglers.look(now, looks.iter().map(unfinished));
-            state.lateness.look(now, looks);
-            state.note_endings(now);
-            drop(state);
+            {
+                let mut state = turn(&self.state).await;
+                let now = Instant::now();
+                state.stragglers.look(now, looks.iter().map(unfinished));
+                state.lateness.look(now, looks);
+                state.note_endings(now);
+            }
             sleep(pause(SLOTS_INTERVAL, begin.elapsed())).await;
         }
     }

@@ -285,12 +285,17 @@ fn add_room(registry: &mut Registry, role: &Role) {
     }
 }
 
-fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
+fn add_states(registry: &mut Registry, jobs: &[JobView]) {
     let states = Family::<State, Gauge>::default();
     for state in ["waiting", "assigned", "started", "aborted"] {
         let jobs = jobs.iter().filter(|job| job.state == state);
         states.get_or_create(&State { state }).set(jobs.count() as i64);
     }
+    registry.register("jobs", "Jobs by state", states);
+}
+
+fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
+    add_states(registry, jobs);
     let bytes = Family::<Job, Counter>::default();
     let ranks = Family::<Job, Gauge>::default();
     let here = Family::<Job, Gauge>::default();
@@ -327,7 +332,6 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         }
         paths.add(job, label);
     }
-    registry.register("jobs", "Jobs by state", states);
     registry.register("job_ranks", "Ranks of a job", ranks);
     registry.register("job_ranks_here", "Ranks that are connected", here);
     registry.register("job_aggregators", "Aggregators of a job, this one among them", aggregators);
