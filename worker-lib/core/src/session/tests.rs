@@ -503,7 +503,6 @@ fn an_aggregator_that_stops_is_no_rank_s_fault() {
 fn what_the_data_plane_says_first_the_stream_explains() {
     let mut rank = Rank::running(false);
     assert_eq!(rank.on(Event::Failed { failure: Failure::Aborted, call: None }), []);
-    assert_eq!(rank.after(1400 * MS), []);
     let (reason, ranks) = ("the aggregator stops".to_owned(), Vec::new());
     let ending = Ending::Stopped { reason: reason.clone(), ranks: ranks.clone() };
     assert_eq!(rank.hear(News::Stops { reason, ranks }), [Action::End(ending)]);
