@@ -163,9 +163,9 @@ impl Builder {
     }
 
     /// How long this process may stand still, as in a debugger or while its virtual machine moves,
-    /// before the other ranks take it for dead: as long as [`timeout`](Self::timeout) unless given;
-    /// at least 0.1 s. Its host has to answer meanwhile. A host that does not is dead within
-    /// seconds.
+    /// before the other ranks take it for dead (rule 23.9): as long as [`timeout`](Self::timeout)
+    /// unless given; at least 0.1 s. Its host has to answer meanwhile. A host that does not is dead
+    /// within seconds.
     pub fn standstill(mut self, standstill: Duration) -> Self {
         self.standstill = Some(standstill);
         self
@@ -224,7 +224,7 @@ impl Builder {
     /// | --- | --- |
     /// | `RANK`, `WORLD_SIZE` | rank and number of ranks |
     /// | `SWITCHML_AGGREGATOR` | aggregators, as `host` or `host:port` |
-    /// | `MASTER_ADDR`, `MASTER_PORT` | where ranks meet, if there is no aggregator or no job's name |
+    /// | `MASTER_ADDR`, `MASTER_PORT` | where ranks meet without an aggregator, or a job's name |
     /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | how the aggregator is verified, for TLS |
     /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | certificate and key that it is shown |
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
@@ -399,8 +399,8 @@ impl Communicator {
     }
 }
 
-/// Where ranks can meet, given `MASTER_ADDR:MASTER_PORT`, where torchrun may listen itself. The next
-/// port would be that of another job of torchrun's, if a user counts them.
+/// Where ranks can meet, given `MASTER_ADDR:MASTER_PORT`, where torchrun may listen itself. The
+/// next port would be that of another job of torchrun's, if a user counts them.
 fn free_place(place: String, is_taken: bool) -> String {
     match place.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
         Some((host, Ok(port))) if is_taken => {

@@ -70,7 +70,7 @@ impl Builder {
         };
         let (sessions, joined) = Sessions::join(&aggregators, &wish)?;
         let me = (rank as u16, world_size as u16);
-        let commons = Commons::here()?;
+        let commons = Commons::here();
         let wakers = |_| {
             let driving = Waker::new(&commons.events);
             Wakers { driving, turns: commons.data_threads.turns() }
@@ -185,7 +185,7 @@ impl Builder {
                 let (submissions, received) = mpsc::channel();
                 let driver = self.driver(&common, &at, (drivers.len(), place), path, received);
                 let driver = Arc::new(DriverLock::new(driver, wakers.turns.clone()));
-                wakers.turns.begin(&driver);
+                wakers.turns.begin(Arc::clone(&driver) as Arc<_>);
                 drivers.push(Shard { submissions, wakers, driver });
             }
         }

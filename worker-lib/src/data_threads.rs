@@ -8,7 +8,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 
-use crate::driver::{DriverLock, lock};
+use crate::lock::lock;
+
+/// A driver, to a data thread.
+pub(crate) trait Drives: Send + Sync {
+    /// A data thread's turn: drives calls that no caller waits for.
+    fn serve(&self);
+}
 
 /// The data threads of a process. They end when this is dropped.
 #[derive(Default)]
@@ -23,7 +29,7 @@ struct Pool {
 #[derive(Default)]
 struct State {
     /// Drivers that no thread has taken yet.
-    waiting: VecDeque<Arc<DriverLock>>,
+    waiting: VecDeque<Arc<dyn Drives>>,
     threads: usize,
     /// Threads that wait for a driver.
     idle: usize,
@@ -73,7 +79,7 @@ impl Pool {
     }
 
     /// Has a thread serve a driver. If the system refuses another thread, the next free one does.
-    fn serve(self: &Arc<Self>, driver: Arc<DriverLock>) {
+    fn serve(self: &Arc<Self>, driver: Arc<dyn Drives>) {
         let mut state = lock(&self.state);
         state.waiting.push_back(driver);
         if state.waiting.len() > state.idle {
@@ -117,14 +123,14 @@ pub(crate) struct Turns(Arc<Inner>);
 struct Inner {
     pool: Arc<Pool>,
     state: AtomicU8,
-    driver: OnceLock<Weak<DriverLock>>,
+    driver: OnceLock<Weak<dyn Drives>>,
 }
 
 impl Turns {
     /// Has a data thread serve this driver, at once and whenever it is asked for.
-    pub fn begin(&self, driver: &Arc<DriverLock>) {
-        if self.0.driver.set(Arc::downgrade(driver)).is_ok() {
-            self.0.pool.serve(Arc::clone(driver));
+    pub fn begin(&self, driver: Arc<dyn Drives>) {
+        if self.0.driver.set(Arc::downgrade(&driver)).is_ok() {
+            self.0.pool.serve(driver);
         }
     }
 

@@ -35,10 +35,11 @@ use switchml_worker_core::stats::{CallStats, RoundTrips};
 use switchml_worker_core::wire::{TurnError, Wire};
 
 use crate::control::{Membership, Sessions};
-use crate::data_threads::Turns;
+use crate::data_threads::{Drives, Turns};
 use crate::error::Error;
 use crate::late_ranks::{LONG, LateRanks};
 use crate::local_sums::LocalSums;
+use crate::lock::lock;
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
 use crate::waker::Wakers;
@@ -239,11 +240,6 @@ impl Shared {
     }
 }
 
-/// Data under these locks changes by single assignments, so a panic leaves nothing half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The driver. The thread that has the lock drives.
 pub(crate) struct DriverLock {
     /// `None` once the communicator is closed or has failed.
@@ -290,6 +286,23 @@ pub(crate) struct Driver {
     pub in_calls: InCalls,
 }
 
+impl Drives for DriverLock {
+    /// A data thread's turn: drives calls that no caller waits for. Leaves the job if the
+    /// communicator is closed, or something fails.
+    fn serve(&self) {
+        let mut end = End { lock: self, outcome: Some(Err(Error::Panicked)) };
+        end.outcome = loop {
+            self.turns.take();
+            match self.drive_all() {
+                Ok(true) if self.turns.is_asked_again() => {}
+                Ok(true) => break None,
+                Ok(false) => break Some(Ok(())),
+                Err(error) => break Some(Err(error)),
+            }
+        };
+    }
+}
+
 impl DriverLock {
     /// A lock around `driver`; callers must ask for one of `turns` when there are submissions, when
     /// they end, and when the communicator has failed.
@@ -308,21 +321,6 @@ impl DriverLock {
         turn.is_needed = true;
         turn.is_needed = driver.run(number, until).is_err() || !driver.data_path.is_idle();
         true
-    }
-
-    /// A data thread's turn: drives calls that no caller waits for. Leaves the job if the
-    /// communicator is closed, or something fails.
-    pub fn serve(&self) {
-        let mut end = End { lock: self, outcome: Some(Err(Error::Panicked)) };
-        end.outcome = loop {
-            self.turns.take();
-            match self.drive_all() {
-                Ok(true) if self.turns.is_asked_again() => {}
-                Ok(true) => break None,
-                Ok(false) => break Some(Ok(())),
-                Err(error) => break Some(Err(error)),
-            }
-        };
     }
 
     /// Waits until the driver has ended.

@@ -17,8 +17,9 @@ use switchml_worker_core::engine::Limits;
 use switchml_worker_core::moves::{Aggregator, LEAST_WAIT, Loss, Move, Moves};
 
 use crate::control::{self, Access, Membership, Wish};
-use crate::driver::{Arrival, Handover, Shared, lock};
+use crate::driver::{Arrival, Handover, Shared};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::paths::{Opened, Path};
 use crate::transport::Medium;
 use crate::warning::warn;

@@ -74,6 +74,7 @@ pub mod interface;
 mod late_ranks;
 mod limits;
 mod local_sums;
+mod lock;
 mod meeting;
 mod narrow_path;
 mod no_multicast;
@@ -82,6 +83,7 @@ mod own_address;
 mod own_hosts;
 mod paths;
 mod peers;
+mod per_process;
 mod prefetch;
 #[doc(hidden)]
 pub mod rdma;

@@ -8,14 +8,11 @@ use std::sync::Arc;
 
 use switchml_userspace::data_plane::software::in_process::InProcessRank;
 
-use crate::commons::Commons;
 use crate::control::Access;
 use crate::error::Error;
 use crate::files;
 use crate::own_address::{own_address, resolve};
-use lending::Lent;
-
-pub(crate) use lending::Lending;
+use lending::{Lending, Lent};
 
 /// An aggregator inside this process. Ranks that are handed the addresses of all ranks' own
 /// ([`Builder::peers`](crate::Builder::peers)) need no other. It serves all jobs of the process;
@@ -41,7 +38,7 @@ impl OwnAggregator {
         let failed = |error: switchml_userspace::embedded::EmbedError| Error::NoPeer {
             why: files::explained_text(error.to_string()),
         };
-        Commons::here()?.own_aggregators.lend(address, job).map(Self).map_err(failed)
+        Lending::here().lend(address, job).map(Self).map_err(failed)
     }
 
     /// A rank of this process, known by the address of a socket that nobody else uses.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::data_threads::Turns;
-use crate::driver::lock;
+use crate::lock::lock;
 
 /// Events for threads that wait. A thread has one only as long as it waits, so a process needs few
 /// of them.

@@ -125,7 +125,6 @@ mod tests {
         switchml_rack::needs_racks!();
         let binaries = Binaries::for_test().unwrap();
         let tally = soak(&binaries, Duration::from_secs(30), 1).unwrap();
-        println!("{}", tally.in_words());
         assert!(tally.jobs >= 2 && tally.events >= 2, "{tally:?}");
         assert_eq!((tally.wrong, tally.bad), (0, 0), "{tally:?}");
     }

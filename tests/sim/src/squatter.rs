@@ -50,13 +50,13 @@ impl Squatter {
                     net.ask(connection, Message::Join(request.clone()));
                 }
             }
-            News::Event(join_event::Event::Assigned(assigned)) => {
-                if self.wishes.remove(&connection).is_some_and(|wish| wish.world_size == 1) {
-                    net.ask(connection, Message::Gone);
-                    let name = moved_name("job 0", assigned.aggregator);
-                    for aggregator in 0..self.aggregators {
-                        self.join(net, aggregator, &name, self.seat);
-                    }
+            News::Event(join_event::Event::Assigned(assigned))
+                if self.wishes.remove(&connection).is_some_and(|wish| wish.world_size == 1) =>
+            {
+                net.ask(connection, Message::Gone);
+                let name = moved_name("job 0", assigned.aggregator);
+                for aggregator in 0..self.aggregators {
+                    self.join(net, aggregator, &name, self.seat);
                 }
             }
             _ => {}

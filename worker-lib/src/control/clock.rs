@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::driver::lock;
+use crate::lock::lock;
 
 /// The time between two looks. A look costs some microseconds.
 const LOOK: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ const PROBE: Duration = Duration::from_secs(5);
 /// A probe without an answer for so long is the end. Generous: a machine that computes may starve
 /// this thread.
 const PROBE_ANSWER: Duration = Duration::from_secs(10);
-/// Rule 36.16: the process of another rank may stand still as long as its host does not, and the
+/// Rule 36.18: the process of another rank may stand still as long as its host does not, and the
 /// kernel asks the host. Ranks agree on who is dead by their aggregators.
 const OF_PEER: Duration = Duration::from_secs(24 * 3600);
 

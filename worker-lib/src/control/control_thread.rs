@@ -10,6 +10,7 @@ use super::clock::Clock;
 use super::lines::Lines;
 use super::{Error, connection};
 use crate::files;
+use crate::per_process::PerProcess;
 
 /// The control thread. It ends when this is dropped.
 pub(crate) struct Control {
@@ -27,12 +28,18 @@ pub(super) struct Shared {
 }
 
 impl Control {
-    /// Starts the thread.
+    /// That of the calling thread's process and network namespace.
     ///
     /// # Errors
     ///
     /// [`Error::System`].
-    pub fn start() -> Result<Self, Error> {
+    pub fn here() -> Result<Arc<Self>, Error> {
+        static CONTROL: PerProcess<Control> = PerProcess::new();
+        CONTROL.here(Self::start)
+    }
+
+    fn start() -> Result<Self, Error> {
+        files::raise_limit();
         let runtime = connection::runtime()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();

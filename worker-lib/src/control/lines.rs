@@ -10,7 +10,7 @@ use switchml_control::tls::ClientTls;
 use tokio::sync::OnceCell;
 
 use super::{Access, Error, connection};
-use crate::driver::lock;
+use crate::lock::lock;
 
 /// Most memberships of a connection. Each has its stream of events and two requests at most, and
 /// servers take at least 100 at once (RFC 9113, 6.5.2).

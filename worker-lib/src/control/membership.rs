@@ -13,9 +13,9 @@ use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::commons::Commons;
 use crate::interface::Interface;
 
+use super::control_thread::Control;
 use super::{Access, Assigned, Error, board::Board, member::Joining, resolve, threads};
 
 /// How long a rank may stand still whose user does not say.
@@ -56,7 +56,7 @@ pub struct Membership {
     peer: Option<u16>,
     board: Arc<Board>,
     events: UnboundedSender<Event>,
-    commons: Arc<Commons>,
+    control: Arc<Control>,
     has_ended: bool,
 }
 
@@ -141,10 +141,9 @@ impl Membership {
             begin,
             board: Arc::clone(&board),
         };
-        let commons = Commons::here()?;
-        let control = &commons.control;
+        let control = Control::here()?;
         control.handle.spawn(joining.run(control.shared(), received));
-        Ok(Self { peer, board, events, commons, has_ended: false })
+        Ok(Self { peer, board, events, control, has_ended: false })
     }
 
     /// The rank in whose process the aggregator is, if ranks serve each other.
@@ -305,7 +304,7 @@ impl Membership {
         self.say(goodbye);
         self.has_ended = true;
         // The control thread does not wait for itself.
-        if !self.commons.control.is_here() {
+        if !self.control.is_here() {
             self.board.wait_until_over();
         }
     }

@@ -20,7 +20,6 @@ mod status;
 mod threads;
 
 pub use address::{Access, Token, resolve};
-pub(crate) use control_thread::Control;
 pub use error::Error;
 pub use membership::{Membership, Wish};
 pub use messages::Assigned;

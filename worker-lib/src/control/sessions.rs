@@ -14,7 +14,7 @@ use switchml_worker_core::stripes;
 
 use super::{Access, Assigned, Error, Membership, Wish, resolve};
 
-/// How long a rank that does not reach another one waits for the rest, to tell them.
+/// Rule 36.19: how long a rank that does not reach another one waits for the rest, to tell them.
 const TELLING: Duration = Duration::from_secs(5);
 
 /// A rank's memberships in a job, by aggregator, in the order that all ranks agree on.

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::message::{Answer, Introduction, receive, send};
-use crate::commons::{Namespace, namespace};
 use crate::error::Error;
+use crate::per_process::{Namespace, namespace};
 
 /// Pause before the place is tried again.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -13,8 +13,8 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use switchml_userspace::segments;
 
 use super::message::{Answer, Introduction, Presence, receive, send};
-use crate::commons::{Namespace, namespace};
 use crate::error::Error;
+use crate::per_process::{Namespace, namespace};
 
 /// How long a connection may take to say its line.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,16 +1,18 @@
 //! A process's own aggregators: one serves all jobs, but for ranks of one job in the same process,
 //! which would give it twice.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
 use switchml_userspace::embedded::{EmbedError, Embedded};
 
-use crate::driver::lock;
+use crate::lock::lock;
+use crate::per_process::PerProcess;
 
 /// The aggregators that ranks have.
-#[derive(Default)]
-pub(crate) struct Lending(Mutex<Vec<Weak<Shared>>>);
+#[derive(Debug, Default)]
+pub(super) struct Lending(Mutex<Vec<Weak<Shared>>>);
 
 #[derive(Debug)]
 struct Shared {
@@ -25,14 +27,23 @@ struct Shared {
 pub(super) struct Lent {
     shared: Arc<Shared>,
     job: String,
+    /// Knows of it as long as anybody has it.
+    _lending: Arc<Lending>,
 }
 
 impl Lending {
+    /// That of the calling thread's process and network namespace.
+    pub fn here() -> Arc<Self> {
+        static LENDING: PerProcess<Lending> = PerProcess::new();
+        let Ok(lending) = LENDING.here(|| Ok::<_, Infallible>(Self::default()));
+        lending
+    }
+
     /// One at this address for a rank of this job.
     ///
     /// # Errors
     /// Those of [`Embedded::start`].
-    pub(super) fn lend(&self, address: IpAddr, job: &str) -> Result<Lent, EmbedError> {
+    pub fn lend(self: &Arc<Self>, address: IpAddr, job: &str) -> Result<Lent, EmbedError> {
         let mut all = lock(&self.0);
         all.retain(|shared| shared.strong_count() > 0);
         let known = all.iter().filter_map(Weak::upgrade).find(|shared| {
@@ -48,7 +59,7 @@ impl Lending {
             }
         };
         lock(&shared.jobs).push(job.to_owned());
-        Ok(Lent { shared, job: job.to_owned() })
+        Ok(Lent { shared, job: job.to_owned(), _lending: Arc::clone(self) })
     }
 }
 
@@ -79,7 +90,7 @@ mod tests {
 
     #[test]
     fn jobs_share_one_and_ranks_of_a_job_do_not() {
-        let lending = Lending::default();
+        let lending = Arc::new(Lending::default());
         let lend = |job| lending.lend(Ipv4Addr::LOCALHOST.into(), job).unwrap();
         let address = |lent: &Lent| lent.embedded().control();
         let (first, other, rank) = (lend("first"), lend("other"), lend("first"));

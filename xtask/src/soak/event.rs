@@ -5,8 +5,16 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-use super::job::Kind;
 use super::site::{AGGREGATORS, RANKS};
+
+/// Who serves a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Several aggregators.
+    Several,
+    /// The ranks serve each other.
+    Alone,
+}
 
 /// How long something lasts that a rank survives: shorter than the 5 s after which it is lost.
 const SHORT: Duration = Duration::from_millis(1500);

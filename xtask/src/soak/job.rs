@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use switchml_rack::{Process, Rack, Signal};
 
-use super::event::{Deed, Event, Target};
+use super::event::{Deed, Event, Kind, Target};
 use super::site::{RANKS, Site, cut, lose, mend};
 use crate::random::Random;
 
@@ -29,15 +29,6 @@ const COLUMNS: usize = 13;
 const WRONG_COLUMNS: [usize; 2] = [8, 12];
 /// Exit status of `switchml-worker` if elements are wrong.
 const WRONG: i32 = 1;
-
-/// Who serves a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Several aggregators.
-    Several,
-    /// The ranks serve each other.
-    Alone,
-}
 
 /// A running job.
 pub struct Job {

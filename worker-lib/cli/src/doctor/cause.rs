@@ -302,13 +302,10 @@ impl Cause {
                  otherwise their hosts help by themselves",
                 "switchml-aggregator --data-plane software".to_owned(),
             ),
-            Self::SlowPort(SlowPort { port, most: None, .. }) => {
-                let ports = interfaces([port.as_str(), "INTERFACE"].into_iter());
-                on(
-                    &format!("{THERE}, with a faster port or one more"),
-                    format!("switchml-aggregator{ports}"),
-                )
-            }
+            Self::SlowPort(SlowPort { port, most: None, .. }) => on(
+                &format!("{THERE}, with a faster port or one more"),
+                format!("switchml-aggregator{}", interfaces([port, "INTERFACE"].into_iter())),
+            ),
             Self::Rdma(obstacle) => obstacle.fix(),
             Self::Poor(poor) => poor.fix(),
             Self::FilteredGroup { group, chains, .. } => on(HERE, pass_group(*group, chains)),
@@ -409,12 +406,10 @@ impl SmallMtu {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NobodyListens(target) => write!(
-                f,
-                "nobody listens: {} is up, and refuses TCP to port {}",
-                target.ip(),
-                target.port()
-            ),
+            Self::NobodyListens(target) => {
+                let (ip, port) = (target.ip(), target.port());
+                write!(f, "nobody listens: {ip} is up, and refuses TCP to port {port}")
+            }
             Self::NoNeighbour { address, interface, program, may_be_mistyped, .. } => {
                 write_no_neighbour(f, *address, interface, *program, *may_be_mistyped)
             }

@@ -206,7 +206,7 @@ impl Engine {
         self.unwatched_since = if watched { None } else { self.unwatched_since.or(Some(now)) };
     }
 
-    /// Rule 36.16: the aggregator is in a process that stands still, so its silence says nothing.
+    /// Rule 36.18: the aggregator is in a process that stands still, so its silence says nothing.
     /// The deadline begins anew.
     pub fn excuse_silence(&mut self, now: u64) {
         self.resumed_at = now;

@@ -67,13 +67,10 @@ def make(
     """
     try:
         check()
-    except Error as error:
-        raise backend_error(error) from None
-    see_through_holders()
-    try:
         claim(parent, rank, dist.PrefixStore(f"{NAME}/1", parent))
     except Error as error:
         raise backend_error(error) from None
+    see_through_holders()
     # A destroyed group leaves its keys behind. The next group of that name needs other keys, and
     # all ranks have counted the same number of attempts.
     attempt = parent.add(f"attempts/{rank}", 1)

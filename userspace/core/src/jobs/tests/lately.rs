@@ -18,10 +18,14 @@ fn a_job_that_is_gone_is_remembered_with_the_reason() {
         table.leave(member(&spec, rank), "", &[]).expect("a member");
     }
     let done = ("done".to_owned(), true, "finished", String::new());
-    assert_eq!(ended(&table), [done.clone()]);
+    assert_eq!(ended(&table), std::slice::from_ref(&done));
     let (_, spec) = started(&mut table, "failed", 2);
     table.leave(member(&spec, 1), "no memory", &[]).expect("a member");
-    assert_eq!(ended(&table), [done.clone()], "rank 0 is there, and sees that it was aborted");
+    assert_eq!(
+        ended(&table),
+        std::slice::from_ref(&done),
+        "rank 0 is there, and sees that it was aborted"
+    );
     table.leave(member(&spec, 0), "", &[]).expect("a member");
     let reason = "rank 1 (10.0.0.2) failed: no memory".to_owned();
     let failed = ("failed".to_owned(), true, "rank_failed", reason);
