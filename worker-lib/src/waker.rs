@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -41,36 +41,47 @@ fn event() -> io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
 }
 
-/// Wakes the thread that waits, any number of times; clones wake the same thread.
-#[derive(Clone)]
-pub(crate) struct Waker(Arc<Inner>);
+/// Wakes threads that wait, any number of times; clones wake the same threads. Each clone knows by
+/// itself which wake-ups it has heard, so that no waiter takes those of another one: while a driver
+/// waits, the way to its next aggregator is opened by another thread.
+pub(crate) struct Waker {
+    inner: Arc<Inner>,
+    /// The wake-ups up to this clone's last wait.
+    heard: AtomicU64,
+}
 
 struct Inner {
     events: Arc<Events>,
-    /// Whether there was a wake-up since the last wait.
-    is_woken: AtomicBool,
-    waiter: Mutex<Option<Waiter>>,
+    /// The number of wake-ups.
+    wakes: AtomicU64,
+    waiters: Mutex<Vec<Waiter>>,
 }
 
-/// The thread that waits.
+/// A thread that waits.
 struct Waiter {
     event: Arc<OwnedFd>,
     is_told: bool,
 }
 
+impl Clone for Waker {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), heard: AtomicU64::new(0) }
+    }
+}
+
 impl Waker {
-    /// Wakes a thread that takes one of these events while it waits.
+    /// Wakes threads that take one of these events while they wait.
     pub fn new(events: &Arc<Events>) -> Self {
-        let (is_woken, waiter) = Default::default();
-        Self(Arc::new(Inner { events: Arc::clone(events), is_woken, waiter }))
+        let (wakes, waiters) = Default::default();
+        let inner = Arc::new(Inner { events: Arc::clone(events), wakes, waiters });
+        Self { inner, heard: AtomicU64::new(0) }
     }
 
-    /// Wakes the thread, or keeps it from its next wait.
+    /// Wakes the threads, or keeps them from their next wait.
     pub fn wake(&self) {
-        self.0.is_woken.store(true, Ordering::SeqCst);
-        if let Some(waiter) = &mut *lock(&self.0.waiter)
-            && !waiter.is_told
-        {
+        self.inner.wakes.fetch_add(1, Ordering::SeqCst);
+        let mut waiters = lock(&self.inner.waiters);
+        for waiter in waiters.iter_mut().filter(|waiter| !waiter.is_told) {
             waiter.is_told = true;
             // One number fits.
             let _ = rustix::io::write(&waiter.event, &1u64.to_ne_bytes());
@@ -78,25 +89,29 @@ impl Waker {
     }
 
     /// Waits by `poll`, which returns soon once the descriptor is readable, unless there was a
-    /// wake-up since the last wait.
+    /// wake-up since this clone's last wait.
     ///
     /// # Errors
     /// Those of `poll`, or when the system refuses a file.
     pub fn wait(&self, poll: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
-        let Inner { events, is_woken, waiter } = &*self.0;
-        if is_woken.swap(false, Ordering::SeqCst) {
+        let Inner { events, wakes, waiters } = &*self.inner;
+        let before = wakes.load(Ordering::SeqCst);
+        if self.heard.swap(before, Ordering::SeqCst) != before {
             return Ok(());
         }
         let event = events.take()?;
-        *lock(waiter) = Some(Waiter { event: Arc::clone(&event), is_told: false });
-        // Who looked for a waiter before that has left a mark.
-        let outcome = match is_woken.load(Ordering::SeqCst) {
-            true => Ok(()),
-            false => poll(event.as_fd()),
+        lock(waiters).push(Waiter { event: Arc::clone(&event), is_told: false });
+        // A wake-up that found no waiter before that has counted.
+        let outcome = match wakes.load(Ordering::SeqCst) == before {
+            true => poll(event.as_fd()),
+            false => Ok(()),
         };
+        let mut waiting = lock(waiters);
+        let place = waiting.iter().position(|waiter| Arc::ptr_eq(&waiter.event, &event));
+        let is_told = place.is_some_and(|place| waiting.swap_remove(place).is_told);
         // Nobody writes to the event from here on.
-        let is_told = lock(waiter).take().is_some_and(|waiter| waiter.is_told);
-        is_woken.store(false, Ordering::SeqCst);
+        drop(waiting);
+        self.heard.store(wakes.load(Ordering::SeqCst), Ordering::SeqCst);
         if is_told {
             let _ = rustix::io::read(&event, &mut [0; 8]);
         }

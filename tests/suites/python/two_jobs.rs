@@ -156,24 +156,6 @@ fn jobs_of_torch_with_a_store_of_their_own_are_right_in_every_order() {
     all_are_right(&all);
 }
 
-/// Torch's store takes the first process that comes as a rank, of whichever job. The others fail at
-/// once: the second rank 0 in torch, which cannot listen, and the second rank 1 here.
-#[test]
-fn of_two_jobs_at_one_store_of_torch_each_rank_is_taken_once_in_every_order() {
-    let name = "of_two_jobs_at_one_store_of_torch_each_rank_is_taken_once_in_every_order";
-    let Some((site, end)) = site(name) else { return };
-    let all = outcomes(&site, "torch", &end("torch"), |order, _, _| vec![port(order, 0)]);
-    for (index, four) in all.iter().enumerate() {
-        let errors: Vec<_> = four.iter().map(|outcome| outcome.error.as_deref()).collect();
-        let ranks = [[errors[0], errors[2]], [errors[1], errors[3]]];
-        for (rank, both) in ranks.iter().enumerate() {
-            assert!(both.iter().any(|error| error.is_some()), "order {index}, rank {rank}");
-        }
-        let twice = |error: &Option<&str>| error.is_some_and(|error| error.contains("come twice"));
-        assert!(ranks[1].iter().any(twice), "order {index}: {:?}", ranks[1]);
-    }
-}
-
 #[test]
 fn jobs_at_one_place_are_right_or_hear_of_each_other_in_every_order() {
     let name = "jobs_at_one_place_are_right_or_hear_of_each_other_in_every_order";

@@ -69,8 +69,8 @@ typedef struct switchml_request switchml_request;
 
 /**
  * How to connect. What is zero or null comes from the environment as torchrun sets it:
- * SWITCHML_AGGREGATOR, or without any MASTER_ADDR:MASTER_PORT, where ranks meet that serve each
- * other; SWITCHML_JOB, TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE;
+ * SWITCHML_AGGREGATOR; SWITCHML_JOB or TORCHELASTIC_RUN_ID; MASTER_ADDR:MASTER_PORT, where ranks
+ * meet without an aggregator, or without a name; RANK and WORLD_SIZE;
  * SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
  * SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
  * SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
@@ -78,8 +78,8 @@ typedef struct switchml_request switchml_request;
  */
 typedef struct switchml_settings {
   /**
-   * sizeof(switchml_settings), as in `switchml_settings settings = { sizeof settings };`: a
-   * library that is newer than the program knows by it which settings the program has.
+   * sizeof(switchml_settings), as in `switchml_settings settings = { .size = sizeof settings };`:
+   * a library that is newer than the program knows by it which settings the program has.
    */
   size_t size;
   /**
@@ -88,7 +88,8 @@ typedef struct switchml_settings {
    */
   const char *aggregator;
   /**
-   * Name of the job: ranks that give the same name at the same aggregator belong together.
+   * Name of the job: ranks that give the same name at the same aggregator belong together. No
+   * other job may have that name there. Without one, ranks that meet make one up.
    */
   const char *job;
   /**
@@ -138,8 +139,8 @@ typedef struct switchml_settings {
    */
   const char *token_file;
   /**
-   * Where ranks meet that have no aggregator and serve each other: the SWITCHML_UNIQUE_ID_BYTES
-   * bytes that switchml_unique_id gave one of them, or null.
+   * Where ranks meet, in place of MASTER_ADDR:MASTER_PORT: the SWITCHML_UNIQUE_ID_BYTES bytes
+   * that switchml_unique_id gave one of them, or null.
    */
   const uint8_t *unique_id;
 } switchml_settings;
@@ -247,8 +248,9 @@ enum switchml_status switchml_unique_id(uint8_t *id);
  * switchml_close, and null if this fails.
  *
  * # Safety
- * settings is null or points to settings whose strings are null or end with a zero byte, and whose
- * unique_id is null or points to that many bytes; communicator points to a pointer.
+ * settings is null or points to `size` bytes of settings whose strings are null or end with a zero
+ * byte, and whose unique_id is null or points to that many bytes; communicator points to a
+ * pointer.
  */
 enum switchml_status switchml_connect(const struct switchml_settings *settings,
                                       struct switchml_communicator **communicator);

@@ -20,21 +20,22 @@ pub struct Communicator(switchml_worker::Communicator);
 pub struct Request(Handle<Array>);
 
 /// How to connect. What is zero or null comes from the environment as torchrun sets it:
-/// SWITCHML_AGGREGATOR, or without any MASTER_ADDR:MASTER_PORT, where ranks meet that serve each
-/// other; SWITCHML_JOB or TORCHELASTIC_RUN_ID; RANK and WORLD_SIZE;
+/// SWITCHML_AGGREGATOR; SWITCHML_JOB or TORCHELASTIC_RUN_ID; MASTER_ADDR:MASTER_PORT, where ranks
+/// meet without an aggregator, or without a name; RANK and WORLD_SIZE;
 /// SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
 /// SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
 /// SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
 /// SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1.
 #[repr(C)]
 pub struct Settings {
-    /// sizeof(switchml_settings), as in `switchml_settings settings = { sizeof settings };`: a
-    /// library that is newer than the program knows by it which settings the program has.
+    /// sizeof(switchml_settings), as in `switchml_settings settings = { .size = sizeof settings };`:
+    /// a library that is newer than the program knows by it which settings the program has.
     pub size: usize,
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
     /// Several, with commas between, share the work.
     pub aggregator: *const c_char,
-    /// Name of the job: ranks that give the same name at the same aggregator belong together.
+    /// Name of the job: ranks that give the same name at the same aggregator belong together. No
+    /// other job may have that name there. Without one, ranks that meet make one up.
     pub job: *const c_char,
     /// This process's rank, 0 to world_size - 1. Only looked at if world_size is not 0.
     pub rank: u32,
@@ -60,8 +61,8 @@ pub struct Settings {
     pub tls_key: *const c_char,
     /// File with a job token, for an aggregator that asks for one.
     pub token_file: *const c_char,
-    /// Where ranks meet that have no aggregator and serve each other: the SWITCHML_UNIQUE_ID_BYTES
-    /// bytes that switchml_unique_id gave one of them, or null.
+    /// Where ranks meet, in place of MASTER_ADDR:MASTER_PORT: the SWITCHML_UNIQUE_ID_BYTES bytes
+    /// that switchml_unique_id gave one of them, or null.
     pub unique_id: *const u8,
 }
 

@@ -80,7 +80,7 @@ int main(void)
 {
     switchml_communicator *communicator = NULL;
     switchml_request *request = NULL;
-    switchml_settings settings = { sizeof settings };
+    switchml_settings settings = { .size = sizeof settings };
     float data[2] = { 0 };
     int marker;
 
@@ -99,7 +99,7 @@ int main(void)
     settings.deadline = -1;
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
            "rank is 4 of 4; 0 to world size - 1 are allowed");
-    settings = (switchml_settings){ sizeof settings };
+    settings = (switchml_settings){ .size = sizeof settings };
     settings.aggregator = "127.0.0.1:1";
     settings.rank = 4;
     settings.world_size = 4;

@@ -46,7 +46,7 @@ int main(int count, char **arguments)
 {
     static float values[COUNT];
     uint8_t id[SWITCHML_UNIQUE_ID_BYTES];
-    switchml_settings settings = { sizeof settings };
+    switchml_settings settings = { .size = sizeof settings };
     switchml_communicator *communicator;
     if (count != 2)
         return EXIT_FAILURE;

@@ -94,7 +94,7 @@ static bool connect_all(MPI_Comm comm, switchml_communicator **job)
     /* After this no rank needs MPI until it has connected: no rank of the communicator waits for
      * a message of this library's. */
     PMPI_Barrier(comm);
-    switchml_settings settings = { sizeof settings };
+    switchml_settings settings = { .size = sizeof settings };
     settings.aggregator = place.aggregator;
     settings.job = place.job;
     settings.rank = (uint32_t)rank;

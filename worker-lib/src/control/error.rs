@@ -219,6 +219,8 @@ impl Error {
                 let reason = format!("rank {rank} at {at} is gone, and what it adds up ({why})");
                 (reason, vec![rank])
             }
+            // It names a rank whose connection broke (rule 36.17).
+            Self::Stopped { reason, ranks } if !ranks.is_empty() => (reason, ranks),
             Self::Stopped { .. } => {
                 (format!("rank {rank} has ended, and what it adds up"), vec![rank])
             }
@@ -301,6 +303,9 @@ mod tests {
             assert!(!error.cause().contains("the job was aborted"), "{told}");
         }
         assert_eq!(error(Error::Lost { address, why }).ranks(), [2]);
+        let reason = "rank 1 is gone".to_owned();
+        let gone = error(Error::Stopped { reason: reason.clone(), ranks: vec![1] });
+        assert_eq!((gone.cause(), gone.ranks()), (reason, vec![1]));
     }
 
     #[test]

@@ -190,7 +190,7 @@ fn ranks_that_were_frozen_hear_why_when_they_go_on() {
         let stderr = rank.stderr();
         let said = stderr.lines().last().unwrap_or_default();
         assert!(said.contains("this process stood still for"), "{stderr}");
-        assert!(said.contains("its job allows 5 s (SWITCHML_STANDSTILL)"), "{stderr}");
+        assert!(said.contains("its job allows 3 s (SWITCHML_STANDSTILL)"), "{stderr}");
     }
 }
 

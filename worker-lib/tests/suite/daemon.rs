@@ -68,7 +68,7 @@ impl Daemon {
         }
         command.args(arguments).env("SWITCHML_AGGREGATOR", &self.address);
         // By default a stopped process is waited for as long as a late one.
-        command.env("SWITCHML_STANDSTILL", "5");
+        command.env("SWITCHML_STANDSTILL", "3");
         self.host.spawn(&format!("switchml-worker {}", arguments.join(" ")), command).unwrap()
     }
 

@@ -161,9 +161,15 @@ fn ranks_and_operators_see_the_shares() {
                 let given = given.unwrap();
                 assert_eq!(share, [0.125, 0.25, 0.625][given]);
                 let percent = ["12.5", "25.0", "62.5"][given];
-                let line = format!("aggregators  job \"shares\": 1 of 3, {percent} %\n");
+                let start = format!("aggregators  job \"shares\": 1 of 3, {percent} %, beside ");
                 let status = daemons[given].status(&[]);
-                assert!(status.contains(&line), "no {line:?} in {status}");
+                let told = status.lines().find_map(|line| line.strip_prefix(&start));
+                let mut told: Vec<_> = told.expect(&status).split(", ").collect();
+                told.sort_unstable();
+                let others = daemons.iter().map(|daemon| daemon.address.as_str());
+                let mut others: Vec<_> = others.filter(|other| *other != stripe.control).collect();
+                others.sort_unstable();
+                assert_eq!(told, others, "{status}");
             }
             communicator.close().unwrap();
         },

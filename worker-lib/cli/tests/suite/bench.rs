@@ -212,7 +212,7 @@ fn the_doctor_is_content_with(daemon: &Daemon) {
     let mut doctor = daemon.worker(&["doctor"]);
     doctor.wait_success(PATIENCE).unwrap();
     let text = doctor.stdout();
-    assert_eq!(text.lines().count(), 9, "{text}");
+    assert_eq!(text.lines().count(), 10, "{text}");
     assert!(text.lines().all(|line| line.starts_with("ok ")), "{text}");
     assert_eq!(doctor.stderr(), "");
 }

@@ -24,7 +24,7 @@ from ._losses import Losses, note
 from ._membership import Membership
 from ._peers import own_aggregator
 from ._reconfigure import Reconfigurable, ReconfigurableGroup
-from ._rendezvous import HeardError, Meeting, claim
+from ._rendezvous import HeardError, Meeting
 from ._threads import NAME
 from ._trampoline import IS_BACKEND, as_backend, check
 from ._work import backend_error, rank_list, see_through_holders
@@ -67,7 +67,6 @@ def make(
     """
     try:
         check()
-        claim(parent, rank, dist.PrefixStore(f"{NAME}/1", parent))
     except Error as error:
         raise backend_error(error) from None
     see_through_holders()

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import socket
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,23 +39,6 @@ def looks() -> Iterator[float]:
         yield time.monotonic() - begin
         time.sleep(pause)
         pause = min(2 * pause, _LONG_PAUSE)
-
-
-def claim(store: Any, rank: int, first: Any) -> None:
-    """Makes this process the rank of a store. `first` is where its ranks first meet.
-
-    Raises `switchml.Error`, and has the ranks there hear it, if another process has been that rank:
-    two jobs have one store.
-    """
-    own = f"process {os.getpid()} on {socket.gethostname()}"
-    before = store.compare_set(f"process/{rank}", "", own).decode()
-    if before != own:
-        text = (
-            f"rank {rank} has come twice, as {before} and as {own}: two jobs must not meet at one "
-            "place; give each job a MASTER_PORT of its own, and start each rank once"
-        )
-        first.compare_set("failed", "", json.dumps([text, [rank]]))
-        raise Error(text, [rank])
 
 
 @dataclass
