@@ -624,8 +624,9 @@ fn a_path_that_loses_packets_is_told_with_the_part_that_it_loses() {
 fn the_rate_of_a_slow_path_is_told() {
     let cluster = Cluster::new(rack(Mode::Auto, Topology::Star));
     let shaping = Shaping::of(cluster.rack.worker(0), 20_000_000).unwrap();
+    // Its queue may overflow, which is a remark.
     let said = doctor(&cluster, 0);
-    said.is_content();
+    assert_eq!(said.code, Some(0), "{}", said.text);
     drop(shaping);
     let line = said.text.lines().find(|line| line.contains("burst")).expect("a burst");
     let (_, rate) = line.split_once(" packets were lost; ").expect("losses");

@@ -78,8 +78,8 @@ typedef struct switchml_request switchml_request;
  */
 typedef struct switchml_settings {
   /**
-   * sizeof(switchml_settings), as in `switchml_settings settings = { .size = sizeof settings };`:
-   * a library that is newer than the program knows by it which settings the program has.
+   * `sizeof(switchml_settings)`, as in `switchml_settings settings = { .size = sizeof settings
+   * };`: a library that is newer than the program knows by it which settings the program has.
    */
   size_t size;
   /**

@@ -28,8 +28,8 @@ pub struct Request(Handle<Array>);
 /// SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1.
 #[repr(C)]
 pub struct Settings {
-    /// sizeof(switchml_settings), as in `switchml_settings settings = { .size = sizeof settings };`:
-    /// a library that is newer than the program knows by it which settings the program has.
+    /// `sizeof(switchml_settings)`, as in `switchml_settings settings = { .size = sizeof settings
+    /// };`: a library that is newer than the program knows by it which settings the program has.
     pub size: usize,
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
     /// Several, with commas between, share the work.

@@ -48,7 +48,7 @@ try:
         print("settled", flush=True)
         run(dist.all_reduce)
     else:
-        communicator = Communicator(join_timeout=10, deadline=30)
+        communicator = Communicator(deadline=30)
         print("settled", flush=True)
         run(communicator.all_reduce)
         communicator.close()

@@ -124,14 +124,15 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
     step("all-reduce", || reduce(&communicator))
         .inspect_err(|_| causes.extend(lost_by_device()))?;
     let burst = step("burst", || burst(&communicator))?;
-    causes.extend(interface.as_ref().and_then(|interface| burst.judge(interface)).map(Cause::Poor));
     let has_copies = is_without_multicast(&communicator);
     // If copies were allowed, ranks would get them.
     let instead = Instead::Nothing(status.ports.into_iter().map(|port| port.name).collect());
     step("results", || results(&communicator)).inspect_err(|_| {
         let group = stripe(&communicator).multicast;
+        // The burst's losses are the same.
         causes.push(examine::lost_group(data_address, group, group, instead.clone()));
     })?;
+    causes.extend(interface.as_ref().and_then(|interface| burst.judge(interface)).map(Cause::Poor));
     step("leave", || leave(communicator))?;
     let narrow = (narrow, around(port.is_some()));
     causes.extend(examine::open_path(access, &examination, narrow, has_copies));
