@@ -32,8 +32,8 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// The outcomes of both jobs' ranks, as in [`RANKS`], for these orders, by a kind of program. A rank
-/// has the variables that `variables` gives for the order's index, its job and its number. The
+/// The outcomes of both jobs' ranks, as in [`RANKS`], for these orders, by a kind of program. A
+/// rank has the variables that `variables` gives for the order's index, its job and its number. The
 /// orders run beside each other, and each rank starts once the one before has begun to.
 fn outcomes(
     site: &Site,
