@@ -17,6 +17,10 @@ use super::{Access, Assigned, Error, Membership, Wish, resolve};
 /// Rule 36.19: how long a rank that does not reach another one waits for the rest, to tell them.
 const TELLING: Duration = Duration::from_secs(5);
 
+/// How long a rank that hears of another one's end waits to hear why: an aggregator that it has told
+/// the reason may be heard later than one that knows only of its end.
+const EXPLAINING: Duration = Duration::from_millis(500);
+
 /// A rank's memberships in a job, by aggregator, in the order that all ranks agree on.
 pub struct Sessions {
     memberships: Mutex<Vec<Arc<Membership>>>,
@@ -172,6 +176,8 @@ struct Waits<'a> {
 /// The first failure.
 enum Failure {
     None,
+    /// A rank has ended, alone. Until this time, what another aggregator says counts.
+    Ended(Error, Instant),
     /// The other ranks are to be told, at this time at the latest.
     Known(Error, Instant),
     Told(Error),
@@ -183,7 +189,7 @@ impl Waits<'_> {
         let mut open = found.len();
         while open > 0 {
             let news = match self.failure {
-                Failure::Known(_, at) => {
+                Failure::Ended(_, at) | Failure::Known(_, at) => {
                     told.recv_timeout(at.saturating_duration_since(Instant::now())).ok()
                 }
                 _ => told.recv().ok(),
@@ -203,29 +209,40 @@ impl Waits<'_> {
         }
         match self.failure {
             Failure::None => Ok(found.into_iter().flatten().collect()),
-            Failure::Known(error, _) | Failure::Told(error) => Err(error),
+            Failure::Ended(error, _) | Failure::Known(error, _) | Failure::Told(error) => {
+                Err(error)
+            }
         }
     }
 
-    /// Takes in a failure at an aggregator. The first one counts.
+    /// Takes in a failure at an aggregator. The first one counts that says more than that a rank
+    /// has ended.
     fn fail(&mut self, index: usize, error: Error) {
-        if !matches!(self.failure, Failure::None) {
-            return;
-        }
         let now = Instant::now();
-        self.failure = match (error, self.peers.get(index).copied().flatten()) {
+        let failure = match (error, self.peers.get(index).copied().flatten()) {
             (Error::Unreachable { address, why }, Some(rank)) => {
                 Failure::Known(Error::PeerUnreachable { rank, address, why }, now + TELLING)
             }
+            (error @ Error::Aborted { .. }, Some(_)) if error.ranks().len() == 1 => {
+                Failure::Ended(error, now + EXPLAINING)
+            }
             (error, _) => Failure::Known(error, now),
         };
+        match (&self.failure, &failure) {
+            (Failure::None, _) | (Failure::Ended(..), Failure::Known(..)) => self.failure = failure,
+            _ => {}
+        }
     }
 
     /// Tells the other ranks of the failure if it is time, or if there are any to tell: a rank that
     /// leaves before all have joined says nothing.
     fn say(&mut self, has_joined: bool) {
-        let Failure::Known(error, at) = &self.failure else { return };
-        if !has_joined && Instant::now() < *at {
+        let (error, is_time) = match &self.failure {
+            Failure::Ended(error, at) => (error, Instant::now() >= *at),
+            Failure::Known(error, at) => (error, has_joined || Instant::now() >= *at),
+            Failure::None | Failure::Told(_) => return,
+        };
+        if !is_time {
             return;
         }
         let mut ranks = error.ranks();
