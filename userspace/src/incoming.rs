@@ -125,6 +125,7 @@ async fn open(
         stream,
         guard,
         answers_pings: false,
+        is_lost: false,
         _seat: seat,
         addresses,
         standstill: Standstill::new(pulse.clone(), allowed.clone()),
@@ -253,6 +254,9 @@ pub struct Connection {
     unread: Option<Pin<Box<Sleep>>>,
     /// Whether the connection uses HTTP/2, which has pings.
     answers_pings: bool,
+    /// Whether the kernel broke the connection, because its client's host acknowledges nothing or
+    /// its client reads nothing.
+    is_lost: bool,
 }
 
 impl Drop for Connection {
@@ -264,7 +268,7 @@ impl Drop for Connection {
         };
         let is_unread = self.unread.as_ref().is_some_and(|deadline| deadline.is_elapsed());
         let is_counted = self.ends.load(Ordering::Relaxed);
-        if (is_silent || is_unread) && !is_counted {
+        if (is_silent || is_unread || self.is_lost) && !is_counted {
             self.guard.refusals.count(Reason::Silent);
         }
     }
@@ -277,9 +281,10 @@ impl Connection {
         context: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if let Poll::Ready(written) = written {
+            self.is_lost |= written.as_ref().is_err_and(is_silence);
             self.unread = None;
-            return written;
+            return Poll::Ready(written);
         }
         let deadline = self.unread.get_or_insert_with(|| Box::pin(sleep(UNREAD_TIMEOUT)));
         ready!(deadline.as_mut().poll(context));
@@ -300,7 +305,7 @@ impl AsyncRead for Connection {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         // What the kernel finds out about a host that is gone is no sign of it.
         match &read {
-            Poll::Ready(Err(error)) if is_silence(error) => {}
+            Poll::Ready(Err(error)) if is_silence(error) => self.is_lost = true,
             Poll::Ready(_) => self.pulse.beat(),
             Poll::Pending => {}
         }

@@ -83,7 +83,8 @@ impl Daemon {
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("text");
         let start = format!("switchml_refusals_total{{reason=\"{reason}\"}} ");
-        let times = text.lines().find_map(|line| line.strip_prefix(&start)).expect("a count");
+        let times = text.lines().find_map(|line| line.strip_prefix(&start));
+        let times = times.unwrap_or_else(|| panic!("no count of {reason:?} in {text:?}"));
         times.parse().expect("a number")
     }
 
