@@ -837,7 +837,10 @@ fn a_rank_that_starts_late_is_waited_for_and_said_to_be(case: Case) {
     let seen: Value = serde_json::from_str(&last.stdout()).unwrap();
     assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
     let text = seen["text"].as_str().unwrap();
-    assert!(text.starts_with("switchml: rank 1 of 3 did not come within 40 s"), "{text}");
+    assert!(
+        text.starts_with("switchml: rank 1 of 3 did not come within the timeout of 40 s"),
+        "{text}"
+    );
 }
 
 /// Each rank hears at once which rank has set what.
@@ -860,7 +863,10 @@ fn ranks_with_other_settings_hear_what_differs(case: Case) {
             let variables = [(name, value)];
             site.rank(rank, &["settings.py"], if rank == other { &variables } else { &[] })
         };
-        for (number, mut rank) in [0, 1, 2].map(start).into_iter().enumerate() {
+        let mut ranks = [0, 1, 2].map(start);
+        // Others wait long for a rank that fails otherwise.
+        ranks[other].wait_success(PATIENCE).unwrap();
+        for (number, mut rank) in ranks.into_iter().enumerate() {
             rank.wait_success(PATIENCE).unwrap();
             let seen: Value = serde_json::from_str(&rank.stdout()).unwrap();
             assert!(seen["text"].as_str().unwrap().contains(says), "{seen}");
@@ -918,7 +924,10 @@ fn a_rank_that_never_uses_a_group_is_named(case: Case) {
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
         assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
         let text = said["text"].as_str().unwrap();
-        assert!(text.contains("rank 1 of 3 did not come within 7 s to join its job"), "{said}");
+        assert!(
+            text.contains("rank 1 of 3 did not come within the timeout of 7 s to join its job"),
+            "{said}"
+        );
         let waits = stderr.contains("has waited 5 s for rank 1 of 3 to join its job");
         assert_eq!(waits, rank != 1, "rank {rank}: {stderr}");
     }

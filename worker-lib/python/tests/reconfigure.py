@@ -132,7 +132,7 @@ def a_blocked_call_ends_because_others_go_on():
 
 def who_does_not_come_is_named():
     handles = handles_of(FIRST, "late")
-    said = "switchml: rank {} of 4 did not come within 2 s to form a group; start what is missing"
+    said = "switchml: rank {} of 4 did not come within the timeout of 2 s to form a group"
     for late in (0, 2):
         if name != str(late):
             begin = time.monotonic()

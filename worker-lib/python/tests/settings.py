@@ -14,7 +14,7 @@ from switchml.torch import _create
 
 _create._MEETING = 1.0
 if os.environ["SWITCHML_AGGREGATOR"] == "own":
-    aggregator = _native.OwnAggregator(os.environ["MASTER_ADDR"])
+    aggregator = _native.OwnAggregator(os.environ["MASTER_ADDR"], "of rank 1 alone")
     os.environ["SWITCHML_AGGREGATOR"] = aggregator.address
 begin = time.monotonic()
 try:

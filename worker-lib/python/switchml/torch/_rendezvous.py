@@ -158,8 +158,9 @@ class Meeting:
             hint = f"; if it is there, it may wait for more ranks: is its WORLD_SIZE {self.size}?"
         if seconds > self.most:
             raise Error(
-                f"{ranks} did not come within {self.most:g} s {self.purpose}; start what is "
-                f"missing, or give it more time (SWITCHML_JOIN_TIMEOUT, or `timeout`){hint}",
+                f"{ranks} did not come within the timeout of {self.most:g} s {self.purpose}; start "
+                "what is missing, or give it more time (SWITCHML_JOIN_TIMEOUT, or `timeout`)"
+                f"{hint}",
                 missing,
             )
         waits = f"has waited {seconds:.0f} s for {ranks} {self.purpose}{hint}"
