@@ -356,8 +356,9 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
     let (first, last) = (gloo.losses[0], *gloo.losses.last().unwrap());
     assert!(last < 0.6 * first, "it learns: from {first} to {last}");
     assert_eq!(ours.losses.len(), gloo.losses.len());
-    // After so short a training, losses differ by 2e-6; noise grows from step to step.
-    assert!(ours.apart(&gloo) < 1e-4, "{} apart", ours.apart(&gloo));
+    // After so short a training, losses differ by 2e-6 to 1e-4, depending on torch's version and
+    // the processor; noise grows from step to step.
+    assert!(ours.apart(&gloo) < 5e-4, "{} apart", ours.apart(&gloo));
     assert!(
         (ours.accuracies[0] - gloo.accuracies[0]).abs() <= 0.005,
         "{ours:?} and Gloo's {gloo:?}"
