@@ -17,8 +17,8 @@ use super::{Access, Assigned, Error, Membership, Wish, resolve};
 /// Rule 36.19: how long a rank that does not reach another one waits for the rest, to tell them.
 const TELLING: Duration = Duration::from_secs(5);
 
-/// How long a rank that hears of another one's end waits to hear why: an aggregator that it has told
-/// the reason may be heard later than one that knows only of its end.
+/// How long a rank that hears of another one's end waits to hear why: an aggregator that was told
+/// may be heard later than one that knows only of the end.
 const EXPLAINING: Duration = Duration::from_millis(500);
 
 /// A rank's memberships in a job, by aggregator, in the order that all ranks agree on.
