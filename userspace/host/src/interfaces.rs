@@ -206,7 +206,8 @@ pub struct Address {
     pub is_duplicate: bool,
 }
 
-/// All addresses of the namespace's interfaces.
+/// The addresses of the namespace's interfaces, without those that the kernel still asks other
+/// hosts about: a daemon that takes such an address for its own drops their answers.
 pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     let request = IfaddrmsgBuilder::default()
         .ifa_family(RtAddrFamily::Unspecified)
@@ -229,7 +230,10 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
         };
         if let Ok(ip) = local {
             let is_duplicate = message.ifa_flags().contains(IfaF::DADFAILED);
-            addresses.push(Address { index: *message.ifa_index(), ip, is_duplicate });
+            // One that has failed is no longer asked about, and keeps this flag.
+            if is_duplicate || !message.ifa_flags().contains(IfaF::TENTATIVE) {
+                addresses.push(Address { index: *message.ifa_index(), ip, is_duplicate });
+            }
         }
     }
     Ok(addresses)
