@@ -202,12 +202,22 @@ pub struct Address {
     pub index: u32,
     /// The address.
     pub ip: IpAddr,
-    /// Whether the kernel does not use it, because another host of the link has it, too.
-    pub is_duplicate: bool,
+    /// Whether this host alone has it.
+    pub uniqueness: Uniqueness,
 }
 
-/// The addresses of the namespace's interfaces, without those that the kernel still asks other
-/// hosts about: a daemon that takes such an address for its own drops their answers.
+/// What the kernel knows of other hosts of the link with an address (RFC 4862, section 5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uniqueness {
+    /// None has it.
+    Unique,
+    /// The kernel still asks.
+    Tentative,
+    /// Another one has it, too, so the kernel does not use it.
+    Duplicate,
+}
+
+/// All addresses of the namespace's interfaces.
 pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     let request = IfaddrmsgBuilder::default()
         .ifa_family(RtAddrFamily::Unspecified)
@@ -229,11 +239,14 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
             _ => attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local).map(IpAddr::from),
         };
         if let Ok(ip) = local {
-            let is_duplicate = message.ifa_flags().contains(IfaF::DADFAILED);
-            // One that has failed is no longer asked about, and keeps this flag.
-            if is_duplicate || !message.ifa_flags().contains(IfaF::TENTATIVE) {
-                addresses.push(Address { index: *message.ifa_index(), ip, is_duplicate });
-            }
+            let has = |flag| message.ifa_flags().contains(flag);
+            let uniqueness = match () {
+                // A duplicate keeps the other flag.
+                () if has(IfaF::DADFAILED) => Uniqueness::Duplicate,
+                () if has(IfaF::TENTATIVE) => Uniqueness::Tentative,
+                () => Uniqueness::Unique,
+            };
+            addresses.push(Address { index: *message.ifa_index(), ip, uniqueness });
         }
     }
     Ok(addresses)
@@ -286,7 +299,7 @@ mod tests {
         assert_eq!((lo.index, lo.master, lo.program), (1, None, None));
         assert_eq!(lo.mac, Some([0; 6]));
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
-        let own = Address { index: lo.index, ip, is_duplicate: false };
+        let own = Address { index: lo.index, ip, uniqueness: Uniqueness::Unique };
         assert!(addresses().expect("netlink").contains(&own));
         assert_eq!(link_speed("lo"), None);
         // Loopback has no native XDP.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use switchml_host::interfaces::{Address, Interface};
+use switchml_host::interfaces::{Address, Interface, Uniqueness};
 use switchml_host::neighbours::mac_text;
 
 /// An Ethernet address.
@@ -43,12 +43,15 @@ impl Local {
         let addresses_of_ports = addresses
             .iter()
             .filter(|address| indices.contains(&address.index) && is_for_others(address.ip));
-        let (duplicates, usable): (Vec<_>, Vec<_>) = addresses_of_ports
-            .map(|address| (address.is_duplicate, address.ip))
-            .partition(|(is_duplicate, _)| *is_duplicate);
-        let ips = |of: Vec<(bool, IpAddr)>| of.into_iter().map(|(_, ip)| ip).collect::<Vec<_>>();
-        let served = configured.map_or_else(|| ips(usable), |address| vec![address]);
-        let duplicates = ips(duplicates);
+        let those = |uniqueness| {
+            let such = addresses_of_ports.clone().filter(move |one| one.uniqueness == uniqueness);
+            such.map(|address| address.ip).collect::<Vec<_>>()
+        };
+        // Frames from an address that is served are dropped. While the kernel asks whether another
+        // host has it, they are that host's answers.
+        let usable = those(Uniqueness::Unique);
+        let served = configured.map_or(usable, |address| vec![address]);
+        let duplicates = those(Uniqueness::Duplicate);
         indices.extend(
             addresses
                 .iter()
@@ -89,6 +92,7 @@ mod tests {
     const OTHERS_VLAN: u32 = 7;
     /// An address of the bridge that another host has, too.
     const DUPLICATE: &str = "fd00::99";
+    const TENTATIVE: &str = "fd00::98";
 
     fn interface(index: u32, master: Option<u32>) -> Interface {
         let mac = Some([2, 0, 0, 0, 0, index as u8]);
@@ -120,6 +124,7 @@ mod tests {
             (BRIDGE, "fd00::fe"),
             (BRIDGE, "fe80::fe"),
             (BRIDGE, DUPLICATE),
+            (BRIDGE, TENTATIVE),
             (VIRTUAL, "10.0.0.9"),
             (VLAN, "10.0.5.254"),
             (OTHERS_VLAN, "10.0.6.254"),
@@ -127,7 +132,11 @@ mod tests {
         let addresses = addresses.map(|(index, text)| Address {
             index,
             ip: ip(text),
-            is_duplicate: text == DUPLICATE,
+            uniqueness: match text {
+                DUPLICATE => Uniqueness::Duplicate,
+                TENTATIVE => Uniqueness::Tentative,
+                _ => Uniqueness::Unique,
+            },
         });
         let mut served = interfaces.to_vec();
         served.retain(|interface| ports.contains(&interface.index));
