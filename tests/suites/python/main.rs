@@ -337,7 +337,12 @@ fn training(site: &Site, arguments: &[&str]) -> Torchrun {
 
 /// Trains for a while: twice with this backend, and once with Gloo. The script checks that ranks
 /// have the same bits after every step.
-fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &str) {
+fn trains_as_with_gloo_and_twice_the_same(
+    site: &Site,
+    script: &str,
+    epochs: &str,
+    most_apart: f64,
+) {
     let arguments = |backend, bucket| {
         [script, "--epochs", epochs, "--backend", backend, "--bucket-cap-mb", bucket]
     };
@@ -356,9 +361,8 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
     let (first, last) = (gloo.losses[0], *gloo.losses.last().unwrap());
     assert!(last < 0.6 * first, "it learns: from {first} to {last}");
     assert_eq!(ours.losses.len(), gloo.losses.len());
-    // After so short a training, losses differ by 2e-6 to 1e-4, depending on torch's version and
-    // the processor; noise grows from step to step.
-    assert!(ours.apart(&gloo) < 5e-4, "{} apart", ours.apart(&gloo));
+    // After so short a training, losses differ by 2e-6; noise grows from step to step.
+    assert!(ours.apart(&gloo) < most_apart, "{} apart", ours.apart(&gloo));
     assert!(
         (ours.accuracies[0] - gloo.accuracies[0]).abs() <= 0.005,
         "{ours:?} and Gloo's {gloo:?}"
@@ -367,12 +371,14 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
 
 fn digits_by_torchrun(case: Case) {
     let Some(site) = case.site(2) else { return };
-    trains_as_with_gloo_and_twice_the_same(&site, "digits.py", "1");
+    trains_as_with_gloo_and_twice_the_same(&site, "digits.py", "1", 1e-4);
 }
 
 fn text_by_torchrun(case: Case) {
     let Some(site) = case.site(2) else { return };
-    trains_as_with_gloo_and_twice_the_same(&site, "text.py", "1");
+    // 1.02e-4 with the oldest torch on an AMD EPYC.
+    let most_apart = if case.torch == Torch::Oldest { 2e-4 } else { 1e-4 };
+    trains_as_with_gloo_and_twice_the_same(&site, "text.py", "1", most_apart);
 }
 
 /// A job by torchrun and a sharded optimizer, with the bits of jobs at the switch; and sharded
