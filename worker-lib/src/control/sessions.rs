@@ -176,7 +176,7 @@ struct Waits<'a> {
 /// The first failure.
 enum Failure {
     None,
-    /// A rank has ended, alone. Until this time, what another aggregator says counts.
+    /// One rank has ended. Until this time, the reason may come from another aggregator.
     Ended(Error, Instant),
     /// The other ranks are to be told, at this time at the latest.
     Known(Error, Instant),
@@ -215,8 +215,8 @@ impl Waits<'_> {
         }
     }
 
-    /// Takes in a failure at an aggregator. The first one counts that says more than that a rank
-    /// has ended.
+    /// Takes in a failure at an aggregator. The first one counts, but the end of a rank gives way
+    /// to its reason.
     fn fail(&mut self, index: usize, error: Error) {
         let now = Instant::now();
         let failure = match (error, self.peers.get(index).copied().flatten()) {
