@@ -37,6 +37,7 @@ use switchml_worker_core::wire::{TurnError, Wire};
 use crate::control::{Membership, Sessions};
 use crate::data_threads::{Drives, Turns};
 use crate::error::Error;
+use crate::interface::MacChange;
 use crate::late_ranks::{LONG, LateRanks};
 use crate::local_sums::LocalSums;
 use crate::lock::lock;
@@ -603,6 +604,13 @@ impl Driver {
         }
         if failure == Failure::Silent && self.transport.take_too_long() {
             return self.path_shrank();
+        }
+        if failure == Failure::Silent
+            && let Some(MacChange { interface, before, now }) = self.transport.mac_change()
+        {
+            let aggregator = self.transport.aggregator().into();
+            return Error::MacChanged { aggregator, interface, before, now }
+                .served_by(self.membership.peer());
         }
         let engine = self.data_path.engine();
         let waited = match failure {

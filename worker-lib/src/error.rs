@@ -151,6 +151,24 @@ pub enum Error {
         /// Who adds up.
         aggregator: Server,
     },
+    /// The aggregator admits this rank's packets only from the MAC address that it had when the job
+    /// started.
+    #[error(
+        "the MAC address of {interface} has changed from {before} to {now} since the job started, \
+         and {} takes this rank's packets from the first one alone; let a bond keep its MAC \
+         address (fail_over_mac=none), or restart the job",
+        aggregator.place()
+    )]
+    MacChanged {
+        /// Who adds up.
+        aggregator: Server,
+        /// The interface of this host.
+        interface: String,
+        /// The address before.
+        before: String,
+        /// The address now.
+        now: String,
+    },
     /// Ranks did not contribute in time.
     #[error(
         "no progress within the timeout of {} s: waiting for {}",
@@ -322,6 +340,7 @@ impl Error {
             Self::DataPathClosed { aggregator, .. }
             | Self::PathMtu { aggregator, .. }
             | Self::PathShrank { aggregator }
+            | Self::MacChanged { aggregator, .. }
             | Self::AggregatorSilent { aggregator, .. }
             | Self::Damaged { aggregator, .. }
             | Self::WrongMaximum { aggregator }
@@ -377,10 +396,12 @@ mod tests {
         let (aggregator, waited) = (Server::from(address), Duration::from_secs(5));
         let reason = "no HELLO came back".to_owned();
         let (passed, needed) = (60, 188);
+        let [interface, before, now] = ["eth0", "02::1", "02::2"].map(str::to_owned);
         for error in [
             Error::DataPathClosed { aggregator, port: 34237, reason },
             Error::PathMtu { aggregator, passed, needed },
             Error::PathShrank { aggregator },
+            Error::MacChanged { aggregator, interface, before, now },
             Error::AggregatorSilent { aggregator, waited },
             Error::Damaged { aggregator, waited },
             Error::WrongMaximum { aggregator },

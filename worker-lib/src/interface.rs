@@ -1,16 +1,19 @@
 //! The network interface that leads to the aggregator.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+
+use switchml_host::interfaces::{self, addresses, link_speed};
+use switchml_host::neighbours::mac_text;
 
 /// An interface of this host.
 #[derive(Clone, Debug)]
 pub struct Interface {
     /// The interface's name.
     pub name: String,
+    /// Its MAC address, if it has one.
+    pub mac: Option<[u8; 6]>,
     /// Largest IP packet in bytes.
-    pub mtu: Option<u32>,
+    pub mtu: u32,
     /// Link speed in bits per second, if there is a link: veths and other virtual interfaces have
     /// none, whatever they report.
     pub speed: Option<f64>,
@@ -46,21 +49,37 @@ impl Interface {
         !address.is_loopback() && Self::with_address(address).is_some()
     }
 
-    fn with_address(address: IpAddr) -> Option<Self> {
-        let interfaces = if_addrs::get_if_addrs().ok()?;
-        let name = interfaces.into_iter().find(|interface| interface.ip() == address)?.name;
-        let folder = PathBuf::from("/sys/class/net").join(&name);
-        let number =
-            |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<i64>().ok();
-        let is_real = folder.join("device").exists();
-        // -1 means that the driver does not know.
-        let megabits = number("speed").filter(|&speed| is_real && speed > 0);
-        Some(Self {
-            mtu: number("mtu").and_then(|mtu| mtu.try_into().ok()),
-            speed: megabits.map(|megabits| megabits as f64 * 1e6),
-            name,
+    /// The interface that has this address.
+    pub(crate) fn with_address(address: IpAddr) -> Option<Self> {
+        let index = addresses().ok()?.into_iter().find(|own| own.ip == address)?.index;
+        Self::find(|interface| interface.index == index)
+    }
+
+    fn find(is_it: impl Fn(&interfaces::Interface) -> bool) -> Option<Self> {
+        let interfaces::Interface { name, mac, mtu, .. } =
+            interfaces::list().ok()?.into_iter().find(is_it)?;
+        let speed = link_speed(&name).map(|speed| speed as f64);
+        Some(Self { mac, mtu, speed, name })
+    }
+
+    /// The change of its MAC address since this was made, if there was one.
+    pub(crate) fn mac_change(&self) -> Option<MacChange> {
+        let now = Self::find(|interface| interface.name == self.name)?;
+        let (before, now) = (self.mac?, now.mac?);
+        (before != now).then(|| MacChange {
+            interface: self.name.clone(),
+            before: mac_text(before),
+            now: mac_text(now),
         })
     }
+}
+
+/// Another MAC address that an interface has by now.
+#[derive(Debug)]
+pub(crate) struct MacChange {
+    pub interface: String,
+    pub before: String,
+    pub now: String,
 }
 
 #[cfg(test)]
@@ -73,7 +92,7 @@ mod tests {
             let address: SocketAddr = address.parse().unwrap();
             let interface = Interface::towards(address).unwrap();
             assert_eq!((interface.name.as_str(), interface.speed), ("lo", None));
-            assert!(interface.mtu.unwrap() >= 1500);
+            assert!(interface.mtu >= 1500);
             assert!(!Interface::has(address.ip()));
         }
     }

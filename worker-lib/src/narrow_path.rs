@@ -30,7 +30,7 @@ impl fmt::Display for Narrow {
             "IP packets of {passes} bytes pass the way to {} and back, those of {vanishes} vanish",
             aggregator.ip()
         )?;
-        if let Some(Interface { name, mtu: Some(mtu), .. }) = Interface::towards(*aggregator) {
+        if let Some(Interface { name, mtu, .. }) = Interface::towards(*aggregator) {
             write!(f, " although {name} takes {mtu}")?;
         }
         write!(

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use switchml_host::interfaces::addresses;
+
 use crate::control;
 use crate::error::Error;
 use crate::interface::unspecified;
@@ -40,8 +42,6 @@ pub fn own_address(given: &str, target: SocketAddr) -> Result<IpAddr, Error> {
 
 /// An address of this host that is not loopback's.
 pub fn address_for_others() -> Option<IpAddr> {
-    let interfaces = if_addrs::get_if_addrs().ok()?;
-    let addresses = || interfaces.iter().map(if_addrs::Interface::ip);
-    let usable = |address: &IpAddr| !address.is_loopback();
-    addresses().filter(IpAddr::is_ipv4).find(usable)
+    let mut own = addresses().ok()?.into_iter().map(|address| address.ip);
+    own.find(|address| address.is_ipv4() && !address.is_loopback())
 }

@@ -20,6 +20,7 @@ in_both_modes! {
     collectives_survive_a_port_that_goes_down_and_up,
     collectives_survive_an_interface_that_goes_down_and_up,
     collectives_survive_another_mac_of_the_aggregator,
+    a_rank_whose_mac_changes_says_so_to_all,
     a_port_that_stays_down_ends_the_job_within_seconds,
     a_program_that_is_detached_ends_its_jobs_and_is_attached_again,
     an_interface_that_is_removed_ends_its_jobs_and_comes_back,
@@ -91,6 +92,23 @@ fn collectives_survive_another_mac_of_the_aggregator(mode: Mode) {
     cluster.aggregator.process().wait_for_line(changed, PATIENCE).unwrap();
     loops.wait_for_progress(3);
     all_went_well(loops.stop());
+    cluster.stop();
+}
+
+/// As a bond does at a failover, or a virtual machine that was moved.
+fn a_rank_whose_mac_changes_says_so_to_all(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
+    let loops = Loops::start(&cluster, "train", Duration::from_secs(2));
+    ip(cluster.rack.worker(BEHIND), "link set eth0 address 02:00:00:00:00:77");
+    let begin = Instant::now();
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("no packet of rank 1 is admitted").to_string();
+        let took = ended.at.saturating_duration_since(begin);
+        assert!(took < SOON, "rank {rank}: {took:?}: {error}");
+        let changed = "MAC address of eth0 has changed from 02:00:00:00:00:02 to 02:00:00:00:00:77";
+        assert!(error.contains(changed), "rank {rank}: {error}");
+        assert!(rank == BEHIND || error.contains("rank 1"), "rank {rank}: {error}");
+    }
     cluster.stop();
 }
 

@@ -21,6 +21,7 @@ in_both_modes! {
     a_job_that_has_not_started_ends_with_the_daemon,
     a_data_plane_that_cannot_be_taken_over_is_left_alone,
     the_next_daemon_serves_the_interfaces_that_it_is_given,
+    an_interface_that_was_made_again_without_a_daemon_is_named,
 }
 
 const RANKS: usize = 3;
@@ -274,4 +275,29 @@ fn the_next_daemon_serves_the_interfaces_that_it_is_given(mode: Mode) {
     }
     daemon.terminate(PATIENCE).unwrap();
     assert_eq!(crate::left_behind(cluster.rack.switch()), "");
+}
+
+/// A driver that is loaded again makes its interfaces anew, with other numbers.
+fn an_interface_that_was_made_again_without_a_daemon_is_named(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    let loops = Loops::start(&cluster, "train", SOON / 2);
+    kill(&mut cluster);
+    let mut command = std::process::Command::new("sh");
+    // The other end of p1 in its namespace goes with it.
+    let commands = "ip link delete p1 && ip link add p1 type veth peer name far && \
+                    ip link set p1 master br0 up && ip link set far up && \
+                    ethtool -K far gro off && ethtool -K far gro on";
+    command.args(["-c", commands]);
+    cluster.rack.switch().output(command).unwrap();
+    cluster.restart();
+    let begin = Instant::now();
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("rank 1 is cut off").to_string();
+        let took = ended.at.saturating_duration_since(begin);
+        assert!(took < SOON, "rank {rank}: {took:?}: {error}");
+        let text = "interface p1 of the aggregator was made again while no aggregator ran";
+        assert!(rank == 1 || error.contains(text), "rank {rank}: {error}");
+        assert!(!error.contains("bpf_map"), "rank {rank}: {error}");
+    }
+    cluster.stop();
 }

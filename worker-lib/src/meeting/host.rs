@@ -53,7 +53,7 @@ struct Arrival {
 /// A meeting to which all ranks came.
 struct Held {
     id: String,
-    /// Until when a rank could have come to it.
+    /// Until when its ranks would have waited for others of their own jobs.
     until: Instant,
     /// The ranks' processes, for people.
     who: BTreeMap<u16, String>,
@@ -122,7 +122,6 @@ impl Host {
     /// Holds a meeting as this rank, of so many ranks as it says, and looks for ranks of other jobs
     /// for `settle` longer than it must. Returns the answer to all ranks.
     pub fn hold(&self, own: Introduction, timeout: Duration, settle: Duration) -> Answer {
-        let begin = Instant::now();
         let mut state = self.lock();
         state.own = Some(own.clone());
         state.is_open = true;
@@ -134,7 +133,8 @@ impl Host {
         let waited = self.changed.wait_timeout_while(state, settle, is_well);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_open = false;
-        let answer = state.answer(&own, self.place, begin + timeout);
+        // The last rank to come may wait that long for others of its own job.
+        let answer = state.answer(&own, self.place, Instant::now() + timeout);
         let arrived = std::mem::take(&mut state.arrived);
         drop(state);
         for arrival in arrived.into_values() {
@@ -307,11 +307,27 @@ mod tests {
         }
     }
 
-    /// A host whose last meeting is as given, which could have taken until `until`.
+    /// A host whose last meeting is as given, whose ranks would have waited until `until`.
     fn state(is_open: bool, last: Option<&str>, until: Instant) -> State {
         let who = BTreeMap::from([(0, "a".to_owned()), (1, "b".to_owned())]);
         let last = last.map(|id| Held { id: id.to_owned(), until, who, end: None });
         State { own: Some(rank(0, None)), is_open, last, ..State::default() }
+    }
+
+    #[test]
+    fn a_second_job_is_looked_for_as_long_as_the_last_rank_would_have_waited() {
+        let host = Host::by(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        let timeout = Duration::from_secs(60);
+        let came = thread::scope(|scope| {
+            let held = scope.spawn(|| host.hold(rank(0, None), timeout, Duration::ZERO));
+            // Rank 0 may be a rank of another job, and have waited for a while.
+            thread::sleep(Duration::from_millis(50));
+            let came = Instant::now();
+            crate::meeting::guest::attend(host.place(), &rank(1, None), timeout).unwrap();
+            held.join().unwrap();
+            came
+        });
+        assert!(host.lock().last.as_ref().unwrap().until >= came + timeout);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use switchml_worker_core::engine::Keys;
 use zerocopy::FromBytes;
 
 use super::*;
+use crate::interface::MacChange;
 
 const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4, keys: Keys::NONE };
 const SECRET: u32 = 0x5EC2E7;
@@ -107,6 +108,10 @@ impl Transport for Path {
 
     fn take_too_long(&mut self) -> bool {
         false
+    }
+
+    fn mac_change(&self) -> Option<MacChange> {
+        None
     }
 
     fn leave_group(&mut self) {}

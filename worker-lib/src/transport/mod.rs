@@ -8,6 +8,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use crate::control::Access;
+use crate::interface::MacChange;
 use crate::peers::OwnAggregator;
 use crate::waker::Waker;
 
@@ -84,6 +85,10 @@ pub(crate) trait Transport: Send {
     /// Whether the kernel, or a router, has reported since the last call that a packet was too long
     /// for a link. Anybody can forge a router's report, so it ends nothing.
     fn take_too_long(&mut self) -> bool;
+
+    /// The change of this host's MAC address since the start, if there was one and the data plane
+    /// may see it.
+    fn mac_change(&self) -> Option<MacChange>;
 
     /// Stops receiving from the group.
     fn leave_group(&mut self);

@@ -23,7 +23,7 @@ use switchml_userspace::data_plane::software::in_process::InProcessRank;
 use switchml_worker_core::packet::{LARGEST_DATAGRAM, ip_packet_len, ip_udp_len};
 
 use super::Transport;
-use crate::interface::unspecified;
+use crate::interface::{Interface, MacChange, unspecified};
 use crate::peers::OwnAggregator;
 use crate::waker::Waker;
 
@@ -57,6 +57,8 @@ pub(super) struct Udp {
     /// If the aggregator is in this process, all packets go this way.
     in_process: Option<InProcessRank>,
     waker: Waker,
+    /// Where packets leave, as it was at the start.
+    interface: Option<Interface>,
     mtu: usize,
     batch: Batch,
     received: Received,
@@ -94,9 +96,8 @@ impl Udp {
             SocketAddr::V6(_) => sockopt::ipv6_mtu(&data)?,
         } as usize;
         let local = data.local_addr()?;
-        let interface =
-            local.as_socket_ipv4().map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
-        let group = group.map(|group| join(group, interface)).transpose()?;
+        let from = local.as_socket_ipv4().map_or(Ipv4Addr::UNSPECIFIED, |local| *local.ip());
+        let group = group.map(|group| join(group, from)).transpose()?;
         let in_process = own.zip(local.as_socket()).map(|(own, address)| {
             let waker = waker.clone();
             own.rank_in_process(address, move || waker.wake())
@@ -107,6 +108,7 @@ impl Udp {
             group,
             in_process,
             waker,
+            interface: local.as_socket().and_then(|local| Interface::with_address(local.ip())),
             mtu,
             batch: Batch {
                 bytes: vec![0; LARGEST_DATAGRAM].into(),
@@ -260,6 +262,10 @@ impl Transport for Udp {
 
     fn take_too_long(&mut self) -> bool {
         self.data.too_long.take()
+    }
+
+    fn mac_change(&self) -> Option<MacChange> {
+        self.interface.as_ref()?.mac_change()
     }
 
     fn leave_group(&mut self) {

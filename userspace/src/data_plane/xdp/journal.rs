@@ -4,6 +4,7 @@
 //! An entry is JSON text, padded with zeros: `bpftool map dump` shows it. The kernel replaces an
 //! entry in one system call: whenever this process dies, each entry is complete, either old or new.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use aya::maps::{Array, Map, MapData, MapError};
@@ -81,6 +82,9 @@ struct Head {
     settings: Settings,
     /// The epochs used so far, once one was.
     epochs: Option<Epochs>,
+    /// Numbers and names of the interfaces that the last daemon served.
+    #[serde(default)]
+    ports: BTreeMap<u32, String>,
 }
 
 impl Journal {
@@ -101,7 +105,7 @@ impl Journal {
         map.pin(path)
             .map_err(|error| MapError::PinError { name: Some("JOURNAL".to_owned()), error })?;
         let mut journal = Self(Map::from_map_data(map)?.try_into()?);
-        journal.write(SETTINGS, &Head { settings, epochs: None })
+        journal.write(SETTINGS, &Head { settings, epochs: None, ports: BTreeMap::new() })
     }
 
     /// Opens the journal that is pinned at `path`.
@@ -137,12 +141,34 @@ impl Journal {
     ///
     /// When the kernel refuses.
     pub fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), MapError> {
-        match self.settings()? {
-            Some(settings) => {
-                self.write(SETTINGS, &Head { settings, epochs: Some(epochs.clone()) })
-            }
-            None => Err(MapError::KeyNotFound),
+        let head = self.head()?;
+        self.write(SETTINGS, &Head { epochs: Some(epochs.clone()), ..head })
+    }
+
+    /// Numbers and names of the interfaces that were served last.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn ports(&self) -> Result<BTreeMap<u32, String>, MapError> {
+        self.head().map(|head| head.ports)
+    }
+
+    /// Saves numbers and names of the interfaces that are served, if they have changed.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn keep_ports(&mut self, ports: BTreeMap<u32, String>) -> Result<(), MapError> {
+        let head = self.head()?;
+        if head.ports == ports {
+            return Ok(());
         }
+        self.write(SETTINGS, &Head { ports, ..head })
+    }
+
+    fn head(&self) -> Result<Head, MapError> {
+        self.read(SETTINGS)?.ok_or(MapError::KeyNotFound)
     }
 
     /// The job that was saved under a number, if one was and can be read.

@@ -162,7 +162,8 @@ impl XdpDataPlane {
         let started = load(&pins, &config, halt).and_then(|loaded| {
             let Loaded { mut ports, mut maps, shards, ring, journal, trace } = loaded;
             maps.set_local(&local, &config.served_ports()).map_err(map_error)?;
-            ports.attach_to(&interfaces, missing, &pins)?;
+            let earlier = journal.ports().map_err(map_error)?;
+            ports.attach_to(&interfaces, missing, &earlier, &pins)?;
             let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
                 .map_err(|error| {
                     StartError::Load(format!("cannot start a thread for events: {error}"))
@@ -335,7 +336,9 @@ impl ServesJobs for XdpDataPlane {
     }
 
     fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error> {
-        let copy = self.ports().copy();
+        let ports = self.ports();
+        let (copy, losses) = (ports.copy(), ports.losses().to_vec());
+        drop(ports);
         let mut maps = self.maps();
         let refused = refused(job, "start");
         let entry = maps.job(job).map_err(&refused)?;
@@ -347,6 +350,11 @@ impl ServesJobs for XdpDataPlane {
         };
         let members = ways.iter().map(live).collect::<Result<Vec<_>, _>>().map_err(&refused)?;
         let places: Vec<_> = members.iter().map(|&(rank, place, _)| (rank, place)).collect();
+        if let Some(LostPort { what, .. }) =
+            losses.iter().find(|port| places.iter().any(|(_, place)| place.ifindex == port.index))
+        {
+            return Err(Error::Refused { what: format!("start job {job}"), why: what.clone() });
+        }
         if let Some(why) = alike::difference(&places) {
             return Err(Error::Refused { what: format!("start job {job}"), why });
         }
@@ -514,7 +522,12 @@ impl DataPlane for XdpDataPlane {
             warn!("cannot tell which addresses and MACs to serve: {error}");
         }
         self.follow_parents();
-        self.ports().lost(&self.pins)
+        let mut ports = self.ports();
+        let lost = ports.lost(&self.pins);
+        if let Err(error) = self.journal().keep_ports(ports.attached()) {
+            warn!("the next aggregator cannot tell which interfaces were served: {error}");
+        }
+        lost
     }
 
     fn stop(&self) {

@@ -1,5 +1,6 @@
 //! The interfaces that the programs are attached to, and changes to them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -140,8 +141,9 @@ impl Ports {
     }
 
     /// Attaches a program to each of these interfaces, and to no others. In links that are pinned
-    /// and intact it replaces the old program, so that no packet is missed; other pinned links
-    /// count as lost. Interfaces that are `missing` are served once they exist.
+    /// and intact it replaces the old program, so that no packet is missed; other pinned links, and
+    /// other interfaces that an earlier daemon has served, count as lost. Interfaces that are
+    /// `missing` are served once they exist.
     ///
     /// # Errors
     ///
@@ -150,9 +152,10 @@ impl Ports {
         &mut self,
         interfaces: &[Interface],
         missing: Vec<String>,
+        earlier: &BTreeMap<u32, String>,
         pins: &Pins,
     ) -> Result<(), StartError> {
-        self.drop_others(interfaces, pins)?;
+        self.drop_others(interfaces, earlier, pins)?;
         self.awaited.extend(missing.into_iter().map(|name| Awaited { name, problem: None }));
         self.attach_as_planned(interfaces, pins)
     }
@@ -181,20 +184,25 @@ impl Ports {
         }
     }
 
-    /// Detaches from interfaces that are not among these.
-    fn drop_others(&mut self, interfaces: &[Interface], pins: &Pins) -> Result<(), StartError> {
+    /// Detaches from interfaces that are not among these. An earlier daemon may have served some
+    /// that do not exist any more, to which nothing is attached.
+    fn drop_others(
+        &mut self,
+        interfaces: &[Interface],
+        earlier: &BTreeMap<u32, String>,
+        pins: &Pins,
+    ) -> Result<(), StartError> {
         let is_other = |index: u32| interfaces.iter().all(|interface| interface.index != index);
         let filtered = ingress::filtered_interfaces(pins.number()?)?;
         for interface in filtered.iter().filter(|interface| is_other(interface.index)) {
             ingress::remove_filter(interface, pins.number()?)?;
         }
         let filtered = filtered.into_iter().map(|interface| interface.index);
-        for index in pins.linked()?.into_iter().chain(filtered).filter(|index| is_other(*index)) {
+        let served = pins.linked()?.into_iter().chain(filtered).chain(earlier.keys().copied());
+        for index in served.filter(|index| is_other(*index)).collect::<BTreeSet<_>>() {
             pins.drop_link(index)?;
             tags::hide_again(pins, Some(index));
-            let what = format!(
-                "the aggregator was restarted without its interface, which was number {index}"
-            );
+            let what = what_became_of(index, earlier.get(&index), interfaces);
             self.lost.push(LostPort { index, what });
         }
         Ok(())
@@ -392,6 +400,17 @@ impl Ports {
         }
     }
 
+    /// Numbers and names of the interfaces that it is attached to.
+    pub fn attached(&self) -> BTreeMap<u32, String> {
+        let attached = self.ports.iter().filter(|port| port.attachment.is_ok());
+        attached.map(|port| (port.index, port.name.clone())).collect()
+    }
+
+    /// Ports that were lost, which [`Self::lost`] has not told yet.
+    pub fn losses(&self) -> &[LostPort] {
+        &self.lost
+    }
+
     /// Name and speed of the link of the port with this index.
     pub fn link(&self, index: u32) -> Option<(String, u64)> {
         let port = self.ports.iter().find(|port| port.index == index)?;
@@ -546,6 +565,19 @@ pub fn wait_until_detached(programs: &[u32]) {
             return;
         }
         sleep(Duration::from_millis(5));
+    }
+}
+
+/// That an interface which an earlier daemon has served is not among these any more.
+fn what_became_of(index: u32, name: Option<&String>, interfaces: &[Interface]) -> String {
+    match name {
+        Some(name) if interfaces.iter().any(|interface| interface.is_called(name)) => format!(
+            "interface {name} of the aggregator was made again while no aggregator ran; join again"
+        ),
+        Some(name) => format!("the aggregator was restarted without its interface {name}"),
+        None => {
+            format!("the aggregator was restarted without its interface, which was number {index}")
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::loopback;
 use super::pins::{PinError, Pins};
-use switchml_host::interfaces::Interface;
+use switchml_host::interfaces::{self, Interface};
 use switchml_host::netlink::NetlinkError;
 use switchml_host::offloads;
 
@@ -75,10 +75,13 @@ pub fn hide_again(pins: &Pins, only: Option<u32>) {
         .noted_offloads()
         .into_iter()
         .filter(|(index, _)| only.is_none_or(|only| only == *index));
+    let interfaces = interfaces::list().unwrap_or_default();
     for (index, feature) in noted {
         if feature == loopback::ACCEPT_LOCAL {
             loopback::close();
-        } else if let Err(error) = offloads::set(index, &feature, true) {
+        } else if interfaces.iter().any(|interface| interface.index == index)
+            && let Err(error) = offloads::set(index, &feature, true)
+        {
             warn!("cannot switch {feature} of interface number {index} on again: {error}");
         }
         pins.forget_offload(index, &feature);

@@ -270,7 +270,7 @@ fn open_path(
     let packet = stripe.ip_packet_bytes(info.chunk_lanes) + around(stripe.device.is_some());
     let mtu = match interface {
         _ if info.narrow.is_some() => "; larger ones do not".to_owned(),
-        Some(Interface { name, mtu: Some(mtu), .. }) => format!("; {name} takes {mtu}"),
+        Some(Interface { name, mtu, .. }) => format!("; {name} takes {mtu}"),
         _ => String::new(),
     };
     let detail = format!(

@@ -33,7 +33,7 @@ pub fn small_packets(
     assigned: &Assigned,
 ) -> Option<Cause> {
     let interface = interface?;
-    let mtu = interface.mtu? as usize;
+    let mtu = interface.mtu as usize;
     let packets = Packets {
         max_lanes: assigned.max_lanes.into(),
         tag_len: examine::identity(assigned).tag_len(),

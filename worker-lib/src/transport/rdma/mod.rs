@@ -20,7 +20,7 @@ pub use self::unusable::Unusable;
 use self::verbs::Completion;
 use super::Transport;
 use super::udp::timespec;
-use crate::interface::unspecified;
+use crate::interface::{MacChange, unspecified};
 use crate::waker::Waker;
 
 /// Packets that may be on their way to the device.
@@ -244,6 +244,10 @@ impl Transport for Rdma {
 
     fn take_too_long(&mut self) -> bool {
         false
+    }
+
+    fn mac_change(&self) -> Option<MacChange> {
+        None
     }
 
     fn leave_group(&mut self) {}
