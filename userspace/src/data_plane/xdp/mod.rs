@@ -336,9 +336,7 @@ impl ServesJobs for XdpDataPlane {
     }
 
     fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error> {
-        let ports = self.ports();
-        let (copy, losses) = (ports.copy(), ports.losses().to_vec());
-        drop(ports);
+        let copy = self.ports().copy();
         let mut maps = self.maps();
         let refused = refused(job, "start");
         let entry = maps.job(job).map_err(&refused)?;
@@ -350,16 +348,17 @@ impl ServesJobs for XdpDataPlane {
         };
         let members = ways.iter().map(live).collect::<Result<Vec<_>, _>>().map_err(&refused)?;
         let places: Vec<_> = members.iter().map(|&(rank, place, _)| (rank, place)).collect();
-        if let Some(LostPort { what, .. }) =
-            losses.iter().find(|port| places.iter().any(|(_, place)| place.ifindex == port.index))
-        {
-            return Err(Error::Refused { what: format!("start job {job}"), why: what.clone() });
-        }
         if let Some(why) = alike::difference(&places) {
             return Err(Error::Refused { what: format!("start job {job}"), why });
         }
         let receivers = Receivers::new(&entry, job, members).ok_or_else(|| too_many_places(job))?;
-        self.shards.set_ports(job, &receivers, copy.as_ref()).map_err(&refused)?;
+        let set = self.shards.set_ports(job, &receivers, copy.as_ref());
+        if set.is_err() && is_any_gone(&places)? {
+            // [`DataPlane::lost_ports`] is about to tell of it, which ends the job, and names the
+            // ranks there.
+            return Ok(());
+        }
+        set.map_err(&refused)?;
         maps.set_receivers(job, receivers).map_err(&refused)
     }
 
@@ -669,6 +668,16 @@ fn set_state(maps: &mut Maps, number: u16, state: u32) -> Result<(), MapError> {
 
 fn refused(job: u16, verb: &'static str) -> impl Fn(MapError) -> Error {
     move |error| Error::Refused { what: format!("{verb} job {job}"), why: error.to_string() }
+}
+
+/// Whether one of these places is at an interface that exists no more.
+fn is_any_gone(places: &[(u16, Binding)]) -> Result<bool, Error> {
+    let interfaces = interfaces::list().map_err(|error| Error::Refused {
+        what: "look for the ranks' interfaces".to_owned(),
+        why: error.to_string(),
+    })?;
+    let is_gone = |place: &Binding| interfaces.iter().all(|one| one.index != place.ifindex);
+    Ok(places.iter().any(|(_, place)| is_gone(place)))
 }
 
 fn too_many_places(job: u16) -> Error {

@@ -406,11 +406,6 @@ impl Ports {
         attached.map(|port| (port.index, port.name.clone())).collect()
     }
 
-    /// Ports that were lost, which [`Self::lost`] has not told yet.
-    pub fn losses(&self) -> &[LostPort] {
-        &self.lost
-    }
-
     /// Name and speed of the link of the port with this index.
     pub fn link(&self, index: u32) -> Option<(String, u64)> {
         let port = self.ports.iter().find(|port| port.index == index)?;
