@@ -153,9 +153,13 @@ fn reach(all: &[Option<SocketAddr>]) -> Result<Vec<SocketAddr>, Refusal> {
             }
         };
     thread::scope(|scope| {
-        let knocks: Vec<_> =
-            (0..).zip(all.iter().copied()).map(|place| scope.spawn(move || knock(place))).collect();
-        let answers = knocks.into_iter().map(|knock| knock.join().unwrap_or(Err(None)));
+        let start = |place| thread::Builder::new().spawn_scoped(scope, move || knock(place));
+        let knocks: Vec<_> = (0..).zip(all.iter().copied()).map(start).collect();
+        let refused = |error| Err(Some(Error::system("cannot start a thread")(error)));
+        let answers = knocks.into_iter().map(|knock| match knock {
+            Ok(knock) => knock.join().unwrap_or(Err(None)),
+            Err(error) => refused(error),
+        });
         answers.collect::<Result<(), _>>()
     })?;
     Ok(all)

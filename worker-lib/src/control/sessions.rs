@@ -158,8 +158,12 @@ fn all<T: Send + 'static>(
     }
     thread::scope(|scope| {
         for (index, membership) in memberships.iter().enumerate() {
-            let (tell, wait) = (tell.clone(), &wait);
-            scope.spawn(move || tell.send(Told::Waited(index, wait(membership))));
+            let (answer, wait) = (tell.clone(), &wait);
+            let wait = move || drop(answer.send(Told::Waited(index, wait(membership))));
+            if let Err(error) = thread::Builder::new().spawn_scoped(scope, wait) {
+                let error = Error::System { why: error.to_string() };
+                let _ = tell.send(Told::Waited(index, Err(error)));
+            }
         }
         Waits { memberships, rank, peers, failure: Failure::None }.take(&told)
     })

@@ -106,8 +106,9 @@ impl Host {
         let accept = move || {
             while let Ok((stream, _)) = listener.accept() {
                 let weak = Weak::clone(&weak);
-                // Strangers that say nothing keep no rank waiting.
-                thread::spawn(move || hear(&weak, stream));
+                // Strangers that say nothing keep no rank waiting. If the system refuses a thread,
+                // the stream is closed, and a rank comes again.
+                let _ = thread::Builder::new().spawn(move || hear(&weak, stream));
             }
         };
         thread::Builder::new().name("switchml-meeting".to_owned()).spawn(accept)?;
