@@ -30,14 +30,28 @@ control CheckFrame(inout headers_t h, inout metadata_t m) {
     apply { verify_checksum(h.udp.isValid(), IPV4_FIELDS, h.ipv4.checksum, HashAlgorithm.csum16); }
 }
 
+#define ETHERNET_BYTES 14
+#define FRAME_BYTES (ETHERNET_BYTES + (bit<32>) h.ipv4.total_len)
+
 control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metadata_t standard) {
     CheckWord() check_word;
     Losses() losses;
     Aggregator() aggregator;
     counter(256, CounterType.packets) outcomes;
 
+    // The parser marks a packet before it has read all of it, and goes on when a frame ends.
+    action refuse_cut() {
+        m.outcome = OUTCOME_TRUNCATED;
+        m.is_contribution = 0;
+        m.is_hello = 0;
+    }
+
     apply {
         m.bad_ip_checksum = standard.checksum_error;
+        // Rule 7.1.
+        if (h.udp.isValid() && !h.pass.isValid() && standard.packet_length < FRAME_BYTES) {
+            refuse_cut();
+        }
 #ifdef COMBINER
         m.combiner.now = standard.ingress_global_timestamp + PATIENCE;
 #endif
@@ -85,11 +99,13 @@ control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metada
             mark_to_drop(standard);
         } else {
             check.apply(h, m);
-#ifdef ROCE
             if (m.is_answer == 1) {
+#ifdef ROCE
                 messages.apply(h, m, standard);
-            }
 #endif
+                // Rule 5.6.
+                truncate(FRAME_BYTES);
+            }
         }
     }
 }

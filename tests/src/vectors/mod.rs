@@ -204,6 +204,8 @@ pub struct Expected {
     pub answer: Option<Answer>,
     /// Name of the outcome that is counted.
     pub counter: String,
+    /// A feature that whoever reacts so does not offer.
+    pub without: Option<String>,
 }
 
 /// A frame that a data plane sends, or leaves to other receivers.

@@ -227,7 +227,12 @@ fn alternative(
     };
     let line_to = Line { number: line.number, indented: false, text: to };
     let mut words = Words::new(&line_to);
-    words.word("out or or")?;
+    let is_further = words.word("out or or")? == "or";
+    let without = if is_further && words.is_next("without") {
+        Some(words.word("a feature")?.to_owned())
+    } else {
+        None
+    };
     let answer = match words.word("none, passed, port or group")? {
         "none" => None,
         "passed" => Some(Answer::Passed(frame.to_vec())),
@@ -240,7 +245,7 @@ fn alternative(
         }
     };
     words.end()?;
-    Ok(Expected { answer, counter: counter.to_owned() })
+    Ok(Expected { answer, counter: counter.to_owned(), without })
 }
 
 /// The frames that follow, each with its receiver.

@@ -177,10 +177,12 @@ impl Ports for Veths {
     fn features(&self) -> &'static [&'static str] {
         match self.parts {
             (1, _) if self.cells.is_some() => {
-                &["collisions", "combiner", "frames", "long", "runts", "verify"]
+                &["collisions", "combiner", "frames", "lengths", "long", "runts", "verify"]
             }
-            (1, _) => &["age", "empty", "frames", "long", "max", "roce", "runts", "verify"],
-            _ => &["age", "frames", "long", "runts"],
+            (1, _) => {
+                &["age", "empty", "frames", "lengths", "long", "max", "roce", "runts", "verify"]
+            }
+            _ => &["age", "frames", "lengths", "long", "runts"],
         }
     }
 

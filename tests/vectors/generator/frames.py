@@ -1,4 +1,4 @@
-"""What only shows in whole frames: envelopes, lengths, and what is not the aggregator's."""
+"""What only shows in whole frames: envelopes, and what is not the aggregator's."""
 
 from dataclasses import replace
 
@@ -34,8 +34,6 @@ def vectors():
         tagged_with_a_priority(),
         wrong_ports_and_macs(),
         ip_checksum(),
-        lengths(),
-        padding(),
         congestion_marks(),
         congestion_marks_of_answers(),
         envelope_of_answers(),
@@ -260,46 +258,6 @@ def ip_checksum():
             "a HELLO", job, job.hello(1, 32), nobody("bad_ip_checksum"), ip_checksum=0x1234 ^ flip
         )
     play_round(v, job, 2, 0)
-    return v
-
-
-def lengths():
-    about = "The lengths of the frame, of IP and of UDP must agree."
-    v = Vector("lengths", about, "strict", ("frames",))
-    job, (_, right) = one_job(v)
-
-    def refused(title, counter, **fields):
-        v.step(title, job, right, nobody(counter), **fields)
-
-    for length in (42, 73, 74, 74 + 64, 74 + 127):
-        refused(f"cut off after {length} bytes", "truncated", cut=length)
-    refused("an IP packet longer than the frame", "truncated", total_len=0xFFFF)
-    refused("a byte less of IP", "bad_length", total_len=187)
-    refused("a byte more of UDP", "bad_length", udp_len=169, total_len=188)
-    refused("a byte less of UDP", "bad_length", udp_len=167, total_len=188)
-    refused("no UDP", "bad_length", udp_len=0, total_len=188)
-    refused("no IP", "bad_length", total_len=0)
-    data = right.to_bytes()
-    short = job.frame(right).changed(packet=data[:96], padding=bytes(200))
-    v.frame("missing lanes behind the end of IP", job.port(1), short, nobody("bad_length"))
-    play_round(v, job, 2, 0)
-    return v
-
-
-def padding():
-    about = "What Ethernet pads is not the packet's; an answer has none of it."
-    v = Vector("padding", about, "strict", ("frames",))
-    job, packets = one_job(v)
-    pad = {"padding": b"\xee" * 46}
-    total = ramp_sum(2, 0)
-    v.step("rank 0", job, packets[0], nobody("started"), **pad)
-    v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)), **pad)
-    v.step("rank 1", job, packets[1], to_all(job, packets[1].result_for_all(total, 2)), **pad)
-    v.step(
-        "rank 0 asks again", job, packets[0], back("replayed", packets[0].result(total, 2)), **pad
-    )
-    hello = job.hello(1, 0)
-    v.step("HELLO", job, hello, back("hello", hello), **pad)
     return v
 
 

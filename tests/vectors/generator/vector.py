@@ -11,6 +11,8 @@ AGGREGATOR = End("02:00:00:00:00:fe", "10.0.0.254", 48864)
 AGGREGATOR_V6 = End("02:00:00:00:00:fe", "fd88::fe", 48864)
 FINGERPRINT = 0xFEEDF00D
 EPOCH = 0x01020304
+# What says in place of a counter that none moves.
+UNCOUNTED = "uncounted"
 # As many ports as a small rack has; ranks share them.
 PORTS = 4
 
@@ -106,9 +108,12 @@ class Expected:
     frame: Frame = None
     # Where ranks get frames of their own: makes each, and who gets it.
     frames: object = None
+    # A feature that whoever reacts so does not offer.
+    without: str = None
 
     def __post_init__(self):
-        assert self.counter in OUTCOMES, f"there is no counter {self.counter}"
+        known = self.counter in OUTCOMES or self.counter == UNCOUNTED
+        assert known, f"there is no counter {self.counter}"
 
 
 @dataclass
@@ -181,7 +186,9 @@ class Vector:
         lines = [f"step {title}", f"in port {port}", *written(frame)]
         for turn, this in enumerate(expected):
             to = f"port {port}" if this.to == "back" else this.to
-            lines.append(f"{'or' if turn else 'out'} {to}, {this.counter}")
+            word = "or" if turn else "out"
+            word += f" without {this.without}" if this.without else ""
+            lines.append(f"{word} {to}, {this.counter}")
             if this.frame is not None:
                 lines += written(this.frame(frame))
             if this.frames is not None:
@@ -227,6 +234,11 @@ def written(frame):
 
 def nobody(counter):
     return Expected("none", counter)
+
+
+def uncounted():
+    """Dropped before anything is counted (rule 24.16)."""
+    return Expected("none", UNCOUNTED, without="lengths")
 
 
 def passed(counter="not_ours"):

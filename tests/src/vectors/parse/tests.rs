@@ -19,6 +19,7 @@ in port 3
 out port 3, hello
   04
 or none, no_hello
+or without macs none, uncounted
 counters
   hello 1
 ";
@@ -44,6 +45,8 @@ fn a_vector_is_what_its_lines_say() {
     assert_eq!((step.title.as_str(), step.port, &step.frame[..]), ("one", 3, &[0, 1, 2, 3][..]));
     assert_eq!(step.expected[0].answer, Some(Answer::Port(3, vec![4])));
     assert_eq!((&step.expected[1].answer, step.expected[1].counter.as_str()), (&None, "no_hello"));
+    let without: Vec<_> = step.expected.iter().map(|it| it.without.as_deref()).collect();
+    assert_eq!(without, [None, None, Some("macs")]);
 }
 
 /// Each rank with a queue pair has a frame of its own, the others the group's.
@@ -76,12 +79,12 @@ fn errors_name_the_line() {
         (
             "needs slots 8",
             "needs slots 7",
-            "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
+            "line 21: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
         ),
         (
             "needs jobs 8",
             "needs jobs 7",
-            "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
+            "line 21: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
         ),
         ("  rank 0", "  rank 1", "line 9: rank 1 where rank 0 is due"),
         (
@@ -108,7 +111,7 @@ fn errors_name_the_line() {
         (
             "  hello 1",
             "  hello 2",
-            "line 20: the counters are {\"hello\": 2}, but the steps add up to {\"hello\": 1}",
+            "line 21: the counters are {\"hello\": 2}, but the steps add up to {\"hello\": 1}",
         ),
     ];
     for (right, wrong, error) in cases {
