@@ -26,6 +26,26 @@ fn the_files_are_what_their_generator_writes() {
     }
 }
 
+/// Rule 24.5 leaves a data plane with less state nothing to compare in these, or in too many steps.
+/// All other vectors say at each step how it may answer.
+#[test]
+fn strict_are_those_alone_that_less_state_cannot_play() {
+    let vectors = read_all(folder());
+    let strict: Vec<_> = vectors.iter().filter(|vector| vector.needs.strict).collect();
+    let names: Vec<_> = strict.iter().map(|vector| vector.name.as_str()).collect();
+    let of_less_state = [
+        "empty_before_its_turn",
+        "mismatch_after_completion",
+        "mismatch_of_fingerprint",
+        "mismatch_of_lanes",
+        "mismatch_of_op",
+        "new_epoch_rounds",
+        "partial_sums_refused",
+        "rounds_before_their_turn",
+    ];
+    assert_eq!(names, of_less_state);
+}
+
 /// Every outcome occurs in a vector, except for those that no sequence of packets causes in every
 /// data plane.
 #[test]

@@ -24,6 +24,7 @@ def vectors():
         combiner_damage(),
         combiner_admission(),
         combiner_answers(),
+        combiner_ranks_at_the_parents_port(),
     ]
 
 
@@ -296,6 +297,29 @@ come to the job's port, and go to all ranks below."""
     down(v, job, pending.changed(rank=0), job.way_up(0), nobody("bad_rank"), passed())
     down(v, job, pending.changed(epoch=7), job.way_up(2), nobody("wrong_epoch"))
     down(v, job, asked, job.way_up(2), nobody("bad_kind"))
+    return v
+
+
+@dataclass
+class BesideTheParent(Below):
+    """The last rank is behind the parent's port."""
+
+    def port(self, rank):
+        return PARENT_PORT if rank == self.below()[-1] else super().port(rank)
+
+
+def combiner_ranks_at_the_parents_port():
+    about = """
+A RESULT to all goes back, too, by the port that it came in by, if a rank is there."""
+    v = Vector("combiner_ranks_at_the_parents_port", about, "fifo", FEATURES)
+    job = v.open(BesideTheParent(ranks=2))
+    v.step("rank 0", job, own(job, 0, 0), nobody("held"))
+    last = own(job, 1, 0)
+    v.step("rank 1", job, last, up(job, "combined", partial(job, (0, 1), 0), 1))
+    everyone = last.result_for_all(ramp(0, 0), 2)
+    down(v, job, everyone, job.for_all(), to_everyone(job, everyone))
+    again = last.result(ramp(0, 0), 2)
+    down(v, job, again, job.way_up(1), to_rank(job, again))
     return v
 
 

@@ -84,7 +84,7 @@ def partial_sums_of_1024_ranks():
     about = """
 The largest job: 32 groups, each behind a combiner of its own. Their last ranks come by \
 themselves, and two call something else in the next round."""
-    v = Vector("partial_sums_of_1024_ranks", about, "strict", FEATURES)
+    v = Vector("partial_sums_of_1024_ranks", about, "fifo", FEATURES)
     job = v.open(Job(ranks=1024, together=32))
     firsts = [992, 0, *range(32, 992, 32)]
     seen = []
@@ -110,8 +110,9 @@ themselves, and two call something else in the next round."""
     v.step("group 31, round 1", job, partial(job, range(992, 1024), 1), nobody("started"))
     for rank in (777, 300):
         other = own(job, rank, 1).changed(fingerprint=rank)
-        rejected = back("mismatch", other.reject(MISMATCH, 1023 << 16 | 777))
-        v.step(f"rank {rank} calls something else", job, other, rejected)
+        named = [1023 << 16 | 777, rank << 16 | rank]
+        rejected = [back("mismatch", other.reject(MISMATCH, ranks)) for ranks in named]
+        v.step(f"rank {rank} calls something else", job, other, *rejected)
     return v
 
 
@@ -182,7 +183,7 @@ def partial_sums_from_elsewhere():
     about = """
 A partial sum comes from where all of its ranks live, except for the UDP port. Ranks 0 and 1 are \
 at one place, 2 and 3 at another."""
-    v = Vector("partial_sums_from_elsewhere", about, "strict", FEATURES)
+    v = Vector("partial_sums_from_elsewhere", about, "fifo", FEATURES)
     job = v.open(Job(ranks=4, together=2))
     for ranks, sender in [((0, 1), 2), ((1, 2), 0), ((1, 2), 2), ((0, 1, 2, 3), 0), ((3,), 0)]:
         title = f"ranks {', '.join(map(str, ranks))} from rank {sender}'s"

@@ -16,6 +16,7 @@ def vectors():
         pending_of_65(),
         sum_wraps(),
         max_of_i32(),
+        max_of_i32_in_each_block(),
         max_checked_or_not(),
         lanes_32_and_64(),
         lanes_to_256(),
@@ -142,6 +143,20 @@ def sum_wraps():
     return v
 
 
+MAXIMA = [
+    (1, 2, 3, 3),
+    (3, 2, 1, 3),
+    # -1, -2, -3
+    (0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFF),
+    (0x80000000, 0x7FFFFFFF, 0x00000000, 0x7FFFFFFF),
+    (0x80000000, 0x80000000, 0x80000001, 0x80000001),
+    (0x00000000, 0xFFFFFFFF, 0x80000000, 0x00000000),
+    (0x80000000, 0x80000000, 0x80000000, 0x80000000),
+    # The upper half decides, then the lower one, which has no sign.
+    (0x0001FFFF, 0x00018000, 0x00017FFF, 0x0001FFFF),
+]
+
+
 def max_of_i32():
     v = Vector(
         "max_of_i32",
@@ -149,20 +164,20 @@ def max_of_i32():
         "fifo",
         ("max",),
     )
+    combined(v, v.open(Job(ranks=3)), MAX, MAXIMA)
+    return v
+
+
+def max_of_i32_in_each_block():
+    about = """
+As in max_of_i32, in each block of 32 lanes, which a data plane may keep apart; with or without \
+CHECKED, as in max_checked_or_not."""
+    v = Vector("max_of_i32_in_each_block", about, "fifo")
     job = v.open(Job(ranks=3))
-    lanes = [
-        (1, 2, 3, 3),
-        (3, 2, 1, 3),
-        # -1, -2, -3
-        (0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFF),
-        (0x80000000, 0x7FFFFFFF, 0x00000000, 0x7FFFFFFF),
-        (0x80000000, 0x80000000, 0x80000001, 0x80000001),
-        (0x00000000, 0xFFFFFFFF, 0x80000000, 0x00000000),
-        (0x80000000, 0x80000000, 0x80000000, 0x80000000),
-        # The upper half decides, then the lower one, which has no sign.
-        (0x0001FFFF, 0x00018000, 0x00017FFF, 0x0001FFFF),
-    ]
-    combined(v, job, MAX, lanes)
+    for round, size in enumerate((64, 64)):
+        # The second block begins with another row than the first.
+        rows = [MAXIMA[(index + index // 32 + round) % len(MAXIMA)] for index in range(size)]
+        unchecked_maximum(v, job, round, [list(column) for column in zip(*rows)])
     return v
 
 
@@ -189,34 +204,38 @@ def unchecked_maxima(name, about, sizes):
             [least[index] + (rank + round + index) % 3 & 0xFFFFFFFF for index in range(size)]
             for rank in range(job.ranks)
         ]
-        packets = [
-            job.contribution(rank, 1, round, lanes[rank], op=MAX) for rank in range(job.ranks)
-        ]
-        added_up = sum(packet.check_word() for packet in packets) % 2**32
-        result = [lane + 2 & 0xFFFFFFFF for lane in least]
-
-        def unchecked(packet):
-            return packet.changed(flags=0, check=added_up)
-
-        v.step(f"rank 0, {size} lanes", job, packets[0], nobody("started"))
-        v.step(f"rank 1, {size} lanes", job, packets[1], nobody("added"))
-        for_all = packets[2].result_for_all(result, 3)
-        v.step(
-            f"rank 2, {size} lanes",
-            job,
-            packets[2],
-            to_all(job, for_all),
-            to_all(job, unchecked(for_all)),
-        )
-        for_one = packets[0].result(result, 3)
-        v.step(
-            "rank 0 asks again",
-            job,
-            packets[0],
-            back("replayed", for_one),
-            back("replayed", unchecked(for_one)),
-        )
+        unchecked_maximum(v, job, round, [*lanes, [lane + 2 & 0xFFFFFFFF for lane in least]])
     return v
+
+
+def unchecked_maximum(v, job, round, columns):
+    """A round of three ranks, which has these lanes, and this result."""
+    *lanes, result = columns
+    size = len(result)
+    packets = [job.contribution(rank, 1, round, lanes[rank], op=MAX) for rank in range(job.ranks)]
+    added_up = sum(packet.check_word() for packet in packets) % 2**32
+
+    def unchecked(packet):
+        return packet.changed(flags=0, check=added_up)
+
+    v.step(f"rank 0, {size} lanes", job, packets[0], nobody("started"))
+    v.step(f"rank 1, {size} lanes", job, packets[1], nobody("added"))
+    for_all = packets[2].result_for_all(result, 3)
+    v.step(
+        f"rank 2, {size} lanes",
+        job,
+        packets[2],
+        to_all(job, for_all),
+        to_all(job, unchecked(for_all)),
+    )
+    for_one = packets[0].result(result, 3)
+    v.step(
+        "rank 0 asks again",
+        job,
+        packets[0],
+        back("replayed", for_one),
+        back("replayed", unchecked(for_one)),
+    )
 
 
 def lanes(v, sizes, values, total, op):
