@@ -79,6 +79,13 @@ pub enum StartError {
     /// The kernel was built without BPF.
     #[error("this kernel has no BPF (CONFIG_BPF_SYSCALL); use --data-plane software")]
     NoBpf,
+    /// The kernel has no memory for the programs and their maps, or may use no more.
+    #[error(
+        "the kernel has too little memory for the BPF programs and their tables ({0}); free some, \
+         raise the limit of the daemon's cgroup (MemoryMax= of its unit), or use --data-plane \
+         software"
+    )]
+    NoMemory(String),
     /// The verifier refused the program.
     #[error("the kernel's verifier refused the program ({error}); the end of its log:\n{log}")]
     Verifier {
@@ -541,6 +548,7 @@ fn load_error(error: EbpfError) -> StartError {
             return StartError::Privilege;
         }
         Some(libc::ENOSYS) => return StartError::NoBpf,
+        Some(libc::ENOMEM) => return StartError::NoMemory(chain(&error)),
         _ => {}
     }
     match error {
@@ -571,15 +579,35 @@ fn attach_error(error: &ProgramError, interface: &Interface, hook: Hook) -> Star
     }
 }
 
+/// An error and its causes, in one line. Some errors say their cause themselves.
 fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut texts: Vec<String> = causes(error).map(ToString::to_string).collect();
-    texts.dedup();
-    texts.join(": ").replace('\n', " ")
+    let mut line = String::new();
+    for text in causes(error).map(ToString::to_string) {
+        if !line.ends_with(&text) {
+            let colon = if line.is_empty() { "" } else { ": " };
+            line = format!("{line}{colon}{text}");
+        }
+    }
+    line.replace('\n', " ")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{check_kernel, check_preemption};
+    use std::io;
+
+    use aya::EbpfError;
+    use aya::maps::MapError;
+
+    use super::{check_kernel, check_preemption, load_error};
+
+    #[test]
+    fn too_little_memory_is_told_once_and_with_a_remedy() {
+        let io_error = io::Error::from_raw_os_error(libc::ENOMEM);
+        let map = MapError::CreateError { name: "MEMBERS".to_owned(), io_error };
+        let told = load_error(EbpfError::MapError(map)).to_string();
+        assert_eq!(told.matches("failed to create map `MEMBERS`").count(), 1, "{told}");
+        assert!(told.contains("Cannot allocate memory") && told.contains("MemoryMax="), "{told}");
+    }
 
     #[test]
     fn a_real_time_kernel_is_refused() {
