@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn goodput_is_a_share_of_a_known_link() {
-        let interface = |speed| Interface { name: "eth0".into(), mtu: Some(1500), speed };
+        let interface = |speed| Interface { name: "eth0".into(), mac: None, mtu: 1500, speed };
         // 125 MB in 0.5 s are 2 Gb/s.
         let row = row(125_000_000, 0.5);
         assert_eq!(

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn judged(lost: u64, rate: f64, speed: Option<f64>) -> Option<String> {
-        let interface = Interface { name: "eth0".to_owned(), mtu: None, speed };
+        let interface = Interface { name: "eth0".to_owned(), mac: None, mtu: 1500, speed };
         Burst { sent: 1000, lost, rate }.judge(&interface).map(|poor| poor.to_string())
     }
 
