@@ -155,7 +155,7 @@ pub enum Error {
     /// started.
     #[error(
         "the MAC address of {interface} has changed from {before} to {now} since the job started, \
-         and {} takes this rank's packets from the first one alone; let a bond keep its MAC \
+         and {} takes this rank's packets only from the first one; let a bond keep its MAC \
          address (fail_over_mac=none), or restart the job",
         aggregator.place()
     )]

@@ -204,7 +204,7 @@ pub struct Expected {
     pub answer: Option<Answer>,
     /// Name of the outcome that is counted.
     pub counter: String,
-    /// A feature that whoever reacts so does not offer.
+    /// Only a data plane that lacks this feature may react so.
     pub without: Option<String>,
 }
 

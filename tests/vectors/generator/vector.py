@@ -108,7 +108,7 @@ class Expected:
     frame: Frame = None
     # Where ranks get frames of their own: makes each, and who gets it.
     frames: object = None
-    # A feature that whoever reacts so does not offer.
+    # Only a data plane that lacks this feature may react so.
     without: str = None
 
     def __post_init__(self):
