@@ -9,6 +9,9 @@ use switchml_protocol::VERSION;
 use crate::net::{Connection, Message, Net, News, Place};
 use crate::scenario::Scenario;
 
+/// The name of its own jobs, which tell it the aggregators' numbers.
+const OWN_JOB: &str = "a stranger's";
+
 /// See the module.
 #[derive(Default)]
 pub struct Squatter {
@@ -25,7 +28,7 @@ impl Squatter {
         self.seat = (rank.into(), scenario.jobs[0].ranks.into());
         self.aggregators = scenario.aggregators();
         for aggregator in 0..self.aggregators {
-            self.join(net, aggregator, "a stranger's", (0, 1));
+            self.join(net, aggregator, OWN_JOB, (0, 1));
         }
     }
 
@@ -51,7 +54,7 @@ impl Squatter {
                 }
             }
             News::Event(join_event::Event::Assigned(assigned))
-                if self.wishes.remove(&connection).is_some_and(|wish| wish.world_size == 1) =>
+                if self.wishes.remove(&connection).is_some_and(|wish| wish.job_name == OWN_JOB) =>
             {
                 net.ask(connection, Message::Gone);
                 let name = moved_name("job 0", assigned.aggregator);
