@@ -73,7 +73,10 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
         say!("certificate  expires {date}");
     }
     for port in &view.ports {
-        let PortView { name, receive_drops, send_drops, .. } = port;
+        let PortView { name, receive_drops, send_drops, xdp_drops, .. } = port;
+        if *xdp_drops > 0 {
+            say!("dropped      {name}: {xdp_drops} frames that native XDP sent there");
+        }
         if receive_drops + send_drops > 0 {
             say!("dropped      {name}: {receive_drops} frames received, {send_drops} to be sent");
         }

@@ -508,6 +508,7 @@ fn port(port: PortStatus) -> control::Port {
         sent_bytes: port.sent_bytes,
         receive_drops: port.receive_drops,
         send_drops: port.send_drops,
+        xdp_drops: port.xdp_drops,
     }
 }
 

@@ -168,6 +168,8 @@ pub struct PortView {
     pub receive_drops: u64,
     /// Frames that were not sent.
     pub send_drops: u64,
+    /// Frames that native XDP could not send.
+    pub xdp_drops: u64,
 }
 
 /// A job.
@@ -374,6 +376,7 @@ impl PortView {
             sent_bytes: port.sent_bytes,
             receive_drops: port.receive_drops,
             send_drops: port.send_drops,
+            xdp_drops: port.xdp_drops,
         }
     }
 }

@@ -18,7 +18,7 @@ use switchml_protocol::roce::ICRC_LEN;
 use switchml_protocol::{EVERYONE, U64};
 
 use crate::packet::Frame;
-use crate::{roce, tables};
+use crate::{roce, tables, unsent};
 
 /// The RESULT whose copies leave by a port. It is made once: no later one is the same.
 #[repr(C)]
@@ -43,7 +43,10 @@ pub fn serve(frame: &mut Frame, port: u32) -> u32 {
         false => address::<Ipv4>(frame, port),
     });
     match addressed.and_then(|()| frame.put_tag().ok()) {
-        Some(()) => XDP_PASS,
+        Some(()) => {
+            unsent::leaves_by(port);
+            XDP_PASS
+        }
         None => {
             tables::count(Outcome::SendFailed);
             XDP_DROP

@@ -17,6 +17,8 @@
 //! | `GROUPS` | array of maps | job number → DEVMAP of 64: the ports of the `RECEIVERS`, in order |
 //! | `PORTS` | DEVMAP hash | interface → itself: the ports of the XDP program |
 //! | `TURNS` | per-CPU hash | interface → the broadcast whose copies leave through it |
+//! | `LEAVING` | per-CPU array | 0 → the interface that a frame leaves by |
+//! | `UNSENT` | per-CPU hash | interface → frames that the kernel could not send by it |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
 //! | `TIMES` | per-CPU array | index in [`switchml_protocol::times::Times`] → its value |
 //! | `EVENTS` | ring buffer | `Event`s |
@@ -40,10 +42,11 @@ mod superpacket;
 mod tables;
 mod tc;
 mod trace;
+mod unsent;
 mod xdp;
 
-use aya_ebpf::macros::{classifier, xdp};
-use aya_ebpf::programs::{TcContext, XdpContext};
+use aya_ebpf::macros::{classifier, raw_tracepoint, xdp};
+use aya_ebpf::programs::{RawTracePointContext, TcContext, XdpContext};
 
 use packet::Frame;
 use skb::Skb;
@@ -68,6 +71,20 @@ pub fn switchml_relay(ctx: XdpContext) -> u32 {
 pub fn switchml_copy(ctx: XdpContext) -> u32 {
     // SAFETY: as above; and the kernel tells a program on the way out by which port.
     copies::serve(&mut unsafe { Frame::new(ctx.ctx) }, unsafe { (*ctx.ctx).egress_ifindex })
+}
+
+/// Counts frames that a driver was given and did not take.
+#[raw_tracepoint(tracepoint = "xdp_devmap_xmit")]
+pub fn switchml_given(ctx: RawTracePointContext) -> i32 {
+    unsent::given_to_driver(&ctx);
+    0
+}
+
+/// Counts frames that were not queued at a port.
+#[raw_tracepoint(tracepoint = "xdp_redirect_err")]
+pub fn switchml_not_queued(ctx: RawTracePointContext) -> i32 {
+    unsent::not_queued(&ctx);
+    0
 }
 
 /// A root's program for tc ingress.

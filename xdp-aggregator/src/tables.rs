@@ -22,7 +22,7 @@ use switchml_protocol::slot::Slot;
 use switchml_protocol::times::{self, Times};
 use zerocopy::transmute;
 
-use crate::{lock, trace};
+use crate::{lock, trace, unsent};
 
 /// A [`LockedSlot`], to the kernel. Linux 6.1 takes an array that the daemon makes, without a type,
 /// for another kind of map than one whose elements are a struct, and refuses it.
@@ -109,6 +109,7 @@ pub fn count_all(outcome: Outcome, packets: u32) {
 /// have the same program.
 #[inline(always)]
 pub fn redirect(port: u32) -> Option<u32> {
+    unsent::leaves_by(port);
     PORTS.redirect(port, 0).ok()
 }
 

@@ -11,7 +11,7 @@ use switchml_rack::{
     needs_racks, skip,
 };
 
-use crate::{Cluster, PATIENCE};
+use crate::{Cluster, PATIENCE, drops_of_xdp};
 
 in_both_modes! {
     where_all_is_well_nothing_is_named,
@@ -602,6 +602,8 @@ fn gro_that_is_off() {
     assert_eq!((host, command), (HERE, "ethtool -K eth0 gro on"));
     let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
     assert!(status.contains("\nfault        p1: what XDP sends there is dropped"), "{status}");
+    assert!(drops_of_xdp(&status, "p1") > 0, "its answers to the doctor: {status}");
+    assert_eq!(drops_of_xdp(&status, "p0"), 0, "{status}");
     shell(worker, command);
     doctor(&cluster, 1).is_content();
     cluster.stop();

@@ -325,6 +325,15 @@ fn filters(interface: &str) -> String {
     String::from_utf8(shown.stdout).unwrap()
 }
 
+/// Frames that XDP could not send by a port, as `status` says.
+fn drops_of_xdp(status: &str, port: &str) -> u64 {
+    let prefix = format!("dropped      {port}: ");
+    let mut lines = status.lines().filter_map(|line| line.strip_prefix(&prefix));
+    lines
+        .find_map(|line| line.strip_suffix(" frames that native XDP sent there"))
+        .map_or(0, |frames| frames.parse().unwrap())
+}
+
 /// Waits for a benchmark that must succeed; rank 0's JSON.
 fn report(mut ranks: Vec<Process>) -> Value {
     for rank in &mut ranks {

@@ -3,18 +3,18 @@
 
 use std::net::TcpStream;
 use std::process::Command;
-use std::thread::sleep;
+use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
-use switchml_rack::{Mode, Namespace, in_both_modes, wait_until};
+use switchml_rack::{Mode, Namespace, in_both_modes, needs_racks, wait_until};
 use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
 use crate::loops::{Ended, Loops};
-use crate::{Cluster, PATIENCE, SOON, filters, in_words};
+use crate::{Cluster, PATIENCE, SOON, drops_of_xdp, filters, in_words};
 
 in_both_modes! {
     collectives_survive_a_port_that_goes_down_and_up,
@@ -75,6 +75,42 @@ fn collectives_survive_a_port_that_goes_down_and_up(mode: Mode) {
 fn collectives_survive_an_interface_that_goes_down_and_up(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     outage(&cluster, cluster.rack.worker(BEHIND), "eth0");
+    cluster.stop();
+}
+
+/// A rank's interface goes down after it has contributed, so the results for it do not get there.
+#[test]
+fn results_that_a_driver_does_not_take_are_counted_at_their_port() {
+    needs_racks!();
+    let cluster = Cluster::in_mode(RANKS, Mode::Native);
+    let sums = cluster.run_ranks(RANKS, "train", |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        communicator.barrier().unwrap();
+        let set = |state: &str, after: u64| {
+            sleep(Duration::from_millis(after));
+            let line = ["link", "set", "eth0", state];
+            assert!(Command::new("ip").args(line).status().unwrap().success());
+        };
+        let mut values = vec![rank as i32; 1000];
+        scope(|scope| {
+            if rank as usize == BEHIND {
+                // In the rank's namespace, as a thread that it has started.
+                scope.spawn(|| {
+                    set("down", 500);
+                    set("up", 1500);
+                });
+            } else {
+                sleep(Duration::from_millis(1200));
+            }
+            communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        });
+        communicator.close().unwrap();
+        values
+    });
+    assert!(sums.iter().flatten().all(|&sum| sum == 3));
+    let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
+    assert!(drops_of_xdp(&status, "p1") > 0, "{status}");
+    assert_eq!(drops_of_xdp(&status, "p0"), 0, "{status}");
     cluster.stop();
 }
 

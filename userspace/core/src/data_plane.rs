@@ -191,6 +191,8 @@ pub struct PortStatus {
     pub receive_drops: u64,
     /// Frames that it could not send.
     pub send_drops: u64,
+    /// Frames that native XDP sent there, and that the kernel or the driver did not take.
+    pub xdp_drops: u64,
 }
 
 /// An XDP program that is not the data plane's.

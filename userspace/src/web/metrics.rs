@@ -253,12 +253,14 @@ fn add_ports(registry: &mut Registry, view: &View) {
     let faults = Family::<Port, Gauge>::default();
     let receive_drops = Family::<Port, Counter>::default();
     let send_drops = Family::<Port, Counter>::default();
+    let xdp_drops = Family::<Port, Counter>::default();
     for port in &view.ports {
         let name = Port { port: port.name.clone() };
         received.get_or_create(&name).inc_by(port.received_bytes);
         sent.get_or_create(&name).inc_by(port.sent_bytes);
         receive_drops.get_or_create(&name).inc_by(port.receive_drops);
         send_drops.get_or_create(&name).inc_by(port.send_drops);
+        xdp_drops.get_or_create(&name).inc_by(port.xdp_drops);
         faults.get_or_create(&name).set(port.faults.len() as i64);
     }
     let bytes = || Unit::Bytes;
@@ -267,6 +269,7 @@ fn add_ports(registry: &mut Registry, view: &View) {
     let help = "Frames that came in damaged, or that driver or kernel dropped";
     registry.register("port_receive_drops", help, receive_drops);
     registry.register("port_send_drops", "Frames that were not sent", send_drops);
+    registry.register("port_xdp_drops", "Frames that native XDP could not send", xdp_drops);
     registry.register("port_faults", "What keeps packets from ranks, or their answers", faults);
 }
 

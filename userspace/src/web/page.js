@@ -284,7 +284,8 @@ function showPorts(status, rate) {
       part(`.${way}-part`).style.width = `${(used * 100).toFixed(1)}%`;
       part(`.${way}-part`).parentElement.hidden = port.link_speed === null;
     }
-    const drops = [["received", port.receive_drops], ["to be sent", port.send_drops]]
+    const drops = [["received", port.receive_drops], ["to be sent", port.send_drops],
+      ["that XDP sent", port.xdp_drops]]
       .filter(([, frames]) => frames > 0)
       .map(([what, frames]) => `; ${count(frames, "frame")} ${what} dropped`).join("");
     const slow = isSlowest(port) ? "; the slowest link: jobs with ranks there go at its speed" : "";

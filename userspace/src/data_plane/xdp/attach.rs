@@ -12,8 +12,8 @@ use aya::programs::links::{FdLink, LinkType};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{
-    LinkOrder, Program, ProgramError, ProgramFd, ProgramInfo, SchedClassifier, TcAttachType, Xdp,
-    XdpMode, loaded_programs,
+    LinkOrder, Program, ProgramError, ProgramFd, ProgramInfo, RawTracePoint, SchedClassifier,
+    TcAttachType, Xdp, XdpMode, loaded_programs,
 };
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use tracing::warn;
@@ -38,6 +38,9 @@ const PROGRAMS: [[&str; 2]; 2] =
     [["switchml", "switchml_bundle"], ["switchml_relay", "switchml_relay_bundle"]];
 /// The program that runs on frames of the XDP programs as they leave.
 const COPY: &str = "switchml_copy";
+/// The programs that count frames that XDP could not send, and their tracepoints.
+const TRACEPOINTS: [(&str, &str); 2] =
+    [("switchml_given", "xdp_devmap_xmit"), ("switchml_not_queued", "xdp_redirect_err")];
 /// The oldest kernel that `cargo xtask matrix` tries.
 const OLDEST: (u32, u32) = (6, 1);
 /// Longest time that the kernel takes to detach a program to which no reference is left.
@@ -341,6 +344,22 @@ pub fn load_copy(object: &mut Object) -> Result<ProgramFd, StartError> {
         loaded.map_err(|error| load_error(error.into()))
     });
     loaded.unwrap_or(Err(StartError::Halted))
+}
+
+/// Has frames counted that the kernel cannot send after XDP has sent them on. Where that cannot be,
+/// the data plane goes on without.
+pub fn count_unsent(object: &mut Object) {
+    for (name, tracepoint) in TRACEPOINTS {
+        let counts = program(&mut object.ebpf, name).and_then(|program: &mut RawTracePoint| {
+            program
+                .load()
+                .and_then(|()| program.attach(tracepoint))
+                .map_err(|error| load_error(error.into()))
+        });
+        if let Err(error) = counts {
+            warn!("frames that XDP cannot send are not all counted ({tracepoint}): {error}");
+        }
+    }
 }
 
 /// Whether this kernel is new enough: the programs were seen to load on it.

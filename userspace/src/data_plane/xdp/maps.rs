@@ -4,7 +4,9 @@ use std::io;
 use std::path::Path;
 
 use aya::Ebpf;
-use aya::maps::{self, Array, DevMapHash, MapData, MapError, MapInfo, PerCpuArray, RingBuf};
+use aya::maps::{
+    self, Array, DevMapHash, MapData, MapError, MapInfo, PerCpuArray, PerCpuHashMap, RingBuf,
+};
 use aya::programs::ProgramFd;
 use aya_obj::generated::bpf_devmap_val;
 use switchml_protocol::fanout::Receivers;
@@ -28,7 +30,7 @@ type UplinkBytes = [u8; size_of::<Uplink>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program's maps.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 15] = [
     "LOCAL",
     "JOBS",
     "MEMBERS",
@@ -37,6 +39,7 @@ pub const NAMES: [&str; 14] = [
     "GROUPS",
     "PORTS",
     "TURNS",
+    "UNSENT",
     "UPLINKS",
     "CELLS",
     "AVERAGE",
@@ -59,6 +62,7 @@ pub fn misfit(folder: &Path, cells: Option<u32>) -> Result<Option<&'static str>,
         ("RECEIVERS", size_of::<Receivers>(), MAX_SHARDS),
         ("GROUPS", size_of::<u32>(), MAX_SHARDS),
         ("PORTS", size_of::<bpf_devmap_val>(), MAX_PORTS),
+        ("UNSENT", size_of::<u64>(), MAX_PORTS),
         ("UPLINKS", size_of::<Uplink>(), MAX_SHARDS),
         ("CELLS", size_of::<LockedCell>(), cells.unwrap_or(1) as usize),
         ("COUNTERS", size_of::<u64>(), Outcome::COUNT),
@@ -195,7 +199,10 @@ fn totals<const N: usize>(counters: &PerCpuArray<MapData, u64>) -> Result<[u64; 
 }
 
 /// Ports of the XDP program, whose answers leave by them.
-pub struct XdpPorts(DevMapHash<MapData>);
+pub struct XdpPorts {
+    ports: DevMapHash<MapData>,
+    unsent: PerCpuHashMap<MapData, u32, u64>,
+}
 
 impl XdpPorts {
     /// Takes them out of a loaded object.
@@ -204,9 +211,16 @@ impl XdpPorts {
     ///
     /// When they are missing.
     pub fn take(object: &mut Ebpf) -> Result<Self, MapError> {
-        let map = object.take_map("PORTS");
-        let map = map.ok_or_else(|| MapError::InvalidName { name: "PORTS".to_owned() })?;
-        Ok(Self(map.try_into()?))
+        let mut map = |name: &str| {
+            object.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
+        };
+        Ok(Self { ports: map("PORTS")?.try_into()?, unsent: map("UNSENT")?.try_into()? })
+    }
+
+    /// Frames that the kernel could not send by this interface.
+    pub fn unsent(&self, interface: u32) -> u64 {
+        // There is no entry before the first.
+        self.unsent.get(&interface, 0).map_or(0, |counts| counts.iter().sum())
     }
 
     /// Has answers leave by this interface of the calling thread's network namespace, and pass
@@ -216,7 +230,7 @@ impl XdpPorts {
     ///
     /// When the kernel refuses.
     pub fn add(&mut self, interface: u32, copy: &ProgramFd) -> Result<(), MapError> {
-        self.0
+        self.ports
             .insert(interface, interface, Some(copy), 0)
             .map_err(|error| MapError::IoError(io::Error::other(error)))
     }

@@ -348,6 +348,7 @@ impl Ports {
                 sent_bytes: traffic.sent,
                 receive_drops: traffic.receive_drops,
                 send_drops: traffic.send_drops,
+                xdp_drops: self.xdp_ports.unsent(port.index),
             }
         };
         let awaited = |awaited: &Awaited| PortStatus {
@@ -363,6 +364,7 @@ impl Ports {
             sent_bytes: 0,
             receive_drops: 0,
             send_drops: 0,
+            xdp_drops: 0,
         };
         self.ports.iter().map(status).chain(self.awaited.iter().map(awaited)).collect()
     }
@@ -487,7 +489,10 @@ impl Ports {
         if hook == Hook::Native {
             let copy = match self.copy.take() {
                 Some(copy) => copy,
-                None => attach::load_copy(&mut self.object)?,
+                None => {
+                    attach::count_unsent(&mut self.object);
+                    attach::load_copy(&mut self.object)?
+                }
             };
             self.xdp_ports
                 .add(interface.index, self.copy.insert(copy))
