@@ -89,11 +89,17 @@ impl Event {
         matches!(self.deed, Deed::Kill | Deed::Restart | Deed::Stop(_) | Deed::Cut(_))
     }
 
-    /// Whether a rank is lost by it, and so the job.
+    /// Whether a rank may be lost by it, and so the job.
     pub fn loses_rank(&self) -> bool {
+        let stops_rank = matches!((self.target, self.deed), (Target::Rank(_), Deed::Stop(LONG)));
+        stops_rank || self.surely_loses_rank()
+    }
+
+    /// Whether a rank is lost by it. Of a rank that stands still the host answers, so that others
+    /// may wait for it.
+    pub fn surely_loses_rank(&self) -> bool {
         let is_rank = matches!(self.target, Target::Rank(_));
-        is_rank
-            && matches!(self.deed, Deed::Kill | Deed::Restart | Deed::Stop(LONG) | Deed::Cut(LONG))
+        is_rank && matches!(self.deed, Deed::Kill | Deed::Restart | Deed::Cut(LONG))
     }
 }
 

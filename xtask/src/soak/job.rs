@@ -94,16 +94,23 @@ impl Job {
                 continue;
             }
             next += APART;
-            let last = Event { target: Target::Rank(random.below(RANKS)), deed: Deed::Kill };
             let event = match begin.elapsed() < LIFE {
                 true => Event::draw(self.kind, &self.events, random),
-                false => Some(last).filter(|_| self.lost_at.is_none()),
+                false => self.last_event(random),
             };
             if let Some(event) = event {
                 self.carry_out(site, event)?;
             }
         }
         self.end()
+    }
+
+    /// The kill that ends a job, unless one has. If a rank stood still for long, that rank is
+    /// killed: the others may have waited for it.
+    fn last_event(&self, random: &mut Random) -> Option<Event> {
+        let lost = self.events.iter().find(|event| event.loses_rank());
+        let target = lost.map_or_else(|| Target::Rank(random.below(RANKS)), |event| event.target);
+        Some(Event { target, deed: Deed::Kill }).filter(|_| self.lost_at.is_none())
     }
 
     /// Whether a rank runs that was neither killed nor started again.
@@ -113,7 +120,7 @@ impl Job {
 
     fn carry_out(&mut self, site: &mut Site, event: Event) -> Result<()> {
         self.events.push(event);
-        if event.loses_rank() {
+        if event.surely_loses_rank() {
             self.lost_at.get_or_insert(Instant::now());
         }
         match (event.deed, event.target) {
@@ -164,7 +171,11 @@ impl Job {
             let stderr = process.stderr();
             let line = stderr.lines().last().unwrap_or_default().to_owned();
             let code = status.code().filter(|_| !self.killed.contains(&rank));
-            let line = if hangs { format!("it hangs, and said last: {line}") } else { line };
+            let rows = process.stdout().lines().filter(|line| !line.starts_with('#')).count();
+            let line = match hangs {
+                true => format!("it hangs after {rows} sizes of tensors, and said last: {line}"),
+                false => line,
+            };
             ended.push(Ended { code, line });
         }
         let fate = match wrong(&self.ranks[0].stdout()) {
