@@ -28,13 +28,15 @@ impl JobTable {
     /// contributions of these ranks come late.
     pub fn slow(&self, number: u16, late: &[Late]) -> Option<String> {
         let job = self.jobs.get(&number).filter(|job| job.lanes() > 0)?;
-        job.losing().or_else(|| job.lagging(late))
+        let late: Vec<_> = late.iter().filter(|late| late.by >= LATE).collect();
+        job.losing(&late).or_else(|| job.lagging(&late))
     }
 }
 
 impl Job {
-    /// The ranks that lose packets. Those that lose much less than the worst one may only seem to.
-    fn losing(&self) -> Option<String> {
+    /// The ranks that lose packets. Those that lose much less than the worst one may only seem to. A
+    /// slow link loses some, too, where its queue overflows: what it carries is said if it is late.
+    fn losing(&self, late: &[&Late]) -> Option<String> {
         let losses = self.present().filter_map(|(rank, member)| {
             let Path { sent, lost, .. } = member.paths.recent()?;
             let counts = sent >= FEWEST.0 && lost >= FEWEST.1 && lost * RARE >= sent;
@@ -45,16 +47,21 @@ impl Job {
         let ranks: Vec<_> =
             losses.iter().filter(|(_, part)| part * 2.0 > worst).map(|(rank, _)| *rank).collect();
         let percent = 100.0 * worst;
+        let are_late =
+            ranks.iter().all(|rank| late.iter().any(|late| u32::from(late.rank) == *rank));
+        let rate = are_late.then(|| self.carried(&ranks, "")).flatten();
+        let rate = rate.map_or_else(String::new, |rate| format!(" and is late: {rate}"));
         match ranks[..] {
             [] => None,
-            [rank] => Some(format!("{} loses {percent:.0} % of its packets", self.names(&[rank]))),
+            [rank] => {
+                Some(format!("{} loses {percent:.0} % of its packets{rate}", self.names(&[rank])))
+            }
             _ => Some(format!("{} lose {percent:.0} % of their packets", self.names(&ranks))),
         }
     }
 
     /// The ranks that all others wait for a little in each round.
-    fn lagging(&self, late: &[Late]) -> Option<String> {
-        let late: Vec<_> = late.iter().filter(|late| late.by >= LATE).collect();
+    fn lagging(&self, late: &[&Late]) -> Option<String> {
         let ranks: Vec<u32> = late.iter().map(|late| late.rank.into()).collect();
         let by = late.iter().map(|late| late.by).max()?.as_millis();
         let part = |is_late| {
@@ -74,13 +81,14 @@ impl Job {
             )),
             _ => Some(format!(
                 "{names} {is} {by} ms behind the others{}",
-                self.carried(&ranks).unwrap_or_default()
+                self.carried(&ranks, " and loses nothing")
+                    .map_or_else(String::new, |rate| format!(": {rate}"))
             )),
         }
     }
 
-    /// What the links of these ranks carry, and should.
-    fn carried(&self, ranks: &[u32]) -> Option<String> {
+    /// What the links of these ranks carry, `and` what else they do, and what they should carry.
+    fn carried(&self, ranks: &[u32], and: &str) -> Option<String> {
         let len = u64::from(self.lanes()) * 4 + HEADER_LEN as u64 + IP_UDP_LEN;
         let rates = self.present().filter(|(rank, _)| ranks.contains(rank));
         let rates = rates.filter_map(|(_, member)| {
@@ -104,7 +112,7 @@ impl Job {
             (Some(here), _) => format!("; {own} interface has {}", bits(here)),
             _ => String::new(),
         };
-        Some(format!(": {own} {what} {rate} and loses nothing{expected}"))
+        Some(format!("{own} {what} {rate}{and}{expected}"))
     }
 
     /// Ranks and their places.

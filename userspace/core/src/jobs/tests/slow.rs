@@ -42,6 +42,15 @@ fn a_rank_that_loses_packets_is_named_with_the_part_that_it_loses() {
     assert_eq!(said_so.as_deref(), Some("rank 1 (10.0.0.2) loses 5 % of its packets"));
     // The cause, also if the rank is late as a consequence.
     assert_eq!(said([well, path(9_000, 100_000, 5_000), well], 40), said_so);
+    // A queue that overflows: 9,500 packets of 352 × 4 + 32 + 28 bytes in 6 s: 18.6 Mb/s.
+    let slow = said([path(6_000, 10_000, 0), path(6_000, 10_000, 0), path(6_000, 10_000, 500)], 36);
+    assert_eq!(
+        slow.as_deref(),
+        Some(
+            "rank 2 (10.0.0.3) loses 5 % of its packets and is late: its link or processor carries \
+             18.6 Mb/s; its interface has 1.0 Gb/s, the others' 10.0 Gb/s"
+        )
+    );
     // Others seem to lose some, too.
     let some = path(9_000, 100_000, 2_000);
     assert_eq!(said([some, path(9_000, 100_000, 5_000), some], 0), said_so);
