@@ -23,6 +23,7 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
             "EVENTS",
             "GROUPS",
             "JOBS",
+            "LEAVING",
             "LOCAL",
             "MEMBERS",
             "PORTS",
@@ -31,6 +32,7 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
             "SLOTS",
             "TIMES",
             "TURNS",
+            "UNSENT",
             "UPLINKS"
         ]
     );
