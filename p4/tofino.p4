@@ -3,6 +3,8 @@
 #include <core.p4>
 #include <tna.p4>
 
+#define SEES_FCS
+
 #include "include/protocol.p4"
 #include "include/codes.p4"
 #include "include/headers.p4"

@@ -3,6 +3,8 @@
 #include <core.p4>
 #include <tna.p4>
 
+#define SEES_FCS
+
 #define COMBINER
 // 65.536 microseconds.
 typedef bit<32> clock_t;

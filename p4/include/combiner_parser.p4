@@ -30,7 +30,7 @@ state partial_0 {
 state by {
     m.is_contribution = 1;
     m.first = PASS_BY;
-    transition accept;
+    transition WHOLE;
 }
 
 state answer_length {
@@ -48,11 +48,11 @@ state answer {
     packet.extract(h.switchml);
     m.combiner.is_from_parent = 1;
     transition select(h.switchml.version, h.switchml.kind) {
-        (VERSION, KIND_RESULT): accept;
-        (VERSION, KIND_PENDING): accept;
-        (VERSION, KIND_REJECT): accept;
-        (VERSION, KIND_HELLO): accept;
-        (VERSION, KIND_ROOM): accept;
+        (VERSION, KIND_RESULT): WHOLE;
+        (VERSION, KIND_PENDING): WHOLE;
+        (VERSION, KIND_REJECT): WHOLE;
+        (VERSION, KIND_HELLO): WHOLE;
+        (VERSION, KIND_ROOM): WHOLE;
         (VERSION, _): bad_kind;
         default: bad_version;
     }

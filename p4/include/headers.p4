@@ -71,6 +71,13 @@ header lanes_t {
     bit<32> v28; bit<32> v29; bit<32> v30; bit<32> v31;
 }
 
+#ifdef SEES_FCS
+// What is behind the packet, or behind the part of it that a pass takes: the FCS at least.
+header behind_t {
+    bit<32> bytes;
+}
+#endif
+
 // The payload of a PENDING or REJECT.
 header control_reply_t {
     bit<32> first;
@@ -116,6 +123,9 @@ struct headers_t {
     control_reply_t control_reply;
     lanes_t low;
     lanes_t high;
+#ifdef SEES_FCS
+    behind_t behind;
+#endif
 #ifdef ROCE
     icrc_t icrc;
 #endif
