@@ -50,7 +50,8 @@ use packet::Packet;
 use software::OverSockets;
 use std::path::Path;
 use std::slice::from_ref;
-use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
+use switchml_p4::entries::PORTS_OF_PIPELINE;
+use switchml_rack::vectors::{Answer, Event, Played, Subject, Vector, play, play_all, read_all};
 use switchml_rack::{
     Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out, needs_racks, tofino_model,
 };
@@ -298,6 +299,44 @@ fn tofino_model_believes_no_stranger() {
         let left = switch.exchange(1, from_ref(&frame)).expect("exchanged");
         let to_all_others: Vec<_> = (2..=PORTS as u16).map(|port| (port, frame.clone())).collect();
         assert_eq!(left, to_all_others, "switched like any frame");
+    }
+}
+
+/// At a port in loopback it is believed, but not at the one beside it.
+#[test]
+fn tofino_model_believes_ports_in_loopback() {
+    if has_tofino_model("tofino_model_believes_ports_in_loopback", tofino::OF_256) {
+        let ports = [(); 4].map(|()| vec![68, 56]);
+        let mut switch = tofino::start_with(tofino::OF_256, 0, &ports);
+        // As above; then the part, the blocks of lanes and the rank's bit.
+        let pass = [4, 0, 2, 0, 0, 0, 0, 2, 0, 0, 0, 1];
+        let inner = Packet::contribution(0, 0, 0, &[7; 64]).frame();
+        let frame = [&pass[..], &inner].concat();
+        let believed = switch.exchange(56, from_ref(&frame)).expect("exchanged");
+        let [(2, answer)] = &believed[..] else { panic!("{believed:02x?}") };
+        assert_eq!(answer.len(), inner.len(), "without what was in front");
+        let left = switch.exchange(57, from_ref(&frame)).expect("exchanged");
+        let to_all: Vec<_> = (1..=PORTS as u16).map(|port| (port, frame.clone())).collect();
+        assert_eq!(left, to_all, "switched like any frame");
+    }
+}
+
+/// Each pipeline has registers of its own, so a job of ranks in several would wait forever.
+#[test]
+fn tofino_model_refuses_ranks_in_several_pipelines() {
+    if has_tofino_model("tofino_model_refuses_ranks_in_several_pipelines", tofino::OF_64) {
+        let mut switch = tofino::start(tofino::OF_64, 0);
+        let vector = of_roots().into_iter().find(|vector| vector.name == "sum_of_2");
+        let Some(Event::Open(mut job)) = vector.expect("such a vector").events.into_iter().next()
+        else {
+            panic!("it opens a job")
+        };
+        let elsewhere = PORTS_OF_PIPELINE + 1;
+        job.members[1].port = elsewhere;
+        let refused = switch.open(&job).expect_err("a job in two pipelines");
+        let what = "start job 7 on the switch: all ranks must be at ports of one pipeline, but \
+                    found rank 0 at port 1 of pipeline 0, rank 1 at port 129 of pipeline 1";
+        assert_eq!(refused, what);
     }
 }
 

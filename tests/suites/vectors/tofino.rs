@@ -80,7 +80,9 @@ pub fn start_with(
     let ports = (1..=PORTS as u16).map(|port| model.first_port() + port).collect();
     let switch = ModelSwitch { model: model.clone(), ports };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
-    switch.recirculate_by(pipeline, recirculation).expect("recirculation ports");
+    let is_looped = |port: &u16| *port != own_port(pipeline);
+    let loops: BTreeSet<_> = recirculation.iter().flatten().copied().filter(is_looped).collect();
+    switch.recirculate_by(pipeline, recirculation, &loops).expect("recirculation ports");
     let role = match model.names.program {
         ProgramKind::Root => Role::Root(capabilities(&model.names)),
         // As the vectors have it.
@@ -91,8 +93,6 @@ pub fn start_with(
     };
     let data_plane =
         P4DataPlane::start(Box::new(switch), role, hellos, Box::new(drop)).expect("a data plane");
-    let is_looped = |port: &u16| *port != own_port(pipeline);
-    let loops = recirculation.iter().flatten().copied().filter(is_looped).collect();
     let of_parts = recirculation.each_ref().map(|ports| pipeline_of(ports[0]));
     let has_one_cell = program == OF_ONE_CELL;
     P4Switch::new(data_plane, ModelPorts { model, loops, of_parts, has_one_cell, learned })
@@ -501,11 +501,18 @@ impl ModelSwitch {
         Ok(())
     }
 
-    /// Has frames come in again by these ports.
-    fn recirculate_by(&self, pipeline: u16, ports: &PortsOfParts) -> Result<(), String> {
+    /// Has frames come in again by these ports, of which some are in loopback.
+    fn recirculate_by(
+        &self,
+        pipeline: u16,
+        ports: &PortsOfParts,
+        loops: &BTreeSet<u16>,
+    ) -> Result<(), String> {
         if self.model.names.parts == 1 {
             return Ok(());
         }
+        let told: Vec<_> = loops.iter().map(|port| format!("loopback {port}")).collect();
+        self.model.run(&told)?;
         entries(pipeline, ports).iter().try_for_each(|entry| self.model.change("insert", entry))
     }
 }
@@ -513,9 +520,8 @@ impl ModelSwitch {
 /// The model, as who is at its ports has it.
 pub struct ModelPorts {
     model: Arc<Model>,
-    /// Ports in loopback. The harness cannot tell the parser of them, so what leaves by them comes
-    /// in again by a port of their pipeline that the parser knows, which the model uses for nothing
-    /// else.
+    /// Ports by which the test has what leaves come in again, because the model does not: those in
+    /// loopback, and other pipelines' own.
     loops: BTreeSet<u16>,
     /// The pipeline that adds up each part.
     of_parts: [u16; MOST_PARTS as usize],
@@ -554,8 +560,7 @@ impl Ports for ModelPorts {
             coming = Vec::new();
             for (port, frame) in leaving {
                 if self.loops.contains(&port) {
-                    let of_pipeline = pipeline_of(port) * PORTS_OF_PIPELINE;
-                    coming.push((of_pipeline + SECOND_CHANNEL, frame));
+                    coming.push((port, frame));
                 } else {
                     let port = port.checked_sub(first).ok_or("it left at another pipeline")?;
                     left.push((port, frame));
