@@ -49,6 +49,11 @@ def without(job, packet, missing):
     return {"cut": len(job.frame(packet).to_bytes()) - missing}
 
 
+def in_header(lanes):
+    """What a packet lacks whose header lacks a byte. All parsers read headers."""
+    return 4 * lanes + 1
+
+
 def lengths():
     about = "The lengths of the frame, of IP and of UDP must agree."
     v = Vector("lengths", about, "fifo", ("frames",))
@@ -135,6 +140,8 @@ What a data plane has taken of it before is what the rank sends again."""
     cuts.append((224, 2))
     for round, (lanes, missing) in enumerate(cuts):
         play_cut(v, job, round, lanes, missing, to_all)
+    for lanes in range(96, 257, 32):
+        cut_hello(v, job, job.hello(0, lanes), in_header(lanes))
     return v
 
 
@@ -161,9 +168,9 @@ A HELLO that is shorter than its IP packet proves nothing. If it comes back all 
 as short, so that no host takes it."""
     v = Vector("cut_hellos", about, "fifo", ("frames",))
     job = v.open(Job(ranks=2, newcomers=(1,)))
-    for lanes in (0, 32):
+    for lanes in (0, 32, 64):
         hello = job.hello(1, lanes)
-        for missing in MISSING:
+        for missing in sorted({*MISSING, in_header(lanes)}):
             # Rank 1's would bind it.
             for rank in (1, 0) if lanes == 0 else (0,):
                 cut_hello(v, job, job.hello(rank, lanes), missing)
@@ -180,7 +187,7 @@ def cut_hello(v, job, hello, missing):
         job,
         hello,
         *REFUSED,
-        *([answer] if lanes else []),
+        *([answer] if missing < in_header(lanes) else []),
         **without(job, hello, missing),
     )
 
@@ -188,10 +195,14 @@ def cut_hello(v, job, hello, missing):
 def combiner_cut_frames():
     about = """
 What is cut is not combined, and no partial sum is cut. What a combiner passes untouched may be \
-as short as it came."""
+as short as it came, if its header is whole."""
     v = Vector("combiner_cut_frames", about, "fifo", (*OF_COMBINERS, "frames"))
     job = v.open(Below(ranks=2))
-    cuts = [(lanes, missing) for lanes in (32, 64) for missing in (*MISSING, 4 * lanes)]
+    cuts = [
+        (lanes, missing)
+        for lanes in (32, 64)
+        for missing in (*MISSING, 4 * lanes, in_header(lanes))
+    ]
     for round, (lanes, missing) in enumerate(cuts):
         first, last = (own(job, rank, round, lanes=lanes) for rank in (0, 1))
         zeros = first.changed(values=(0,) * lanes)
@@ -204,13 +215,26 @@ as short as it came."""
         v.step("rank 1", job, last, both)
         again = own(job, 1, round, lanes=lanes, flags=CHECKED | RETRANSMIT)
         maximum = own(job, 1, round, lanes=lanes, op=MAX)
-        for title, packet in [("a resend", again), ("a maximum", maximum)]:
-            passes = as_it_came(goes_on(job, packet))
-            v.step(f"{title} without {missing} bytes", job, packet, *REFUSED, passes, **cut)
+        hello = job.hello(1, lanes)
+        is_passed = missing < in_header(lanes)
+        for title, packet, counter in [
+            ("a resend", again, "passed"),
+            ("a maximum", maximum, "passed"),
+            ("a partial sum", partial(job, (1,), round, lanes=lanes), "passed"),
+            ("a HELLO", hello, "hello_passed"),
+        ]:
+            passes = as_it_came(up(job, counter, packet, 1))
+            answers = (*REFUSED, *([passes] if is_passed else []))
+            v.step(f"{title} without {missing} bytes", job, packet, *answers, sender=1, **cut)
         everyone = first.result_for_all(ramp(0, 0, lanes), 2)
         short = Frame(PARENT, job.for_all(), everyone, **cut)
         down = as_it_came(to_everyone(job, everyone))
-        v.frame(f"a RESULT without {missing} bytes", PARENT_PORT, short, *REFUSED, down)
+        answers = (*REFUSED, *([down] if is_passed else []))
+        v.frame(f"a RESULT without {missing} bytes", PARENT_PORT, short, *answers)
+    for packet in (job.hello(1, 0), own(job, 1, len(cuts)).emptied()):
+        for missing in MISSING:
+            cut = without(job, packet, missing)
+            v.step(f"a header without {missing} bytes", job, packet, *REFUSED, **cut)
     return v
 
 
