@@ -135,7 +135,9 @@ impl Attendant {
         let missing: Vec<u16> = all.clone().filter(is_missing).map(|(rank, _)| rank).collect();
         if !missing.is_empty() {
             let (world_size, waited) = (self.ranks, self.timeout);
-            return Err(control::Error::Missing { job, world_size, waited, ranks: missing }.into());
+            let error =
+                control::Error::Missing { job, world_size, waited, ranks: missing, at: None };
+            return Err(error.into());
         }
         let address = |(rank, presence)| match presence {
             Presence::Behind(seen) => Err(Error::NoPeer {

@@ -89,12 +89,15 @@ pub enum Error {
     },
     /// The other ranks did not join.
     #[error(
-        "job {job:?} did not start within the timeout of {} s: {} of {world_size} {} missing; \
-         start {} with the same job name and world size",
+        "job {job:?} did not start within the timeout of {} s: {} of {world_size} {} missing{}; \
+         start {} with the same job name{} world size{}",
         waited.as_secs_f64(),
         rank_list(ranks),
         are(ranks),
-        if ranks.len() > 1 { "them" } else { "it" }
+        at.as_ref().map_or_else(String::new, |at| format!(" at the aggregator {at}")),
+        if ranks.len() > 1 { "them" } else { "it" },
+        if at.is_some() { "," } else { " and" },
+        if at.is_some() { " and aggregators" } else { "" }
     )]
     Missing {
         /// The job's name.
@@ -105,6 +108,8 @@ pub enum Error {
         waited: Duration,
         /// The ranks that did not come.
         ranks: Vec<u16>,
+        /// The aggregator that they did not come to; `None` where ranks serve each other.
+        at: Option<String>,
     },
     /// Ranks joined, but could not open their data path.
     #[error(
@@ -310,16 +315,26 @@ mod tests {
 
     #[test]
     fn one_line_each() {
-        let missing = Error::Missing {
-            job: "a".into(),
-            world_size: 4,
-            waited: Duration::from_millis(1500),
-            ranks: vec![1, 3],
+        let missing = |at: Option<&str>| {
+            let error = Error::Missing {
+                job: "a".into(),
+                world_size: 4,
+                waited: Duration::from_millis(1500),
+                ranks: vec![1, 3],
+                at: at.map(str::to_owned),
+            };
+            error.to_string()
         };
         assert_eq!(
-            missing.to_string(),
+            missing(None),
             "job \"a\" did not start within the timeout of 1.5 s: ranks 1 and 3 of 4 are missing; \
              start them with the same job name and world size"
+        );
+        assert_eq!(
+            missing(Some("10.0.0.9:48865")),
+            "job \"a\" did not start within the timeout of 1.5 s: ranks 1 and 3 of 4 are missing at \
+             the aggregator 10.0.0.9:48865; start them with the same job name, world size and \
+             aggregators"
         );
     }
 }

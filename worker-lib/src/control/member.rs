@@ -364,7 +364,8 @@ impl Member {
             Ending::Refused(why) => Error::Refused { address, why },
             Ending::Missing(ranks) => {
                 let world_size = u16::try_from(world_size).unwrap_or(u16::MAX);
-                Error::Missing { job, world_size, waited, ranks }
+                let at = self.joining.access.peer.is_none().then_some(address);
+                Error::Missing { job, world_size, waited, ranks, at }
             }
             Ending::NotReady(ranks) => Error::NotReady { job, waited, ranks },
             Ending::Stopped { reason, ranks } => Error::Stopped { reason, ranks },

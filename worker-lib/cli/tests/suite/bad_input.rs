@@ -15,7 +15,7 @@ const QUICK: [&str; 6] = ["-b", "64", "-e", "64", "-n", "2"];
 /// Runs until something happens.
 const LONG: [&str; 6] = ["-b", "1M", "-e", "1M", "-n", "1000000"];
 
-/// Arguments of a single rank, its exit code, and its line.
+/// Arguments of a single rank, its exit code, and its line, in which DAEMON is the aggregator.
 const ALONE: &[(&[&str], i32, &str)] = &[
     (&["bench"], USAGE, "error: rank is not set; give this process's, or set RANK"),
     (
@@ -56,7 +56,8 @@ const ALONE: &[(&[&str], i32, &str)] = &[
         &["bench", "--rank", "1", "--world-size", "4", "--join-timeout", "0.5", "--job", "lonely"],
         JOIN,
         "error: job \"lonely\" did not start within the timeout of 0.5 s: ranks 0, 2 and 3 of 4 \
-         are missing; start them with the same job name and world size",
+         are missing at the aggregator DAEMON; start them with the same job name, world size and \
+         aggregators",
     ),
     (
         &["bench", "-b", "2M", "-e", "1M"],
@@ -87,7 +88,7 @@ fn one_rank_alone() {
     for &(arguments, code, line) in ALONE {
         assert_eq!(
             failure(&mut daemon.worker(arguments)),
-            (code, line.to_owned()),
+            (code, line.replace("DAEMON", &daemon.address)),
             "{arguments:?}"
         );
     }
