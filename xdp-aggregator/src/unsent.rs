@@ -1,5 +1,6 @@
 //! Frames that the kernel could not send after XDP had sent them on, for each port. No verdict
-//! tells of them, and most drivers do not count them. Tracepoints tell (include/trace/events/xdp.h).
+//! tells of them, and most drivers do not count them. Tracepoints do
+//! (include/trace/events/xdp.h).
 //!
 //! A tracepoint's program sees the frames of all XDP programs of the machine. So the aggregator's
 //! programs note by which port a frame leaves. What the kernel then says on the same CPU is about

@@ -332,8 +332,8 @@ mod tests {
         );
         assert_eq!(
             missing(Some("10.0.0.9:48865")),
-            "job \"a\" did not start within the timeout of 1.5 s: ranks 1 and 3 of 4 are missing at \
-             the aggregator 10.0.0.9:48865; start them with the same job name, world size and \
+            "job \"a\" did not start within the timeout of 1.5 s: ranks 1 and 3 of 4 are missing \
+             at the aggregator 10.0.0.9:48865; start them with the same job name, world size and \
              aggregators"
         );
     }

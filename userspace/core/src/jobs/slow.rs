@@ -34,8 +34,9 @@ impl JobTable {
 }
 
 impl Job {
-    /// The ranks that lose packets. Those that lose much less than the worst one may only seem to. A
-    /// slow link loses some, too, where its queue overflows: what it carries is said if it is late.
+    /// The ranks that lose packets. Those that lose much less than the worst one may only seem to.
+    /// A slow link loses some, too, where its queue overflows: if it is late, the text says what it
+    /// carries.
     fn losing(&self, late: &[&Late]) -> Option<String> {
         let losses = self.present().filter_map(|(rank, member)| {
             let Path { sent, lost, .. } = member.paths.recent()?;
