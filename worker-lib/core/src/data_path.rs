@@ -15,9 +15,11 @@
 use std::time::Duration;
 
 use switchml_protocol::audience::Audience;
+use switchml_protocol::done::Done;
 use switchml_protocol::header::{HEADER_LEN, Header, flags};
 use switchml_protocol::ranks::Ranks;
-use zerocopy::IntoBytes;
+use switchml_protocol::{EVERYONE, U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bundles::Bundles;
 use crate::call::{Call, Submission};
@@ -129,18 +131,34 @@ impl DataPath {
 
     /// Processes a datagram from the aggregator's address; `congested` if it carried ECN's CE mark.
     pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
+        self.receive_and(now, datagram, congested, |_, _| {})
+    }
+
+    /// [`Self::receive`], which also has each chunk's result told to the other ranks of the host:
+    /// `tell` gets it as a packet to all, header and lanes, in which slot and round are the
+    /// chunk's.
+    pub fn receive_and(
+        &mut self,
+        now: u64,
+        datagram: &[u8],
+        congested: bool,
+        mut tell: impl FnMut(&Header, &[u8]),
+    ) -> Result<(), Failure> {
         if self.greeting.take_if(|greeting| greeting.is_answer(datagram)).is_some() {
             return Ok(());
         }
         let Self { engine, schedule, log, .. } = self;
         let mut refused = Ok(());
-        let pass = |completed: &Completed, missing: &Ranks| match is_needed(log, completed, &[]) {
-            Ok(true) => schedule.pass(now, completed, missing),
-            Ok(false) => {}
-            Err(failure) => refused = Err(failure),
+        let pass = |completed: &Completed, missing: &Ranks| {
+            tell_done(datagram, completed, congested, &mut tell);
+            match is_needed(log, completed, &[]) {
+                Ok(true) => schedule.pass(now, completed, missing),
+                Ok(false) => {}
+                Err(failure) => refused = Err(failure),
+            }
         };
         if !engine.receive_done(now, datagram, congested, pass) {
-            self.receive_other(now, datagram, congested)?;
+            self.receive_other(now, datagram, congested, tell)?;
         }
         if let Some(log) = &mut self.log {
             log.forget(self.engine.oldest_number(), self.engine.config().slots);
@@ -148,15 +166,26 @@ impl DataPath {
         refused
     }
 
-    fn receive_other(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
+    fn receive_other(
+        &mut self,
+        now: u64,
+        datagram: &[u8],
+        congested: bool,
+        tell: impl FnOnce(&Header, &[u8]),
+    ) -> Result<(), Failure> {
         let Self { engine, schedule, log, .. } = self;
         let accept = |number, chunk: &Chunk, maximum: &[u8]| {
             log.as_ref().is_some_and(|log| log.is_repeated(number))
                 || schedule.accept(chunk, maximum)
         };
-        if let Some((completed, payload)) = engine.receive_if(now, datagram, congested, accept)?
-            && is_needed(log, &completed, payload)?
-        {
+        let Some((completed, payload)) = engine.receive_if(now, datagram, congested, accept)?
+        else {
+            return Ok(());
+        };
+        if let Some(header) = for_all(datagram, congested) {
+            tell(&header, payload);
+        }
+        if is_needed(log, &completed, payload)? {
             let missing = engine.missing_of(&completed);
             schedule.decode(now, &completed, &missing, payload)?;
         }
@@ -335,6 +364,35 @@ impl DataPath {
         if let Some(log) = &mut self.log {
             log.note_numbered(chunk);
         }
+    }
+}
+
+/// The header of a RESULT or DONE, as one for all ranks has it. Neither check word nor salt depend
+/// on what differs.
+fn for_all(datagram: &[u8], congested: bool) -> Option<Header> {
+    let (mut header, _) = Header::read_from_prefix(datagram).ok()?;
+    (header.rank, header.aux) = (U16::new(EVERYONE), U32::ZERO);
+    header.flags |= if congested { flags::CE } else { 0 };
+    Some(header)
+}
+
+/// Tells of one of the chunks that a DONE names, by a DONE of its own.
+fn tell_done(
+    datagram: &[u8],
+    completed: &Completed,
+    congested: bool,
+    tell: &mut impl FnMut(&Header, &[u8]),
+) {
+    let result = for_all(datagram, congested).map(|mut header| {
+        (header.slot, header.round) = (U16::new(completed.slot), U32::new(completed.round));
+        header
+    });
+    let Some((mut done, result)) = result.and_then(|result| Some((Done::of(&result)?, result)))
+    else {
+        return;
+    };
+    if let Some(lane) = done.add(&result) {
+        tell(&done.header(), &lane.to_be_bytes());
     }
 }
 

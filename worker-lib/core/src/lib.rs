@@ -21,6 +21,7 @@
 //! | [`failover`] | what is kept to be sent again to another aggregator |
 //! | [`moves`] | which aggregator goes on with the shards of a lost one |
 //! | `bundles` | where the stream of chunks is cut into superpackets |
+//! | [`local_results`] | how ranks of one host read what one of them receives |
 //! | [`local_sum`] | how ranks of one host add up what they send |
 //! | [`numerics`] | elements to lanes and back |
 //! | [`stats`] | what calls took |
@@ -43,6 +44,7 @@ pub mod greeting;
 mod hash;
 pub mod hello;
 pub mod issued;
+pub mod local_results;
 pub mod local_sum;
 pub mod moves;
 pub mod numerics;

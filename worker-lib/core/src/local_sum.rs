@@ -143,6 +143,11 @@ impl Cell {
         Self { held, passed, is_leaving: false, ..self }
     }
 
+    /// Whether `all` ranks have contributed to this round, and none to a later one.
+    pub fn has_all(self, all: u32, round: u32) -> bool {
+        self.age(round) == Age::Same && self.held | self.passed == all
+    }
+
     fn at(round: u32) -> Self {
         Self { round: round & ROUND_MASK, ..Self::default() }
     }

@@ -79,6 +79,8 @@ pub struct Completed {
     pub number: u64,
     /// The slot of the chunk, for [`Engine::missing_of`](super::Engine::missing_of).
     pub slot: u16,
+    /// The round of the chunk.
+    pub round: u32,
 }
 
 /// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one

@@ -460,6 +460,12 @@ impl Engine {
         true
     }
 
+    /// Whether the chunk that was sent in this slot and round, whose low bits are given, has no
+    /// result yet.
+    pub fn awaits(&self, slot: u16, round: u16) -> bool {
+        self.table.named(slot, round).is_some()
+    }
+
     /// The chunk that a DONE names, which is complete now; or why that does not count.
     fn pass(
         &mut self,
@@ -632,8 +638,8 @@ impl Engine {
         self.progress_at = now;
         self.timer_from = now;
         self.expiries = 0;
-        let Outstanding { chunk, history, number, .. } = entry;
-        Some(Completed { chunk, history, number, slot })
+        let Outstanding { chunk, history, number, round, .. } = entry;
+        Some(Completed { chunk, history, number, slot, round })
     }
 
     /// Learns about the path from a result.
