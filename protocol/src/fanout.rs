@@ -18,6 +18,8 @@ pub enum Way {
     Copy,
     /// By its combiner, which gets one copy for all ranks below it.
     Combiner,
+    /// By the copy of this rank, which shares memory with it (rule 38.2).
+    With(u16),
 }
 
 /// How ranks 0, 1, …, which live at `members` and not behind a combiner, get RESULTs: the ranks of
@@ -27,7 +29,18 @@ pub fn direct(members: &[Binding], by_group: &Ranks) -> impl Iterator<Item = (u1
     (0..).zip(members).map(move |(rank, member)| (rank, *member, way(rank)))
 }
 
-/// The destination of a rank's copy, in the job with this number. The rank lives at `member`.
+impl Way {
+    /// The rank whose home the copies for `rank` go to.
+    pub const fn home(self, rank: u16) -> u16 {
+        match self {
+            Self::With(taker) => taker,
+            Self::Group | Self::Copy | Self::Combiner => rank,
+        }
+    }
+}
+
+/// The destination of a rank's copy, in the job with this number. `member` is where the rank lives,
+/// or the one whose copy is for both ([`Way::home`]).
 pub const fn place(
     job: &JobEntry,
     number: u16,
@@ -35,7 +48,7 @@ pub const fn place(
 ) -> Binding {
     match way {
         Way::Group => job.group_at(member.ifindex),
-        Way::Copy => member,
+        Way::Copy | Way::With(_) => member,
         Way::Combiner => {
             let base = relay::base_of(member.port.get(), number, rank);
             Binding { port: U16::new(relay::port_for_all(base, number)), ..member }

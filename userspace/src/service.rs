@@ -327,11 +327,15 @@ impl Aggregator for Service {
         request: Request<control::ReadyRequest>,
     ) -> Result<Response<control::ReadyReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReadyRequest { member, lanes, needs_copies, share } = request.into_inner();
+        let control::ReadyRequest { member, lanes, needs_copies, share, taker } =
+            request.into_inner();
         let member = member.unwrap_or_default();
         self.request("Ready", peer, |control_plane, io| {
             if let Some(share) = share {
                 control_plane.report_share(member, share)?;
+            }
+            if let Some(taker) = taker {
+                control_plane.read_along(member, taker)?;
             }
             control_plane.ready(io, member, lanes, needs_copies)
         })

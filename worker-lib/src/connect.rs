@@ -102,8 +102,10 @@ impl Builder {
             opened.iter().map(|opened| self.join_local_group(job, opened, me)).collect();
         let given = opened.iter().map(|opened| (opened.access.weight, opened.assigned.links));
         let weights = stripes::agreed_weights(&given.collect::<Vec<_>>());
-        let chunk_lanes = sessions.ready(lanes, &copies, &weights)?;
-        let teams: Vec<_> =
+        let takers: Vec<_> =
+            meetings.iter().map(|meeting| meeting.as_ref().and_then(Meeting::taker)).collect();
+        let chunk_lanes = sessions.ready(lanes, (&copies, &takers), &weights)?;
+        let mut teams: Vec<_> =
             meetings.into_iter().map(|meeting| meeting.and_then(Meeting::end)).collect();
         let hello_rtts = opened.iter().flat_map(|opened| &opened.paths).map(|path| path.open.rtt);
         let info = Info {
@@ -115,7 +117,7 @@ impl Builder {
             narrow,
             stripes: stripes(&opened, &weights, &copies, &teams),
         };
-        self.start(sessions, opened, info, &teams, (own, commons))
+        self.start(sessions, opened, info, &mut teams, (own, commons))
     }
 
     /// Comes to the other ranks of this host, if sums of theirs count. Without them it goes on.
@@ -134,7 +136,7 @@ impl Builder {
         {
             return None;
         }
-        let meeting = Meeting::enter(assigned, rank);
+        let meeting = Meeting::enter(assigned, rank, opened.gets_copies());
         let alone = |error| {
             let what = format!(" sends apart from other ranks of its host: {error}");
             warn(job, rank.into(), what);
@@ -148,7 +150,7 @@ impl Builder {
         sessions: Sessions,
         opened: Vec<Opened>,
         info: Info,
-        teams: &[Option<Team>],
+        teams: &mut [Option<Team>],
         (own, commons): (Option<Arc<OwnAggregator>>, Arc<Commons>),
     ) -> Result<Communicator, Error> {
         let shards = opened.iter().enumerate().flat_map(|(stripe, opened)| {
@@ -178,12 +180,12 @@ impl Builder {
             let Opened { access, assigned, paths } = opened;
             let is_peers = access.peer.is_some_and(|peer| u32::from(peer) != info.rank);
             let (share, lanes) = (shares[stripe], info.chunk_lanes);
-            let at =
-                At { stripe, share, assigned: &assigned, lanes, is_peers, team: team.as_ref() };
+            let mut at =
+                At { stripe, share, assigned: &assigned, lanes, is_peers, team: team.as_mut() };
             for (place, path) in paths.into_iter().enumerate() {
                 let wakers = path.wakers.clone();
                 let (submissions, received) = mpsc::channel();
-                let driver = self.driver(&common, &at, (drivers.len(), place), path, received);
+                let driver = self.driver(&common, &mut at, (drivers.len(), place), path, received);
                 let driver = Arc::new(DriverLock::new(driver, wakers.turns.clone()));
                 wakers.turns.begin(Arc::clone(&driver) as Arc<_>);
                 drivers.push(Shard { submissions, wakers, driver });
@@ -230,12 +232,12 @@ impl Builder {
     fn driver(
         &self,
         common: &Common,
-        at: &At<'_>,
+        at: &mut At<'_>,
         (shard, place): (usize, usize),
         path: Path,
         submissions: mpsc::Receiver<Submission>,
     ) -> Driver {
-        let &At { stripe, share, assigned, lanes, is_peers, team } = at;
+        let &mut At { stripe, share, assigned, lanes, is_peers, ref mut team } = at;
         let (config, batch) = path.config(assigned, lanes, self.limits, share);
         let Path { secret, group, transport, open, .. } = path;
         let mut engine = Engine::new(config);
@@ -263,7 +265,8 @@ impl Builder {
             begin: common.begin,
             spin: Spin::default(),
             hellos: (secret, 0),
-            local_sums: team.map(|team| team.sums(place, batch)),
+            local_sums: team.as_ref().map(|team| team.sums(place, batch)),
+            local_results: team.as_mut().and_then(|team| team.results(place)),
             moves,
             foreign: 0,
             in_calls: InCalls::default(),
@@ -290,7 +293,7 @@ struct At<'a> {
     lanes: u16,
     /// Whether it is in another rank's process.
     is_peers: bool,
-    team: Option<&'a Team>,
+    team: Option<&'a mut Team>,
 }
 
 /// Whether some of the job's aggregators are no ranks' own.

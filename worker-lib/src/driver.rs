@@ -39,7 +39,7 @@ use crate::data_threads::{Drives, Turns};
 use crate::error::Error;
 use crate::interface::MacChange;
 use crate::late_ranks::{LONG, LateRanks};
-use crate::local_sums::LocalSums;
+use crate::local_sums::{LocalResults, LocalSums};
 use crate::lock::lock;
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
@@ -280,6 +280,8 @@ pub(crate) struct Driver {
     pub hellos: (u32, u64),
     /// Local sums with other ranks of this host, if there are any.
     pub local_sums: Option<LocalSums>,
+    /// Results that it posts for other ranks of this host, or reads, if it does.
+    pub local_results: Option<LocalResults>,
     /// How it gets to another aggregator, if the job has one.
     pub moves: Option<Moves>,
     /// Packets that came from elsewhere than earlier aggregators.
@@ -458,7 +460,7 @@ impl Driver {
             if is_enough(&self.data_path) || until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(());
             }
-            let received = self.receive();
+            let received = self.read_or_receive();
             let Some(received) = self.unless_lost(received)? else { continue };
             packets += received;
             if packets > 0 {
@@ -486,19 +488,49 @@ impl Driver {
         }
     }
 
-    /// Receives the packets that have arrived. Returns their number.
+    /// Takes the packets that have arrived. Returns their number. Where results come by shared
+    /// memory, a look at the sockets costs a system call, and can wait until there are none.
+    fn read_or_receive(&mut self) -> Result<usize, Error> {
+        match self.read()? {
+            0 => self.receive(),
+            packets => Ok(packets),
+        }
+    }
+
+    /// Reads what another rank of this host has posted.
+    fn read(&mut self) -> Result<usize, Error> {
+        let now = self.now();
+        let Self { local_results, data_path, .. } = self;
+        let Some(results) = local_results else { return Ok(0) };
+        let mut packets = 0;
+        while let Some(packet) = results.read(|slot, round| data_path.engine().awaits(slot, round))
+        {
+            packets += 1;
+            if let Err(failure) = data_path.receive(now, &packet, false) {
+                return Err(self.explain(now, failure));
+            }
+        }
+        self.give_back();
+        Ok(packets)
+    }
+
+    /// Receives the packets that have come from the aggregator.
     fn receive(&mut self) -> Result<usize, Error> {
         let now = self.now();
-        let Self { transport, data_path, .. } = self;
+        let Self { transport, data_path, local_results, .. } = self;
         let mut failure = None;
         let packets = transport
             .receive(&mut |packet, congested| {
-                if let Err(refused) = data_path.receive(now, packet, congested) {
+                let post = |header: &Header, payload: &[u8]| {
+                    local_results.iter_mut().for_each(|results| results.post(header, payload));
+                };
+                if let Err(refused) = data_path.receive_and(now, packet, congested, post) {
                     // The first failure counts.
                     failure.get_or_insert(refused);
                 }
             })
             .map_err(Error::system("cannot receive packets"))?;
+        local_results.iter_mut().for_each(LocalResults::ring);
         self.give_back();
         match failure {
             None => Ok(packets),
@@ -576,7 +608,12 @@ impl Driver {
         let due = self.data_path.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = [due, left].into_iter().flatten().min();
-        self.transport.wait(timeout).map_err(Error::system("cannot wait for packets"))
+        let Self { transport, local_results, .. } = self;
+        let outcome = match local_results {
+            Some(results) => results.wait(|bell| transport.wait(timeout, bell)),
+            None => transport.wait(timeout, None),
+        };
+        outcome.map_err(Error::system("cannot wait for packets"))
     }
 
     /// Results that do not come by multicast keep the rank waiting, so it comes by here.

@@ -52,7 +52,7 @@ pub(crate) fn open_path(
                 let received = transport.receive(&mut |packet, _| hello.receive(now(), packet));
                 if received.map_err(Error::system("cannot receive"))? == 0 {
                     let wait = Duration::from_nanos(until.saturating_sub(now()));
-                    transport.wait(Some(wait)).map_err(Error::system("cannot receive"))?;
+                    transport.wait(Some(wait), None).map_err(Error::system("cannot receive"))?;
                 }
             }
             HelloStep::Open(path) => {

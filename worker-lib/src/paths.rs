@@ -83,6 +83,13 @@ impl Opened {
     }
 }
 
+impl Opened {
+    /// Whether all results for all come as copies.
+    pub fn gets_copies(&self) -> bool {
+        self.paths.iter().all(|path| path.group.is_none())
+    }
+}
+
 /// A shard's way to its aggregator and back.
 pub(crate) struct Path {
     pub identity: Identity,

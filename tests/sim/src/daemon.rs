@@ -213,7 +213,11 @@ impl Daemon {
                     how => control_plane.lose(io, id, how, &lost_combiner),
                 }))
             }
-            Message::Ready(id, lanes, needs_copies) => {
+            Message::Ready(id, lanes, needs_copies, taker) => {
+                if let Some(taker) = taker {
+                    // Whether the member is there, the next request says.
+                    let _ = control_plane.read_along(id, taker.into());
+                }
                 Some(match control_plane.ready(io, id, lanes.into(), needs_copies) {
                     Err(RequestError::DataPlane(error)) => Answer::Refused(error.to_string()),
                     Err(RequestError::Member(error)) => refusal(&error),

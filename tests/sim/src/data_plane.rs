@@ -188,8 +188,10 @@ impl DataPlane {
         let by_group = ways.iter().filter(|(_, way)| *way == Way::Group);
         let by_group: Vec<_> =
             by_group.filter_map(|(rank, _)| self.tables.home(number, *rank)).collect();
-        let ways = ways.iter().zip(&members);
-        let ways = ways.map(|(&(rank, way), member)| (rank, *member, way));
+        let ways = ways.iter().filter_map(|&(rank, way)| {
+            let home = members.get(usize::from(way.home(rank)))?;
+            Some((rank, *home, way))
+        });
         let receivers = Receivers::new(&job, number, ways).expect("a job of no more places");
         if receivers.differ != 0 && !by_group.is_empty() {
             net.tally.fault(Fault::MixedFanout);

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use switchml_protocol::header::{Header, Kind};
 use switchml_protocol::share::Share;
+use switchml_worker_core::local_results::{self, Board};
 use switchml_worker_core::local_sum::{self, Cell, Claimed, MOST_RANKS, Readable};
 use switchml_worker_core::packet::packet_len;
 
@@ -89,6 +90,12 @@ pub struct Segment {
     cells: HashMap<(usize, u16), u64>,
     /// Packets by shard, place and slot.
     packets: HashMap<(usize, usize, u16), Vec<u8>>,
+    /// The workers that read results of the first rank.
+    pub readers: Vec<usize>,
+    /// Entries of rings of results, by shard and index.
+    entries: HashMap<(usize, u32), u64>,
+    /// Results by shard and slot.
+    results: HashMap<(usize, u16), Vec<u8>>,
     /// The ranks whose values have left the host, by job number and slot, in the newest round.
     gone: HashMap<(u16, u16), (u32, u32)>,
 }
@@ -141,7 +148,12 @@ impl Doom {
     }
 }
 
+/// Slots of a ring of results. Rings that are too short would lose results, which ranks then ask
+/// for.
+const RING: u32 = 1024;
+
 /// A shard's part of the shared memory, as the rank at a place uses it.
+#[derive(Clone)]
 pub struct Memory {
     /// The memory.
     pub shared: Shared,
@@ -179,5 +191,38 @@ impl local_sum::Memory for Memory {
         let mut packet = self.shared.borrow().packets.get(&key).cloned().unwrap_or_default();
         packet.resize(len, 0);
         Cow::Owned(packet)
+    }
+}
+
+impl Board for Memory {
+    fn cell(&self, slot: u16) -> Cell {
+        let shared = self.shared.borrow();
+        Cell::from_word(shared.cells.get(&(self.shard, slot)).copied().unwrap_or_default())
+    }
+
+    fn word(&self, number: u32) -> u64 {
+        let key = (self.shard, number % RING);
+        self.shared.borrow().entries.get(&key).copied().unwrap_or_default()
+    }
+
+    fn set_word(&mut self, number: u32, word: u64) {
+        if self.doom.lives() {
+            self.shared.borrow_mut().entries.insert((self.shard, number % RING), word);
+        }
+    }
+
+    fn write(&mut self, place: &local_results::Writable, fill: impl FnOnce(&mut [u8])) {
+        let mut packet = vec![0xEE; packet_len(place.lanes().into())];
+        fill(&mut packet);
+        if self.doom.lives() {
+            self.shared.borrow_mut().results.insert((self.shard, place.slot()), packet);
+        }
+    }
+
+    fn read(&self, place: &local_results::Readable) -> Cow<'_, [u8]> {
+        let shared = self.shared.borrow();
+        let packet = shared.results.get(&(self.shard, place.slot()));
+        let packet = packet.and_then(|packet| packet.get(..packet_len(place.lanes().into())));
+        Cow::Owned(packet.unwrap_or_default().to_vec())
     }
 }

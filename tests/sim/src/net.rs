@@ -89,6 +89,8 @@ pub enum Event {
     },
     /// A worker's timer, or its turn to process what has arrived.
     Turn(usize),
+    /// Another worker of its host has posted results that it may wait for.
+    Bell(usize),
     /// A message reaches the daemon at the upper end of a connection.
     Asked(Connection, Box<Message>),
     /// A timer of an aggregator's control plane expires, in the daemon of this generation.

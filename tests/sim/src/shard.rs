@@ -1,6 +1,7 @@
 //! A shard of a rank in a job that has started: its data path and its socket, which the product
 //! gives a data thread.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,13 +9,14 @@ use switchml_protocol::header::{Header, Kind};
 use switchml_protocol::share::Share;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker_core::local_results::LocalResults;
 use switchml_worker_core::local_sum::{LocalSums, Outlet};
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::wire::{TurnError, Wire};
 use zerocopy::FromBytes;
 
 use crate::hosts::{Doom, Memory, Shared};
-use crate::net::{Clock, Net, Violation, ensure};
+use crate::net::{Clock, Event, Net, Violation, ensure};
 use crate::oracle::Standing;
 use crate::scenario::{JobPlan, MS, Time};
 use crate::surroundings::Surroundings;
@@ -37,6 +39,8 @@ pub struct Shard {
     /// The local sums, and the memory of the host's ranks, if there are others.
     local_sums: Option<LocalSums<Memory>>,
     shared: Option<Shared>,
+    /// Results that it posts for the host's other ranks, or reads, if it does.
+    local_results: Option<LocalResults<Memory>>,
     /// The data path.
     pub data_path: DataPath,
     /// The time of the last progress: a result, or the first chunk after a pause.
@@ -153,6 +157,7 @@ impl Shard {
             doom: doom.clone(),
             local_sums: None,
             shared: None,
+            local_results: None,
             data_path: DataPath::new(engine, lanes, plan.batch),
             progress_at: now,
             results: 0,
@@ -172,6 +177,20 @@ impl Shard {
         self.shared = Some(shared);
     }
 
+    /// Has the rank, at `place` in the memory that it shares, post results for others, or read
+    /// those of the first one if it `reads`.
+    pub fn share_results(&mut self, shared: &Shared, (shard, place): (usize, usize), reads: bool) {
+        let (ranks, has_readers) = {
+            let shared = shared.borrow();
+            (shared.ranks.len(), !shared.readers.is_empty())
+        };
+        if reads || place == 0 && has_readers {
+            let (shared, doom) = (Rc::clone(shared), self.doom.clone());
+            let memory = Memory { shared, shard, place, doom };
+            self.local_results = Some(LocalResults::new(memory, ranks, !reads));
+        }
+    }
+
     /// The aggregator is lost.
     pub fn lose(&mut self) {
         self.is_lost = true;
@@ -184,8 +203,8 @@ impl Shard {
         let Way { aggregator, port, config, rtt } = way;
         (self.aggregator, self.port, self.identity) = (aggregator, port, config.identity);
         self.is_lost = false;
-        // Sums that were under way in shared memory are lost with the aggregator.
-        (self.local_sums, self.shared) = (None, None);
+        // What was under way in shared memory is lost with the aggregator.
+        (self.local_sums, self.local_results, self.shared) = (None, None, None);
         (self.progress_at, self.told_at, self.answered_at) = (now, now, None);
         self.unwatched_since = None;
         self.data_path.resume(config, rtt.as_nanos() as u64, batch)
@@ -202,7 +221,16 @@ impl Shard {
         let now = world.net.now;
         let before = self.data_path.engine().stats().clone();
         let oldest = self.data_path.engine().oldest();
-        self.data_path.receive(now, packet, congested)?;
+        let Self { data_path, local_results, .. } = self;
+        let mut has_posted = false;
+        let post = |header: &Header, payload: &[u8]| {
+            let mut results = local_results.iter_mut();
+            has_posted |= results.any(|results| results.post(header, payload));
+        };
+        data_path.receive_and(now, packet, congested, post)?;
+        if has_posted {
+            self.ring(world);
+        }
         let after = self.data_path.engine().stats();
         for ((total, before), after) in
             world.net.tally.ignored.iter_mut().zip(before.ignored).zip(after.ignored)
@@ -219,6 +247,26 @@ impl Shard {
         Ok(())
     }
 
+    /// Wakes the ranks that wait for what it has posted.
+    fn ring(&self, world: &mut Surroundings<'_>) {
+        let readers = self.shared.iter().flat_map(|shared| shared.borrow().readers.clone());
+        for reader in readers {
+            world.net.tally.read_along += 1;
+            world.net.schedule(world.net.now, Event::Bell(reader));
+        }
+    }
+
+    /// Reads what another rank of the host has posted, like `Driver::read`.
+    fn read(&mut self, world: &mut Surroundings<'_>) -> Result<(), Failure> {
+        while let Some(results) = &mut self.local_results {
+            let engine = self.data_path.engine();
+            let packet = results.read(|slot, round| engine.awaits(slot, round));
+            let Some(packet) = packet.map(Cow::into_owned) else { break };
+            self.receive(world, &packet, false, true)?;
+        }
+        Ok(())
+    }
+
     /// Takes a turn, like `Driver::drive`. The rank was frozen until `stalled`.
     pub fn turn(
         &mut self,
@@ -226,6 +274,9 @@ impl Shard {
         others: Others,
         stalled: Time,
     ) -> Result<Result<(), Failure>, Violation> {
+        if let Err(failure) = self.read(world) {
+            return Ok(Err(failure));
+        }
         let now = world.net.now;
         let outstanding = self.data_path.engine().outstanding();
         let unwatched_since = self.unwatched_since.unwrap_or(now);

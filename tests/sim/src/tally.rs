@@ -146,6 +146,8 @@ pub struct Tally {
     pub cut: u64,
     /// Sums of several ranks that a host sent.
     pub local_sums: u64,
+    /// Times that a rank was woken to read results that another one of its host has received.
+    pub read_along: u64,
     /// Data chunks that went ahead of their exponents.
     pub ahead: u64,
     /// Chunks sent ahead whose results did not count.
@@ -176,6 +178,7 @@ impl Default for Tally {
             wide: 0,
             cut: 0,
             local_sums: 0,
+            read_along: 0,
             ahead: 0,
             ahead_in_vain: 0,
             empty: 0,
@@ -235,6 +238,7 @@ impl AddAssign<&Self> for Tally {
         self.wide += other.wide;
         self.cut += other.cut;
         self.local_sums += other.local_sums;
+        self.read_along += other.read_along;
         self.ahead += other.ahead;
         self.ahead_in_vain += other.ahead_in_vain;
         self.empty += other.empty;
@@ -280,6 +284,7 @@ impl fmt::Display for Tally {
             self.wide, self.cut
         )?;
         writeln!(f, "sums of several ranks that a host sent: {}", self.local_sums)?;
+        writeln!(f, "times that a rank was woken to read another's results: {}", self.read_along)?;
         writeln!(
             f,
             "chunks ahead of their exponents: {}, {} of them in vain",

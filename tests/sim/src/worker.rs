@@ -337,6 +337,7 @@ impl Worker {
             let others = member.met.as_ref().filter(|(met, _)| met.borrow().ranks.len() > 1);
             if let Some((shared, place)) = others {
                 shard.add_up(shared, (number, *place), plan.batch);
+                shard.share_results(shared, (number, *place), member.taker.is_some());
             }
             shard
         };
@@ -398,6 +399,12 @@ impl Worker {
         let delay = world.net.rng.below(world.scenario.host_delay);
         self.turn_by(world, now + delay);
         Ok(())
+    }
+
+    /// Another worker of the host has posted results: takes a turn soon.
+    pub fn hear_bell(&mut self, world: &mut Surroundings<'_>) {
+        let delay = world.net.rng.below(world.scenario.host_delay);
+        self.turn_by(world, world.net.now + delay);
     }
 
     /// Takes the scheduled turn.

@@ -239,6 +239,7 @@ impl World {
                 Some(until) => self.net.schedule(until + 1, Event::Turn(worker)),
                 None => self.with(worker, |worker, world| worker.scheduled_turn(world))?,
             },
+            Event::Bell(worker) => self.with(worker, Worker::hear_bell),
             Event::Dial(connection, until) => self.net.dial(connection, until),
             Event::News(connection, news) => self.pass_down(connection, *news)?,
             Event::Start(worker) => self.with(worker, |worker, world| worker.start(world))?,

@@ -64,7 +64,7 @@ fn hosts_send_one_contribution_and_sums_are_those_of_all_ranks(mode: Mode) {
 }
 
 /// The results of a few calls as bits, for numbers whose sums are rounded.
-fn bits(communicator: &Communicator) -> Vec<Vec<u32>> {
+pub fn bits(communicator: &Communicator) -> Vec<Vec<u32>> {
     let number = |i: u32| {
         let wild = i.wrapping_add(communicator.rank() << 20).wrapping_mul(0x9E37_79B1);
         f32::from_bits(wild & 0xBFFF_FFFF)

@@ -46,12 +46,17 @@ pub fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
 
 /// All ranks except the lost one must end soon, each with one line that names it.
 pub fn others_name_it(ranks: &mut [Process]) {
+    others_name(ranks, LOST);
+}
+
+/// As [`others_name_it`], for any rank.
+pub fn others_name(ranks: &mut [Process], lost: usize) {
     let begin = Instant::now();
-    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != LOST) {
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != lost) {
         let status = process.wait(SOON.saturating_sub(begin.elapsed())).unwrap();
         assert_eq!(status.code(), Some(COLLECTIVE_FAILED), "rank {rank}");
         let stderr = one_line(process);
-        assert!(stderr.contains(&format!("rank {LOST}")), "rank {rank}: {stderr}");
+        assert!(stderr.contains(&format!("rank {lost}")), "rank {rank}: {stderr}");
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`drop_rate`] | an aggregator that loses packets itself, on purpose |
 //! | [`failover`] | an aggregator of several dies in mid-call, and another one goes on |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
+//! | [`local_results`] | several ranks of a host, of which one takes results for all |
 //! | [`local_sums`] | several ranks of a host, which add up before they send |
 //! | [`lost_ranks`] | ranks that die or freeze: the others end in time, and name them |
 //! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
@@ -45,6 +46,7 @@ mod drop_rate;
 mod failover;
 mod ipv6;
 mod jobs;
+mod local_results;
 mod local_sums;
 mod loops;
 mod lost_ranks;

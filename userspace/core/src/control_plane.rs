@@ -316,6 +316,15 @@ impl<S> ControlPlane<S> {
         self.table.report_share(member, share)
     }
 
+    /// A rank that is about to be ready reads another one's copies of results.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn read_along(&mut self, member: MemberId, taker: u32) -> Result<(), MemberError> {
+        self.table.read_along(member, taker)
+    }
+
     /// A rank's stream has ended, after its connection was silent for this long.
     pub fn disconnect(
         &mut self,

@@ -113,7 +113,7 @@ impl MemoryTables {
         let Entry { job, members, places, .. } = &mut *entry;
         places.clear();
         for &(rank, way) in ways {
-            let Some(member) = members.get(usize::from(rank)) else { continue };
+            let Some(member) = members.get(usize::from(way.home(rank))) else { continue };
             let Some(home) = member.home(job.epoch) else { continue };
             let place = fanout::place(job, number, (rank, home, way));
             let known = places.iter_mut().map(|(known, ranks)| (&*known, ranks));

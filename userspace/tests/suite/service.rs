@@ -351,7 +351,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
     let forged = secrets.map(|secret| Some(MemberId { secret, ..own }));
     let mut client = daemon.client().await;
     for member in forged.into_iter().chain([None]) {
-        let ready = ReadyRequest { member, lanes: 768, needs_copies: false, share: None };
+        let ready = ReadyRequest { member, lanes: 768, needs_copies: false, ..Default::default() };
         let calls = ReportCallsRequest { member, calls: Vec::new(), named: vec![0, 1] };
         let (error, ranks) = ("mine".to_owned(), vec![1]);
         let leave = LeaveRequest { member, error, ranks, ..LeaveRequest::default() };

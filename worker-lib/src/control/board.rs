@@ -58,6 +58,8 @@ pub(super) struct Board {
     pub unwatched: AtomicBool,
     /// The aggregator's share of calls, for its operator (rule 36.14).
     pub share: OnceLock<u32>,
+    /// The rank whose copies of results this one reads (rule 38.2).
+    pub taker: OnceLock<u16>,
 }
 
 impl Board {

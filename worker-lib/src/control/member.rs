@@ -233,7 +233,8 @@ impl Member {
             Request::Ready { lanes, needs_copies } => {
                 let lanes = lanes.into();
                 let share = self.joining.board.share.get().copied();
-                let request = ReadyRequest { member, lanes, needs_copies, share };
+                let taker = self.joining.board.taker.get().copied().map(u32::from);
+                let request = ReadyRequest { member, lanes, needs_copies, share, taker };
                 Box::pin(async move { done(client.ready(request).await) })
             }
             Request::Unready => {

@@ -180,6 +180,12 @@ impl Membership {
         let _ = self.board.share.set(share);
     }
 
+    /// Has [`Self::path_opened`] also tell whose copies of results this rank reads.
+    pub fn set_taker(&self, taker: u16) {
+        // It is set once.
+        let _ = self.board.taker.set(taker);
+    }
+
     /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator (rule 22.4),
     /// and whether it needs its own copies of results.
     pub fn path_opened(&self, lanes: u16, needs_copies: bool) {

@@ -54,19 +54,26 @@ impl Sessions {
         Ok((Self { memberships: Mutex::new(memberships), rank: wish.rank as u16 }, joined))
     }
 
-    /// Tells all aggregators that chunks of `lanes` lanes pass, at which of them the rank needs its
-    /// own copies of results, and each its share by these weights; and waits until every rank is
-    /// ready everywhere. Returns the lanes of the job's full chunk.
+    /// Tells all aggregators that chunks of `lanes` lanes pass, at which of them the rank needs
+    /// copies of results, and whose it reads, and each its share by these weights; and waits until
+    /// every rank is ready everywhere. Returns the lanes of the job's full chunk.
     ///
     /// # Errors
     ///
     /// The first error of any aggregator: those of [`Membership::started`].
-    pub fn ready(&self, lanes: u16, needs_copies: &[bool], weights: &[u32]) -> Result<u16, Error> {
+    pub fn ready(
+        &self,
+        lanes: u16,
+        (needs_copies, takers): (&[bool], &[Option<u16>]),
+        weights: &[u32],
+    ) -> Result<u16, Error> {
         let memberships = self.all();
-        let shares = stripes::shares(weights);
-        for ((membership, needs_copies), share) in memberships.iter().zip(needs_copies).zip(shares)
-        {
+        let copies = needs_copies.iter().zip(takers).zip(stripes::shares(weights));
+        for (membership, ((needs_copies, taker), share)) in memberships.iter().zip(copies) {
             membership.set_share(share);
+            if let Some(taker) = taker {
+                membership.set_taker(*taker);
+            }
             membership.path_opened(lanes, *needs_copies);
         }
         let lanes = all(&memberships, (self.rank, &[]), |membership| membership.started())?;

@@ -84,8 +84,8 @@ impl Driver {
         moves.count = count;
         self.foreign += self.transport.foreign();
         (self.transport, self.group, self.hellos) = (transport, group, (secret, 0));
-        // Sums that were under way in shared memory are lost with the aggregator.
-        self.local_sums = None;
+        // What was under way in shared memory is lost with the aggregator.
+        (self.local_sums, self.local_results) = (None, None);
         self.membership = Arc::clone(&membership);
         self.sessions.replace(self.stripe, membership);
         self.data_path.resume(config, rtt.as_nanos() as u64, batch as u32)
@@ -98,7 +98,7 @@ impl Driver {
         while self.transport.receive(&mut |_, _| {}).map_err(Error::system("cannot receive"))? > 0 {
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        self.transport.wait(left).map_err(Error::system("cannot wait for another aggregator"))
+        self.transport.wait(left, None).map_err(Error::system("cannot wait for another aggregator"))
     }
 
     /// The outcome of an exchange with the aggregator; `None` if that is lost, and another one may

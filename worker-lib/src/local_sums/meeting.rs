@@ -28,7 +28,7 @@ use siphasher::sip::SipHasher24;
 use super::segment::{Extent, Segment};
 
 /// Version of the memory's layout. Ranks with different layouts do not meet.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 /// How long a rank waits for the memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -49,6 +49,12 @@ pub(super) struct Topic {
 impl Topic {
     fn name(&self) -> io::Result<unix::SocketAddr> {
         unix::SocketAddr::from_abstract_name(format!("switchml-{:016x}", self.hash()))
+    }
+
+    /// The name of the bell of the rank at a place, for a shard.
+    pub fn bell(&self, place: usize, shard: usize) -> io::Result<unix::SocketAddr> {
+        let hash = self.hash();
+        unix::SocketAddr::from_abstract_name(format!("switchml-{hash:016x}-{place}-{shard}"))
     }
 
     /// The same in all builds of this layout.
@@ -191,10 +197,10 @@ mod tests {
     }
 
     /// SipHash-2-4 with a key of zeros, by another implementation, of
-    /// `1 1 7 0 1 2 32 127.0.0.1:9 127.0.0.1`.
+    /// `2 1 7 0 1 2 32 127.0.0.1:9 127.0.0.1`.
     #[test]
     fn names_are_the_same_in_all_builds() {
-        assert_eq!(topic(7).hash(), 0xb9ac_0442_5226_2234);
+        assert_eq!(topic(7).hash(), 0x4491_b94e_377d_8968);
     }
 
     #[test]

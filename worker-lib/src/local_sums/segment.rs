@@ -12,6 +12,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use switchml_worker_core::local_results::ring_len;
 use switchml_worker_core::local_sum::MOST_RANKS;
 use switchml_worker_core::packet::packet_len;
 
@@ -19,6 +20,8 @@ use switchml_worker_core::packet::packet_len;
 const CELLS: usize = 4096;
 /// Packets begin at multiples of this, a cache line, so that no two ranks write the same one.
 const ALIGNMENT: usize = 64;
+/// Most shards whose results ranks can share: those of rule 16.1.
+pub(super) const MOST_SHARDS: usize = 8;
 
 /// The start of a segment.
 #[repr(C)]
@@ -27,6 +30,10 @@ struct Front {
     ranks: AtomicU32,
     /// Rank + 1 of each, in the order in which they came.
     numbers: [AtomicU32; MOST_RANKS],
+    /// The places of the ranks that read the first one's results, as a set.
+    readers: AtomicU32,
+    /// By shard and place: 1 if a rank that reads waits for its bell, otherwise 0.
+    asleep: [[AtomicU32; MOST_RANKS]; MOST_SHARDS],
 }
 
 const _: () = assert!(size_of::<Front>() <= CELLS);
@@ -46,8 +53,20 @@ impl Extent {
         packet_len(self.lanes).next_multiple_of(ALIGNMENT)
     }
 
+    /// Offset of the rings of results, one for each shard.
+    fn rings(&self) -> usize {
+        CELLS + self.shards * self.slots * size_of::<AtomicU64>()
+    }
+
+    /// Offset of the results, one for each slot of each shard.
+    fn results(&self) -> usize {
+        let rings = self.shards * ring_len(self.slots) * size_of::<AtomicU64>();
+        (self.rings() + rings).next_multiple_of(CELLS)
+    }
+
     fn packets(&self) -> usize {
-        (CELLS + self.shards * self.slots * size_of::<AtomicU64>()).next_multiple_of(CELLS)
+        let results = self.shards * self.slots * self.stride();
+        (self.results() + results).next_multiple_of(CELLS)
     }
 
     /// The length in bytes. Only pages in use take up memory: the packets of each rank are
@@ -116,7 +135,7 @@ impl Segment {
 
     /// Takes a place for a rank; `None` if all are taken.
     pub fn enter(&self, rank: u16) -> Option<usize> {
-        let Front { ranks, numbers } = self.front();
+        let Front { ranks, numbers, .. } = self.front();
         let place = ranks.fetch_add(1, Ordering::AcqRel) as usize;
         numbers.get(place)?.store(u32::from(rank) + 1, Ordering::Release);
         Some(place)
@@ -125,10 +144,34 @@ impl Segment {
     /// The ranks that have places, in the order of their places; `None` if one has died while it
     /// came.
     pub fn ranks(&self) -> Option<Vec<u16>> {
-        let Front { ranks, numbers } = self.front();
+        let Front { ranks, numbers, .. } = self.front();
         let numbers = numbers.iter().take(ranks.load(Ordering::Acquire) as usize);
         let number = |number: &AtomicU32| number.load(Ordering::Acquire).checked_sub(1);
         numbers.map(|rank| Some(number(rank)? as u16)).collect()
+    }
+
+    /// The rank at the first place; `None` as long as it is about to take that.
+    pub fn first(&self) -> Option<u16> {
+        Some(self.front().numbers[0].load(Ordering::Acquire).checked_sub(1)? as u16)
+    }
+
+    /// Has the rank at a place be one that reads.
+    pub fn read_along(&self, place: usize) {
+        self.front().readers.fetch_or(1 << place, Ordering::AcqRel);
+    }
+
+    /// The places of the ranks that read.
+    pub fn readers(&self) -> impl Iterator<Item = usize> {
+        let readers = self.front().readers.load(Ordering::Acquire);
+        (0..MOST_RANKS).filter(move |place| readers >> place & 1 == 1)
+    }
+
+    /// Whether a rank that reads waits for its bell: 1 or 0.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn asleep(&self, shard: usize, place: usize) -> &AtomicU32 {
+        &self.front().asleep[shard][place]
     }
 
     fn front(&self) -> &Front {
@@ -147,6 +190,55 @@ impl Segment {
         let index = shard * self.extent.slots + slot;
         // SAFETY: it is before the packets, aligned, and used as such by all.
         unsafe { self.start.add(CELLS).cast::<AtomicU64>().add(index).as_ref() }
+    }
+
+    /// The word of a shard's ring for the entry with this number.
+    ///
+    /// # Panics
+    /// When there is no such shard.
+    pub fn entry(&self, shard: usize, number: u32) -> &AtomicU64 {
+        let len = ring_len(self.extent.slots);
+        assert!(shard < self.extent.shards);
+        let index = shard * len + number as usize % len;
+        // SAFETY: it is behind the cells and before the results, aligned, and used as such by all.
+        unsafe { self.start.add(self.extent.rings()).cast::<AtomicU64>().add(index).as_ref() }
+    }
+
+    /// The result of a slot, a packet of `lanes` lanes, for reading.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    ///
+    /// # Safety
+    /// Until the last use of the slice, nobody writes it: this rank waits for that result.
+    pub unsafe fn result(&self, shard: usize, slot: u16, lanes: u16) -> &[u8] {
+        let (start, len) = self.locate_result(shard, slot, lanes);
+        // SAFETY: the result is within the mapping; the caller promises that nobody writes it.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    /// The result of a slot, a packet of `lanes` lanes, for writing.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    ///
+    /// # Safety
+    /// Until the last use of the slice, nobody else reads or writes it: this rank is the only one
+    /// that writes results, and no other rank waits for that of a round before.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn result_mut(&self, shard: usize, slot: u16, lanes: u16) -> &mut [u8] {
+        let (start, len) = self.locate_result(shard, slot, lanes);
+        // SAFETY: the result is within the mapping; the caller promises that nobody else uses it.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
+    }
+
+    fn locate_result(&self, shard: usize, slot: u16, lanes: u16) -> (NonNull<u8>, usize) {
+        let (Extent { shards, slots, .. }, slot) = (self.extent, usize::from(slot));
+        let (stride, len) = (self.extent.stride(), packet_len(lanes.into()));
+        assert!(shard < shards && slot < slots && len <= stride);
+        let index = shard * slots + slot;
+        // SAFETY: the mapping has room for all results between `results` and `packets`.
+        (unsafe { self.start.add(self.extent.results() + index * stride) }, len)
     }
 
     /// A packet of `lanes` lanes, for reading.
@@ -211,6 +303,18 @@ mod tests {
         mine.cell(1, 2).store(99, Ordering::Release);
         assert_eq!(theirs.cell(1, 2).load(Ordering::Acquire), 99);
         assert_eq!(theirs.cell(0, 2).load(Ordering::Acquire), 0);
+        // The last entry of a ring, the first of the next one, and the results behind them.
+        mine.entry(0, 7).store(1, Ordering::Release);
+        mine.entry(1, 8).store(2, Ordering::Release);
+        // SAFETY: this thread is the only one here, and writes before it reads.
+        unsafe { mine.result_mut(1, 2, 352).fill(4) };
+        let entries = [(0, 15), (1, 0), (1, 1)];
+        let entry = |(shard, number)| theirs.entry(shard, number).load(Ordering::Acquire);
+        assert_eq!(entries.map(entry), [1, 2, 0]);
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.result(1, 2, 352) }, [4; packet_len(352)]);
+        mine.read_along(3);
+        assert_eq!((theirs.first(), theirs.readers().collect()), (Some(7), vec![3]));
         let place = Place { shard: 1, rank: MOST_RANKS - 1, slot: 2 };
         // SAFETY: this thread is the only one here, and writes before it reads.
         unsafe { mine.packet_mut(place, 352).fill(3) };

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::thread;
 
 use switchml_protocol::header::Kind;
@@ -85,7 +86,7 @@ impl Transport for Path {
         Ok(packet.iter().len())
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, _: Option<BorrowedFd<'_>>) -> io::Result<()> {
         thread::sleep(timeout.unwrap());
         Ok(())
     }

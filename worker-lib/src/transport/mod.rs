@@ -5,6 +5,7 @@ mod udp;
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::control::Access;
@@ -65,10 +66,11 @@ pub(crate) trait Transport: Send {
     /// congestion (ECN). Returns their number, 0 when there are none; never waits.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize>;
 
-    /// Waits until there is a packet, [`Waker::wake`] was called, or the timeout has passed.
+    /// Waits until there is a packet, `bell` is readable if there is one, [`Waker::wake`] was
+    /// called, or the timeout has passed.
     ///
     /// [`Waker::wake`]: crate::waker::Waker::wake
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    fn wait(&mut self, timeout: Option<Duration>, bell: Option<BorrowedFd<'_>>) -> io::Result<()>;
 
     /// Largest packet in bytes that the interface to the aggregator takes.
     fn largest_packet(&self) -> usize;

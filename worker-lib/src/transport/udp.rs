@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt::ReceiveTimestampns};
@@ -229,13 +230,14 @@ impl Transport for Udp {
         Ok(packets)
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, bell: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let timeout = timeout.map(timespec);
-        let group = self.group.as_ref().map_or(&self.data.socket, |group| &group.socket);
+        let data = self.data.socket.as_fd();
+        let group = self.group.as_ref().map_or(data, |group| group.socket.as_fd());
         self.waker.wait(|event| {
-            let sockets = [&self.data.socket, group].map(|from| PollFd::new(from, PollFlags::IN));
-            let [data, group] = sockets;
-            match poll(&mut [PollFd::new(&event, PollFlags::IN), data, group], timeout.as_ref()) {
+            let sources = [event, data, group, bell.unwrap_or(event)];
+            let mut sources = sources.map(|from| PollFd::from_borrowed_fd(from, PollFlags::IN));
+            match poll(&mut sources, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
                 Err(error) => Err(error.into()),
             }

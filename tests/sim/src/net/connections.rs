@@ -25,8 +25,9 @@ const PROBE_ANSWER: Time = 10 * SECOND;
 pub enum Message {
     /// The worker joins.
     Join(JoinRequest),
-    /// The worker's path is open for this many lanes; whether the worker needs copies of results.
-    Ready(MemberId, u16, bool),
+    /// The worker's path is open for this many lanes; whether the worker needs copies of results,
+    /// and the rank whose copies it reads.
+    Ready(MemberId, u16, bool, Option<u16>),
     /// The worker's calls in flight, by number, and the ranks that the data plane named.
     ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
     /// The worker gets no results by multicast.

@@ -30,6 +30,8 @@ pub(super) struct Membership {
     pub started: Option<u16>,
     /// Whether the rank has reported that it hears no group.
     pub hears_no_group: bool,
+    /// The rank whose copies of results it reads.
+    pub taker: Option<u16>,
     /// Why the data path has failed, while the rank asks for the reason.
     pub failure: Option<(Failure, Standing)>,
 }
@@ -98,6 +100,7 @@ impl Membership {
             met: None,
             started: None,
             hears_no_group: false,
+            taker: None,
             failure: None,
         }
     }
@@ -136,6 +139,19 @@ impl Membership {
     pub fn needs_copies(&self) -> bool {
         let Path::Open(open) = &self.path else { return false };
         open.iter().any(|path| path.hears_group == Some(false))
+    }
+
+    /// Has the rank read results of the first rank of its host, like `Meeting::enter`, if it may
+    /// not get them by a group. Returns that rank.
+    pub fn read_along(&self, worker: usize) -> Option<u16> {
+        let (shared, place) = self.met.as_ref()?;
+        let capabilities = self.assigned.as_ref()?.capabilities;
+        let may_hear_group = capabilities.contains(Capabilities::GROUP_HELLOS);
+        if *place == 0 || may_hear_group && !self.needs_copies() {
+            return None;
+        }
+        shared.borrow_mut().readers.push(worker);
+        shared.borrow().ranks.first().copied()
     }
 
     /// The shard whose socket has this port, on the rank that is at a place on its host.

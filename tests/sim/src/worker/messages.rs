@@ -105,7 +105,9 @@ impl Worker {
             Request::Resume => {
                 Message::Resume(ResumeRequest { member: Some(member), ..Default::default() })
             }
-            Request::Ready { lanes, needs_copies } => Message::Ready(member, lanes, needs_copies),
+            Request::Ready { lanes, needs_copies } => {
+                Message::Ready(member, lanes, needs_copies, membership.taker)
+            }
             Request::Unready => Message::Unready(member),
             Request::ReportCalls { last, named } => {
                 let calls = match &self.phase {

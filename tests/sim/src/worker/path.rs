@@ -149,6 +149,7 @@ impl Worker {
             let met = self.members.get(id).and_then(|member| self.meet(world, member));
             if let Some(member) = self.members.get_mut(id) {
                 member.met = met;
+                member.taker = member.read_along(self.index);
             }
         }
         for id in ids {

@@ -24,7 +24,7 @@ const MAX_SAVED_RANKS: usize = 64;
 const MAX_PLACES_IN_WORDS: usize = 4;
 
 /// Upper bound of a saved job's bytes of JSON, whatever its name and its reasons are.
-pub const MAX_SAVED_LEN: usize = 36 << 10;
+pub const MAX_SAVED_LEN: usize = 40 << 10;
 
 /// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +107,9 @@ pub(super) struct Member {
     /// Whether RESULTs to all reach the rank by the job's group, once it is ready; else it gets
     /// copies.
     pub(super) by_group: bool,
+    /// The rank whose copies of RESULTs to all it reads, if it does.
+    #[serde(default)]
+    pub(super) taker: Option<u32>,
     /// Indices of the interfaces by which the rank's frames come in, once it is ready; each once.
     pub(super) ports: BTreeSet<u32>,
     /// Whether the rank has reported, since the job started, that it gets no RESULTs by multicast.
@@ -332,8 +335,12 @@ impl Job {
     pub(super) fn describe_fanout(&self, fanout: Fanout) -> String {
         let copied = self.joined().filter(|(_, member)| member.way() == Way::Copy);
         let ranks: Vec<_> = copied.map(|(rank, _)| rank.to_string()).collect();
+        let mut ways = self.ways().into_iter();
         match (fanout, ranks.is_empty()) {
             (_, true) => String::new(),
+            (Fanout::Unicast, _) if ways.any(|(_, way)| matches!(way, Way::With(_))) => {
+                ", a copy of results for each host, or rank that shares no memory".to_owned()
+            }
             (Fanout::Unicast, _) => ", each rank gets its own copies of results".to_owned(),
             (_, false) => format!(
                 ", copies of results for ranks that multicast does not reach: {}",
@@ -345,7 +352,20 @@ impl Job {
     /// How each rank gets RESULTs to all.
     pub(super) fn ways(&self) -> Vec<(u16, Way)> {
         // A rank of a job fits.
-        self.joined().map(|(rank, member)| (rank as u16, member.way())).collect()
+        self.joined().map(|(rank, member)| (rank as u16, self.way(rank, member))).collect()
+    }
+
+    /// Rule 38.3: a rank that needs copies reads those of another one, if that gets some itself.
+    fn way(&self, rank: u32, member: &Member) -> Way {
+        let gets_own = |taker: &u32| {
+            let taker = self.member(*taker);
+            taker.is_some_and(|other| other.way() == Way::Copy && other.taker.is_none())
+        };
+        match (member.way(), member.taker.filter(gets_own)) {
+            // A rank of a job fits.
+            (Way::Copy, Some(taker)) if taker != rank => Way::With(taker as u16),
+            (way, _) => way,
+        }
     }
 
     /// Whether any of its ranks is behind a combiner.

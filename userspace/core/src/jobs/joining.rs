@@ -135,6 +135,7 @@ impl JobTable {
             ready: None,
             ports: BTreeSet::new(),
             by_group: false,
+            taker: None,
             has_no_multicast: false,
             paths: Paths::default(),
         };

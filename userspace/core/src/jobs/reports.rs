@@ -87,6 +87,18 @@ impl JobTable {
         Ok(())
     }
 
+    /// Rule 38.2: a rank reads the copies of RESULTs to all that go to `taker`.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn read_along(&mut self, id: MemberId, taker: u32) -> Result<(), MemberError> {
+        if let Some(member) = self.job_of(id)?.member_mut(id.rank) {
+            member.taker = Some(taker);
+        }
+        Ok(())
+    }
+
     /// A rank gets no RESULTs for all by multicast, as the operator is to know. The job goes on,
     /// with copies for that rank if it may have some.
     ///

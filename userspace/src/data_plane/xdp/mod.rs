@@ -341,7 +341,7 @@ impl ServesJobs for XdpDataPlane {
         let refused = refused(job, "start");
         let entry = maps.job(job).map_err(&refused)?;
         let live = |&(rank, way): &(u16, fanout::Way)| {
-            let place = maps.member(job, rank)?.binding;
+            let place = maps.member(job, way.home(rank))?.binding;
             let is_deaf = loopback::is_behind(&place) || place.is_queue_pair();
             let is_by_group = way == fanout::Way::Group;
             Ok((rank, place, if is_by_group && is_deaf { fanout::Way::Copy } else { way }))

@@ -179,7 +179,7 @@ impl Rank {
 
     pub async fn ready(&mut self, assigned: &Assigned, lanes: u32) -> Result<(), tonic::Status> {
         let member = Some(assigned.member(self.rank));
-        let request = ReadyRequest { member, lanes, needs_copies: false, share: None };
+        let request = ReadyRequest { member, lanes, needs_copies: false, ..Default::default() };
         self.client.ready(request).await.map(drop)
     }
 }

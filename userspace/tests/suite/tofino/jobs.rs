@@ -59,7 +59,7 @@ async fn become_ready(switch: &Switch, rank: &mut Rank, assigned: &Assigned) {
 async fn become_ready_at(switch: &Switch, rank: &mut Rank, assigned: &Assigned, binding: Binding) {
     learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, binding);
     let member = Some(assigned.member(rank.rank));
-    let request = ReadyRequest { member, lanes: 64, needs_copies: false, share: None };
+    let request = ReadyRequest { member, lanes: 64, needs_copies: false, ..Default::default() };
     let known = async {
         while rank.client.ready(request).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -8,6 +8,7 @@ mod verbs;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::BorrowedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -201,7 +202,7 @@ impl Transport for Rdma {
         Ok(packets)
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, timeout: Option<Duration>, bell: Option<BorrowedFd<'_>>) -> io::Result<()> {
         // A packet that came before the queue was armed makes no event.
         self.pair.arm()?;
         if self.look()? > 0 {
@@ -211,8 +212,8 @@ impl Transport for Rdma {
         let events = self.pair.events();
         let mut came = false;
         self.waker.wait(|event| {
-            let mut sources =
-                [PollFd::new(&events, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];
+            let sources = [events, event, bell.unwrap_or(event)];
+            let mut sources = sources.map(|from| PollFd::from_borrowed_fd(from, PollFlags::IN));
             match poll(&mut sources, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

@@ -87,7 +87,7 @@ fn received(udp: &mut Udp, count: usize) -> Vec<(Vec<u8>, bool)> {
     let begin = Instant::now();
     let mut packets = Vec::new();
     while packets.len() < count && begin.elapsed() < PATIENCE {
-        udp.wait(Some(PATIENCE)).unwrap();
+        udp.wait(Some(PATIENCE), None).unwrap();
         udp.receive(&mut |packet, congested| packets.push((packet.to_vec(), congested))).unwrap();
     }
     packets
@@ -174,20 +174,20 @@ fn two_ranks_of_one_host_share_the_group() {
 fn waiting_ends_by_time_or_waker() {
     let (_aggregator, mut udp, waker) = pair(None);
     let begin = Instant::now();
-    udp.wait(Some(Duration::from_millis(30))).unwrap();
+    udp.wait(Some(Duration::from_millis(30)), None).unwrap();
     assert!(begin.elapsed() >= Duration::from_millis(30));
     thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(Duration::from_millis(30));
             waker.wake();
         });
-        udp.wait(None).unwrap();
+        udp.wait(None, None).unwrap();
     });
     // A wake-up before the wait is not lost, and counts once.
     waker.wake();
-    udp.wait(None).unwrap();
+    udp.wait(None, None).unwrap();
     let begin = Instant::now();
-    udp.wait(Some(Duration::from_millis(30))).unwrap();
+    udp.wait(Some(Duration::from_millis(30)), None).unwrap();
     assert!(begin.elapsed() >= Duration::from_millis(30));
 }
 
@@ -204,7 +204,7 @@ fn refuse(ip: IpAddr) {
     for _ in 0..5 {
         udp.packet(32).unwrap();
         udp.flush().unwrap();
-        udp.wait(Some(Duration::from_millis(5))).unwrap();
+        udp.wait(Some(Duration::from_millis(5)), None).unwrap();
         assert_eq!(udp.receive(&mut |_, _| panic!("nobody is there")).unwrap(), 0);
     }
 }

@@ -194,7 +194,7 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
     let spec = opened(&effects);
     for rank in 0..64 {
         let bindings = (0..8).map(|shard| Binding { ifindex: u32::MAX - shard, ..BINDING });
-        table.ready(member(&spec, rank), 768, bindings).unwrap();
+        table.ready_to_read(member(&spec, rank), true, Some(63), bindings).unwrap();
     }
     let job = saved(&table.fail(spec.number, &"\u{1}".repeat(100_000)));
     let text = serde_json::to_string(&job).unwrap();

@@ -19,6 +19,25 @@ fn the_smallest_path_gives_the_lanes() {
     assert_eq!(table.ready(member(&spec, 1), 736, HEARD), Ok(expected));
 }
 
+/// Rule 38.3: a rank that needs copies gets those of another one, if that gets some itself.
+#[test]
+fn ranks_of_a_host_share_copies() {
+    let mut table = Table::new(Limits { fanout: Fanout::Auto, ..LIMITS }, None, 1);
+    let (_, effects) = join_all(&mut table, "train", 7);
+    let spec = opened(&effects);
+    // Of ranks 1 and 2 the taker is rank 0, of rank 4 it is one that the group reaches, rank 5
+    // names one that names one itself, and rank 6 itself.
+    let takers = [None, Some(0), Some(0), None, Some(3), Some(1), Some(6)];
+    let mut effects = Vec::new();
+    for (rank, taker) in (0..).zip(takers) {
+        let id = member(&spec, rank);
+        effects = table.ready_to_read(id, rank == 3, taker, HEARD).unwrap();
+    }
+    let copy = Way::Copy;
+    let expected = [copy, Way::With(0), Way::With(0), Way::Group, copy, copy, copy];
+    assert!(effects.contains(&Effect::Start(0, (0..).zip(expected).collect())), "{effects:?}");
+}
+
 #[test]
 fn ready_that_is_refused_says_why() {
     let mut table = table();

@@ -103,6 +103,19 @@ impl Table {
         Ok(self.keep(effects))
     }
 
+    /// A rank is ready that needs copies, unless the group reaches it, and reads those of `taker`.
+    pub fn ready_to_read(
+        &mut self,
+        id: MemberId,
+        by_group: bool,
+        taker: Option<u32>,
+        bindings: impl IntoIterator<Item = Binding>,
+    ) -> Result<Vec<Effect>, MemberError> {
+        taker.map_or(Ok(()), |taker| self.table.read_along(id, taker))?;
+        let effects = self.table.ready(id, 352, !by_group, bindings)?;
+        Ok(self.keep(effects))
+    }
+
     pub fn report_calls(
         &mut self,
         id: MemberId,

@@ -1,0 +1,249 @@
+//! Several ranks of a host, without multicast: one of them takes results for all, so a link carries
+//! each value once, whatever the number of ranks.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use switchml_rack::{
+    Aggregator, Binaries, Ip, Mode, Process, Rack, RackOptions, Signal, in_both_modes, needs_racks,
+};
+use switchml_worker::{Builder, Communicator, ReduceOp, Reduction};
+
+use crate::local_sums::bits;
+use crate::lost_ranks::{LONG, others_name};
+use crate::{Cluster, report, side_by_side};
+
+in_both_modes! {
+    copies_of_the_kernel_data_plane_reach_a_host_once,
+    copies_over_ipv6_reach_a_host_once,
+    bits_are_those_without_shared_results,
+}
+
+/// Elements of f32 of a measured call: 8 MiB.
+const ELEMENTS: usize = 2 << 20;
+/// Bytes of a frame for each of its payload, at an MTU of 1500.
+const HEADERS: f64 = 1482.0 / 1408.0;
+
+fn rack(workers: usize, ip: Ip) -> Rack {
+    Rack::new(RackOptions { workers, ip, ..RackOptions::default() }).unwrap()
+}
+
+/// The ranks of each host, as many as `per_host` says.
+fn ranks_of(per_host: &[usize]) -> Vec<Vec<u32>> {
+    let mut first = 0;
+    let ranks = per_host.iter().map(|ranks| {
+        let own = first..first + *ranks as u32;
+        first = own.end;
+        own.collect()
+    });
+    ranks.collect()
+}
+
+/// Runs `life` as each rank of hosts with so many ranks, with a builder that `with` has changed.
+fn run<T: Send + 'static>(
+    rack: &Rack,
+    per_host: &[usize],
+    with: impl Fn(Builder) -> Builder,
+    life: impl Fn(u32, Builder) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let world_size = per_host.iter().sum::<usize>() as u32;
+    thread::scope(|scope| {
+        let start = |(host, ranks): (usize, Vec<u32>)| {
+            let builder = |rank| {
+                let builder = with(Communicator::builder().job("hosts"));
+                (rank, builder.rank(rank).world_size(world_size))
+            };
+            let ranks: Vec<_> = ranks.into_iter().map(builder).collect();
+            let (namespace, life) = (rack.worker(host), life.clone());
+            scope.spawn(move || namespace.run(move || side_by_side(ranks, &life)))
+        };
+        let hosts: Vec<_> = ranks_of(per_host).into_iter().enumerate().map(start).collect();
+        hosts.into_iter().flat_map(|host| host.join().unwrap()).collect()
+    })
+}
+
+/// A job without an aggregator, which meets at rank 0.
+fn peers(ip: Ip) -> impl Fn(Builder) -> Builder {
+    let place = SocketAddr::new(ip.of(Rack::worker_address(0)), 29_500);
+    move |builder| builder.meeting(place.to_string())
+}
+
+/// Bytes that the host's link has carried so far, out and in.
+fn carried() -> [u64; 2] {
+    ["tx", "rx"].map(|way| {
+        let counter =
+            std::fs::read_to_string(format!("/sys/class/net/eth0/statistics/{way}_bytes"));
+        counter.unwrap().trim().parse().unwrap()
+    })
+}
+
+/// Bytes that the busiest link carries each way for a call, per byte of the tensor.
+fn load(
+    rack: &Rack,
+    per_host: &[usize],
+    with: impl Fn(Builder) -> Builder,
+    call: fn(&Communicator, &mut [f32]),
+) -> f64 {
+    let all = Arc::new(Barrier::new(per_host.iter().sum()));
+    let loads = run(rack, per_host, with, move |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        let values: Vec<f32> = (0..ELEMENTS).map(|i| ((i as u32 + rank) % 99) as f32).collect();
+        call(&communicator, &mut values.clone());
+        // Packets that were sent again for a rank that waited for a core are no news: the least of
+        // some calls counts.
+        let least = (0..5).map(|_| {
+            let mut values = values.clone();
+            all.wait();
+            let before = carried();
+            all.wait();
+            call(&communicator, &mut values);
+            all.wait();
+            let after = carried();
+            (after[0] - before[0]).max(after[1] - before[1])
+        });
+        let least = least.min().unwrap();
+        communicator.close().unwrap();
+        least
+    });
+    loads.into_iter().max().unwrap() as f64 / (4 * ELEMENTS) as f64
+}
+
+fn all_reduce(communicator: &Communicator, values: &mut [f32]) {
+    communicator.all_reduce(values, ReduceOp::Sum).unwrap();
+}
+
+/// Of H hosts, each is the aggregator of a part: contributions and results of (H - 1) / H of the
+/// tensor leave it, and come.
+#[test]
+fn links_carry_each_value_once_without_an_aggregator() {
+    needs_racks!();
+    for per_host in [&[2, 2][..], &[2, 4], &[4, 4], &[1, 3], &[2, 2, 2]] {
+        let hosts = per_host.len() as f64;
+        let load = load(&rack(per_host.len(), Ip::V4), per_host, peers(Ip::V4), all_reduce);
+        let least = 2.0 * (hosts - 1.0) / hosts;
+        println!("{per_host:?} ranks: {load:.3} of the tensor, at least {least:.3}");
+        assert!(load <= 1.05 * least * HEADERS, "{per_host:?}: {load} of the tensor");
+    }
+}
+
+#[test]
+fn links_carry_each_value_once_without_an_aggregator_over_ipv6() {
+    needs_racks!();
+    let load = load(&rack(2, Ip::V6), &[2, 2], peers(Ip::V6), all_reduce);
+    assert!(load <= 1.05 * HEADERS, "{load} of the tensor");
+}
+
+fn software(rack: &Rack) -> Aggregator {
+    Aggregator::software_in_rack(&Binaries::for_test().unwrap(), rack).unwrap()
+}
+
+#[test]
+fn copies_of_the_software_data_plane_reach_a_host_once() {
+    needs_racks!();
+    for ip in [Ip::V4, Ip::V6] {
+        let rack = rack(2, ip);
+        let aggregator = software(&rack);
+        let with = |builder: Builder| builder.aggregator(aggregator.control()).own_hosts(false);
+        let load = load(&rack, &[2, 3], with, all_reduce);
+        assert!(load <= 1.05 * HEADERS, "{load} of the tensor");
+    }
+}
+
+fn load_of_copies(mode: Mode, ip: Ip) -> f64 {
+    let options = RackOptions { workers: 2, mode, ip, ..RackOptions::default() };
+    let cluster = Cluster::with_options(options, &["--fanout", "unicast"]);
+    let with = |builder: Builder| builder.aggregator(cluster.aggregator.control()).own_hosts(false);
+    let load = load(&cluster.rack, &[2, 3], with, all_reduce);
+    cluster.stop();
+    load
+}
+
+fn copies_of_the_kernel_data_plane_reach_a_host_once(mode: Mode) {
+    let load = load_of_copies(mode, Ip::V4);
+    assert!(load <= 1.05 * HEADERS, "{load} of the tensor");
+}
+
+fn copies_over_ipv6_reach_a_host_once(mode: Mode) {
+    let load = load_of_copies(mode, Ip::V6);
+    assert!(load <= 1.05 * HEADERS, "{load} of the tensor");
+}
+
+/// A host's ranks get the parts of a reduce-scatter that are theirs, and of an all-gather those of
+/// others.
+#[test]
+fn parts_reach_the_hosts_that_need_them() {
+    needs_racks!();
+    let reduce_scatter = |communicator: &Communicator, values: &mut [f32]| {
+        communicator.reduce_scatter(values, Reduction::SUM).unwrap();
+    };
+    let rack = rack(2, Ip::V4);
+    let load = load(&rack, &[2, 2], peers(Ip::V4), reduce_scatter);
+    // Half of the tensor as contributions, and of the other host's half the part that is summed
+    // here.
+    assert!(load <= 1.05 * 0.75 * HEADERS, "{load} of the tensor");
+}
+
+/// The same bits as where each rank gets its own results.
+fn bits_are_those_without_shared_results(mode: Mode) {
+    let options = RackOptions { workers: 3, mode, ..RackOptions::default() };
+    let cluster = Cluster::with_options(options, &["--fanout", "unicast"]);
+    let all_bits = |local_sums| {
+        let with = |builder: Builder| {
+            let builder = builder.aggregator(cluster.aggregator.control()).own_hosts(false);
+            builder.local_sums(local_sums)
+        };
+        run(&cluster.rack, &[3, 1, 2], with, |_, builder| bits(&builder.connect().unwrap()))
+    };
+    let (with, without) = (all_bits(true), all_bits(false));
+    assert!(with.iter().all(|bits| *bits == without[0]));
+    cluster.stop();
+}
+
+/// The ranks of a benchmark without an aggregator, two on each of two hosts.
+fn start(rack: &Rack, arguments: &[&str]) -> Vec<Process> {
+    let binaries = Binaries::for_test().unwrap();
+    let start = |rank: usize| {
+        let mut command = Command::new(&binaries.worker);
+        command.env_remove("SWITCHML_AGGREGATOR").env("SWITCHML_STANDSTILL", "2");
+        command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
+        command.env("MASTER_PORT", "29500").env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
+        command.args(["bench", "--json", "-"]).args(arguments);
+        rack.worker(rank / 2).spawn(&format!("worker {rank}"), command).unwrap()
+    };
+    (0..4).map(start).collect()
+}
+
+/// Whichever it is: the one that takes results, one that reads them, one with an aggregator.
+#[test]
+fn each_rank_of_a_host_that_is_killed_or_stopped_is_named() {
+    needs_racks!();
+    for (lost, signal) in (0..4).flat_map(|rank| [(rank, Signal::KILL), (rank, Signal::STOP)]) {
+        let rack = rack(2, Ip::V4);
+        let mut ranks = start(&rack, &LONG);
+        sleep(Duration::from_secs(3));
+        ranks[lost].signal(signal).unwrap();
+        others_name(&mut ranks, lost);
+    }
+}
+
+#[test]
+fn each_rank_of_a_host_that_stands_still_for_a_moment_costs_time_alone() {
+    needs_racks!();
+    let rack = rack(2, Ip::V4);
+    let ranks = start(&rack, &["-b", "4M", "-e", "4M", "-n", "40", "-w", "1"]);
+    sleep(Duration::from_secs(1));
+    for stopped in ranks.iter().chain(&ranks) {
+        stopped.signal(Signal::STOP).unwrap();
+        sleep(Duration::from_millis(200));
+        stopped.signal(Signal::CONT).unwrap();
+        sleep(Duration::from_millis(20));
+    }
+    let report = report(ranks);
+    assert_eq!(
+        (&report["out_of_bounds"], &report["differing"]),
+        (&0.into(), &serde_json::json!([]))
+    );
+}
