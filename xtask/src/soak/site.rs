@@ -12,7 +12,7 @@ pub const RANKS: usize = 4;
 pub const AGGREGATORS: usize = 3;
 
 /// A table of a firewall that all faults of a host's link are in.
-const TABLE: &str = "inet soak";
+const TABLE: &str = "netdev soak";
 
 /// See the module.
 pub struct Site {
@@ -34,6 +34,9 @@ impl Site {
             addresses: Vec::new(),
             rack,
         };
+        for host in site.hosts() {
+            make_sink(host)?;
+        }
         for number in 0..AGGREGATORS {
             let aggregator = site.start(number, None)?;
             site.addresses.push(aggregator.control().to_owned());
@@ -55,6 +58,10 @@ impl Site {
             }
         };
         started.with_context(|| format!("aggregator {number} does not start"))
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &Namespace> {
+        self.rack.workers().iter().chain([self.rack.switch()])
     }
 
     /// The aggregators, as ranks take them.
@@ -102,7 +109,7 @@ impl Site {
 
     /// Mends everything: all links carry, and all aggregators run.
     pub fn heal(&mut self) -> Result<()> {
-        for host in self.rack.workers().iter().chain([self.rack.switch()]) {
+        for host in self.hosts() {
             mend(host)?;
         }
         for number in 0..AGGREGATORS {
@@ -115,22 +122,42 @@ impl Site {
 
 /// A host gets none of what is sent to it, and sends nothing.
 pub fn cut(host: &Namespace) -> Result<()> {
-    filter(host, "drop")
+    filter(host, "")
 }
 
 /// A host loses one in 20 datagrams each way.
 pub fn lose(host: &Namespace) -> Result<()> {
-    filter(host, "meta l4proto udp numgen random mod 20 0 drop")
+    filter(host, "meta l4proto udp numgen random mod 20 0")
 }
 
-fn filter(host: &Namespace, rule: &str) -> Result<()> {
+/// Has packets that match get lost at the device, both ways. What a host sends goes to a device
+/// without others behind it: if it was dropped, TCP would hear of that, which no cable tells, and
+/// count the time of several outages together, until its user timeout breaks the connection.
+fn filter(host: &Namespace, matching: &str) -> Result<()> {
     mend(host)?;
-    nft(host, &format!("add table {TABLE}"))?;
-    for hook in ["input", "output"] {
-        nft(host, &format!("add chain {TABLE} {hook} {{ type filter hook {hook} priority 0; }}"))?;
-        nft(host, &format!("add rule {TABLE} {hook} {rule}"))?;
+    let device = device(host);
+    let hooks = [("ingress", "drop"), ("egress", "fwd to sink")].map(|(hook, what)| {
+        let chain = format!("type filter hook {hook} device {device} priority 0;");
+        format!("add chain {TABLE} {hook} {{ {chain} }}; add rule {TABLE} {hook} {matching} {what}")
+    });
+    nft(host, &format!("add table {TABLE}; {}", hooks.join("; ")))
+}
+
+/// Makes the device in which a host's packets get lost.
+fn make_sink(host: &Namespace) -> Result<()> {
+    for line in ["add sink type veth peer name drain", "set sink up", "set drain up"] {
+        let mut ip = Command::new("ip");
+        ip.arg("link").args(line.split(' '));
+        host.output(ip)?;
     }
     Ok(())
+}
+
+/// The device that has a host's address: a bridge at the rack's switch.
+fn device(host: &Namespace) -> &'static str {
+    let mut bridge = Command::new("ip");
+    bridge.args(["link", "show", "br0"]);
+    if host.output(bridge).is_ok() { "br0" } else { "eth0" }
 }
 
 /// Mends a host's link.
