@@ -204,7 +204,8 @@ impl Segment {
         unsafe { self.start.add(self.extent.rings()).cast::<AtomicU64>().add(index).as_ref() }
     }
 
-    /// The result of a slot, a packet of `lanes` lanes, for reading.
+    /// The result of a slot, a packet of `lanes` lanes, for reading. The number is read from memory
+    /// that other processes write: more lanes than a packet has are left out.
     ///
     /// # Panics
     /// When there is no such slot.
@@ -212,6 +213,7 @@ impl Segment {
     /// # Safety
     /// Until the last use of the slice, nobody writes it: this rank waits for that result.
     pub unsafe fn result(&self, shard: usize, slot: u16, lanes: u16) -> &[u8] {
+        let lanes = lanes.min(u16::try_from(self.extent.lanes).unwrap_or(u16::MAX));
         let (start, len) = self.locate_result(shard, slot, lanes);
         // SAFETY: the result is within the mapping; the caller promises that nobody writes it.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
@@ -313,6 +315,8 @@ mod tests {
         assert_eq!(entries.map(entry), [1, 2, 0]);
         // SAFETY: as above.
         assert_eq!(unsafe { theirs.result(1, 2, 352) }, [4; packet_len(352)]);
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.result(1, 2, u16::MAX) }.len(), packet_len(352));
         mine.read_along(3);
         assert_eq!((theirs.first(), theirs.readers().collect()), (Some(7), vec![3]));
         let place = Place { shard: 1, rank: MOST_RANKS - 1, slot: 2 };
