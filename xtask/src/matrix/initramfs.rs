@@ -91,7 +91,8 @@ mount -t bpf bpf /sys/fs/bpf
 for module in /modules/*; do insmod $module; done
 ip link set lo up
 if [ -n \"$HOOK\" ]; then
-{SERVE}{binaries}/switchml-aggregator $ports --mode $HOOK
+aggregator={binaries}/switchml-aggregator
+{SERVE}$aggregator $ports --mode $HOOK
 elif [ -n \"$RXE\" ]; then
 binaries={binaries}
 {}
@@ -106,7 +107,8 @@ poweroff -f
     )
 }
 
-/// Joins the NICs by a bridge that has the aggregator's address, as the rack's switch does.
+/// Joins the NICs by a bridge that has the aggregator's address, as the rack's switch does. A first
+/// daemon shows why the driver refuses native XDP with long frames.
 const SERVE: &str = "\
 ip link add br0 address 02:00:00:00:00:fe type bridge
 ip address add 10.88.0.254/24 dev br0
@@ -118,6 +120,11 @@ ip link set $nic master br0 up
 ports=\"$ports --iface $nic\"
 done
 echo queues $(ls -d /sys/class/net/$nic/queues/rx-* | wc -l)
+if [ $HOOK = native ]; then
+ip link set $nic mtu 9000
+$aggregator --iface $nic --mode native
+ip link set $nic mtu 1500
+fi
 ";
 
 struct Root(PathBuf);

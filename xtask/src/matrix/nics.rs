@@ -17,6 +17,8 @@ pub struct Nic {
     tap: &'static str,
     /// The first Linux version whose driver has native XDP.
     native_since: [u32; 2],
+    /// What the driver says of native XDP with an MTU of 9000.
+    refusal: &'static str,
 }
 
 /// All NICs that are tried. Their queues are for two processors.
@@ -26,9 +28,22 @@ pub const NICS: [Nic; 3] = [
         device: "virtio-net-pci,mq=on,vectors=6",
         tap: "queues=2,",
         native_since: [4, 10],
+        refusal: "virtio_net: MTU too large to enable XDP",
     },
-    Nic { name: "vmxnet3", device: "vmxnet3", tap: "", native_since: [6, 3] },
-    Nic { name: "igb", device: "igb", tap: "", native_since: [5, 10] },
+    Nic {
+        name: "vmxnet3",
+        device: "vmxnet3",
+        tap: "",
+        native_since: [6, 3],
+        refusal: "vmxnet3: MTU 9000 too large for XDP",
+    },
+    Nic {
+        name: "igb",
+        device: "igb",
+        tap: "",
+        native_since: [5, 10],
+        refusal: "igb: The RX buffer size is too small for the frame size",
+    },
 ];
 
 /// The hook at which the daemon takes frames, and the daemon's words for it.
@@ -70,9 +85,21 @@ impl Nic {
         let console = host.stdout();
         let log = machine.kernel.folder().join(format!("{}-{}.log", self.name, hook.mode));
         fs::write(&log, &console)?;
+        let result = result.and_then(|()| self.check_refusal(hook, &console));
         result.with_context(|| format!("{} (console: {})", hook.mode, log.display()))?;
         let queues = console.lines().find_map(|line| line.trim().strip_prefix("queues "));
         Ok(format!("right, {} queues", queues.context("the machine names no queues")?))
+    }
+
+    /// The first daemon's line has the driver's sentence, and what helps.
+    fn check_refusal(&self, hook: Hook, console: &str) -> Result<()> {
+        let expected = ["refuses native XDP (MTU 9000)", self.refusal, "lower the MTU"];
+        let is_said = |line: &str| expected.iter().all(|part| line.contains(part));
+        ensure!(
+            hook != NATIVE || console.lines().any(is_said),
+            "no line of the daemon has all of {expected:?}"
+        );
+        Ok(())
     }
 
     /// QEMU's options for a port: each at a root port of PCI Express, because igb has virtual
