@@ -70,6 +70,11 @@ impl Ranks {
         (0..pending_lanes(ranks)).map(move |lane| self.0[group_of_lane(lane)])
     }
 
+    /// The bitmap.
+    pub(crate) fn words(&self) -> &Words {
+        &self.0
+    }
+
     /// The ranks of group `index`, as bits.
     #[inline(always)]
     pub fn group(&self, index: usize) -> u32 {

@@ -15,7 +15,7 @@ use crate::header::{Header, Kind, Op, flags};
 use crate::job::JobEntry;
 use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::{Outcome, RejectReason};
-use crate::ranks::{GROUPS, Words, group_of_lane, is_large, pending_lanes};
+use crate::ranks::{GROUPS, Ranks, Words, group_of_lane, is_large, pending_lanes};
 use crate::share::Share;
 use crate::{CONTROL_REPLY_LANES, EVERYONE, LANES_PER_BLOCK, MAX_LANES, U16};
 
@@ -468,6 +468,21 @@ fn reject<P: Payload + ?Sized>(
     let sum = words[0].wrapping_add(words[1]);
     write_control_reply(Kind::Reject, CONTROL_REPLY_LANES, sum, header);
     Ok(reason.outcome())
+}
+
+/// Turns a contribution into the answer that only these ranks are in its round: PENDING, or ROOM if
+/// the contribution has no payload.
+pub fn answer_pending<P: Payload + ?Sized>(
+    job: &JobEntry,
+    seen: &Ranks,
+    header: &mut Header,
+    payload: &mut P,
+) -> Outcome {
+    if header.is_all_zeros() {
+        return ask_for_room(header);
+    }
+    write_pending(job, seen.words(), header, payload)
+        .map_or_else(Outcome::from, |()| Outcome::Pending)
 }
 
 /// Turns the packet into a PENDING to its sender.

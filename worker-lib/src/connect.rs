@@ -20,7 +20,7 @@ use crate::driver::{Driver, DriverLock, Handover, InCalls, Moves, Shared, Unansw
 use crate::error::Error;
 use crate::failover::{self, Failover, Known, answer, hear_of_end, hear_of_peer};
 use crate::identity::Identity;
-use crate::local_sums::{Meeting, Team};
+use crate::local_sums::{Meeting, Service, Team};
 use crate::paths::{Opened, Path};
 use crate::peers::{OwnAggregator, Peers};
 use crate::transport::Medium;
@@ -106,7 +106,7 @@ impl Builder {
             meetings.iter().map(|meeting| meeting.as_ref().and_then(Meeting::taker)).collect();
         let chunk_lanes = sessions.ready(lanes, (&copies, &takers), &weights)?;
         let mut teams: Vec<_> =
-            meetings.into_iter().map(|meeting| meeting.and_then(Meeting::end)).collect();
+            meetings.into_iter().map(|meeting| meeting.and_then(|it| it.end(me.1))).collect();
         let hello_rtts = opened.iter().flat_map(|opened| &opened.paths).map(|path| path.open.rtt);
         let info = Info {
             rank,
@@ -136,7 +136,9 @@ impl Builder {
         {
             return None;
         }
-        let meeting = Meeting::enter(assigned, rank, opened.gets_copies());
+        let by_peers = opened.access.peer.is_some();
+        let service = Service { by_peers, by_copies: opened.gets_copies() };
+        let meeting = Meeting::enter(assigned, rank, service);
         let alone = |error| {
             let what = format!(" sends apart from other ranks of its host: {error}");
             warn(job, rank.into(), what);
@@ -265,8 +267,7 @@ impl Builder {
             begin: common.begin,
             spin: Spin::default(),
             hellos: (secret, 0),
-            local_sums: team.as_ref().map(|team| team.sums(place, batch)),
-            local_results: team.as_mut().and_then(|team| team.results(place)),
+            shared_memory: team.as_mut().map(|team| team.share(place, batch)),
             moves,
             foreign: 0,
             in_calls: InCalls::default(),

@@ -39,7 +39,7 @@ use crate::data_threads::{Drives, Turns};
 use crate::error::Error;
 use crate::interface::MacChange;
 use crate::late_ranks::{LONG, LateRanks};
-use crate::local_sums::{LocalResults, LocalSums};
+use crate::local_sums::{self, LocalResults};
 use crate::lock::lock;
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
@@ -278,10 +278,8 @@ pub(crate) struct Driver {
     pub spin: Spin,
     /// The secret that HELLOs carry, and how often the control plane asked for them again.
     pub hellos: (u32, u64),
-    /// Local sums with other ranks of this host, if there are any.
-    pub local_sums: Option<LocalSums>,
-    /// Results that it posts for other ranks of this host, or reads, if it does.
-    pub local_results: Option<LocalResults>,
+    /// What it shares with other ranks of this host, if there are any.
+    pub shared_memory: Option<local_sums::Shared>,
     /// How it gets to another aggregator, if the job has one.
     pub moves: Option<Moves>,
     /// Packets that came from elsewhere than earlier aggregators.
@@ -500,11 +498,10 @@ impl Driver {
     /// Reads what another rank of this host has posted.
     fn read(&mut self) -> Result<usize, Error> {
         let now = self.now();
-        let Self { local_results, data_path, .. } = self;
-        let Some(results) = local_results else { return Ok(0) };
+        let Self { shared_memory, data_path, .. } = self;
         let mut packets = 0;
-        while let Some(packet) = results.read(|slot, round| data_path.engine().awaits(slot, round))
-        {
+        let Some(memory) = shared_memory else { return Ok(0) };
+        while let Some(packet) = memory.read(|slot, round| data_path.engine().awaits(slot, round)) {
             packets += 1;
             if let Err(failure) = data_path.receive(now, &packet, false) {
                 return Err(self.explain(now, failure));
@@ -517,7 +514,8 @@ impl Driver {
     /// Receives the packets that have come from the aggregator.
     fn receive(&mut self) -> Result<usize, Error> {
         let now = self.now();
-        let Self { transport, data_path, local_results, .. } = self;
+        let Self { transport, data_path, shared_memory, .. } = self;
+        let mut local_results = shared_memory.as_mut().and_then(local_sums::Shared::results);
         let mut failure = None;
         let packets = transport
             .receive(&mut |packet, congested| {
@@ -530,7 +528,7 @@ impl Driver {
                 }
             })
             .map_err(Error::system("cannot receive packets"))?;
-        local_results.iter_mut().for_each(LocalResults::ring);
+        local_results.into_iter().for_each(LocalResults::ring);
         self.give_back();
         match failure {
             None => Ok(packets),
@@ -549,9 +547,7 @@ impl Driver {
             stand_still: self.is_peers && self.membership.stands_still(),
         };
         self.greet(now);
-        let wire = Batches(self.transport.as_mut());
-        let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
-        let packets = match self.data_path.turn(now, others, &mut outlet) {
+        let packets = match self.turn(now, others) {
             Ok(packets) => packets,
             Err(TurnError::DataPath(failure)) => return Err(self.explain(now, failure)),
             // The MTU of the host's own interface has become smaller.
@@ -565,6 +561,23 @@ impl Driver {
         self.say_who_is_late(now);
         self.give_back();
         Ok(packets)
+    }
+
+    /// A turn of the data path, whose packets go to memory that serves them, or to the aggregator.
+    fn turn(&mut self, now: u64, others: Others) -> Result<usize, TurnError<io::Error>> {
+        let local_sums = match &mut self.shared_memory {
+            Some(local_sums::Shared::Slots(slots)) => {
+                let turn = self.data_path.turn(now, others, slots);
+                return turn.map_err(|error| match error {
+                    TurnError::DataPath(failure) => TurnError::DataPath(failure),
+                    TurnError::Wire(never) => match never {},
+                });
+            }
+            Some(local_sums::Shared::Sums(sums, _)) => Some(sums),
+            None => None,
+        };
+        let wire = Batches(self.transport.as_mut());
+        self.data_path.turn(now, others, &mut Outlet { wire, local_sums })
     }
 
     /// Has the data path say HELLO again if the control plane wants that.
@@ -608,9 +621,9 @@ impl Driver {
         let due = self.data_path.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = [due, left].into_iter().flatten().min();
-        let Self { transport, local_results, .. } = self;
-        let outcome = match local_results {
-            Some(results) => results.wait(|bell| transport.wait(timeout, bell)),
+        let Self { transport, shared_memory, .. } = self;
+        let outcome = match shared_memory {
+            Some(memory) => memory.wait(|bell| transport.wait(timeout, bell)),
             None => transport.wait(timeout, None),
         };
         outcome.map_err(Error::system("cannot wait for packets"))

@@ -27,7 +27,7 @@ const ELEMENTS: usize = 2 << 20;
 /// Bytes of a frame for each of its payload, at an MTU of 1500.
 const HEADERS: f64 = 1482.0 / 1408.0;
 
-fn rack(workers: usize, ip: Ip) -> Rack {
+pub fn rack(workers: usize, ip: Ip) -> Rack {
     Rack::new(RackOptions { workers, ip, ..RackOptions::default() }).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn ranks_of(per_host: &[usize]) -> Vec<Vec<u32>> {
 }
 
 /// Runs `life` as each rank of hosts with so many ranks, with a builder that `with` has changed.
-fn run<T: Send + 'static>(
+pub fn run<T: Send + 'static>(
     rack: &Rack,
     per_host: &[usize],
     with: impl Fn(Builder) -> Builder,
@@ -66,7 +66,7 @@ fn run<T: Send + 'static>(
 }
 
 /// A job without an aggregator, which meets at rank 0.
-fn peers(ip: Ip) -> impl Fn(Builder) -> Builder {
+pub fn peers(ip: Ip) -> impl Fn(Builder) -> Builder {
     let place = SocketAddr::new(ip.of(Rack::worker_address(0)), 29_500);
     move |builder| builder.meeting(place.to_string())
 }
@@ -202,8 +202,8 @@ fn bits_are_those_without_shared_results(mode: Mode) {
     cluster.stop();
 }
 
-/// The ranks of a benchmark without an aggregator, two on each of two hosts.
-fn start(rack: &Rack, arguments: &[&str]) -> Vec<Process> {
+/// Four ranks of a benchmark without an aggregator, so many on each host.
+pub fn start(rack: &Rack, per_host: usize, arguments: &[&str]) -> Vec<Process> {
     let binaries = Binaries::for_test().unwrap();
     let start = |rank: usize| {
         let mut command = Command::new(&binaries.worker);
@@ -211,7 +211,7 @@ fn start(rack: &Rack, arguments: &[&str]) -> Vec<Process> {
         command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
         command.env("MASTER_PORT", "29500").env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
         command.args(["bench", "--json", "-"]).args(arguments);
-        rack.worker(rank / 2).spawn(&format!("worker {rank}"), command).unwrap()
+        rack.worker(rank / per_host).spawn(&format!("worker {rank}"), command).unwrap()
     };
     (0..4).map(start).collect()
 }
@@ -220,9 +220,13 @@ fn start(rack: &Rack, arguments: &[&str]) -> Vec<Process> {
 #[test]
 fn each_rank_of_a_host_that_is_killed_or_stopped_is_named() {
     needs_racks!();
+    name_each(&rack(2, Ip::V4), 2);
+}
+
+/// Kills and stops each rank of a job, with so many on each host; the others name it.
+pub fn name_each(rack: &Rack, per_host: usize) {
     for (lost, signal) in (0..4).flat_map(|rank| [(rank, Signal::KILL), (rank, Signal::STOP)]) {
-        let rack = rack(2, Ip::V4);
-        let mut ranks = start(&rack, &LONG);
+        let mut ranks = start(rack, per_host, &LONG);
         sleep(Duration::from_secs(3));
         ranks[lost].signal(signal).unwrap();
         others_name(&mut ranks, lost);
@@ -232,8 +236,12 @@ fn each_rank_of_a_host_that_is_killed_or_stopped_is_named() {
 #[test]
 fn each_rank_of_a_host_that_stands_still_for_a_moment_costs_time_alone() {
     needs_racks!();
-    let rack = rack(2, Ip::V4);
-    let ranks = start(&rack, &["-b", "4M", "-e", "4M", "-n", "40", "-w", "1"]);
+    pause_each(&rack(2, Ip::V4), 2);
+}
+
+/// Stops each rank of a job for a moment, twice, with so many on each host; all sums are right.
+pub fn pause_each(rack: &Rack, per_host: usize) {
+    let ranks = start(rack, per_host, &["-b", "4M", "-e", "4M", "-n", "40", "-w", "1"]);
     sleep(Duration::from_secs(1));
     for stopped in ranks.iter().chain(&ranks) {
         stopped.signal(Signal::STOP).unwrap();

@@ -55,6 +55,7 @@ mod missing_ranks;
 mod mtu;
 mod multicast;
 mod networks;
+mod one_host;
 mod packed;
 mod packet_tags;
 mod parts;

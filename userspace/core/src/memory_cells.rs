@@ -10,6 +10,7 @@ use switchml_protocol::aggregator::Members;
 use switchml_protocol::combiner::{self, Cell};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::lanes::split;
 use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::patience::{self, patience};
@@ -17,7 +18,7 @@ use switchml_protocol::relay::Cells;
 use switchml_protocol::shell::Origin;
 use zerocopy::FromBytes;
 
-use crate::memory_tables::{MemoryTables, split};
+use crate::memory_tables::MemoryTables;
 
 /// Most useful cells: one per key of all jobs, with 512 slots and two groups of ranks each.
 pub const MAX_CELLS: u32 = 1 << 18;

@@ -6,18 +6,19 @@ use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
+use switchml_protocol::U16;
 use switchml_protocol::aggregator::{Members, Tables};
 use switchml_protocol::done::Done;
 use switchml_protocol::fanout::{self, Way};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
+use switchml_protocol::lanes::split;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::shell::Origin;
 use switchml_protocol::slot::Slot;
-use switchml_protocol::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::job_spec::JobSpec;
@@ -191,15 +192,6 @@ impl MemoryTables {
                 .unwrap_or_else(PoisonError::into_inner),
         )
     }
-}
-
-/// A datagram's header, its whole lanes, and the bytes behind its header.
-pub(crate) fn split(datagram: &mut [u8]) -> Option<(&mut Header, &mut [U32], usize)> {
-    let (header, rest) = Header::mut_from_prefix(datagram).ok()?;
-    let len = rest.len();
-    // Bytes after the last whole lane make the length wrong, which the node finds out.
-    let (payload, _) = <[U32]>::mut_from_prefix_with_elems(rest, len / 4).ok()?;
-    Some((header, payload, len))
 }
 
 /// The packet that a served datagram has become.

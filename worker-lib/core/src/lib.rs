@@ -22,6 +22,7 @@
 //! | [`moves`] | which aggregator goes on with the shards of a lost one |
 //! | `bundles` | where the stream of chunks is cut into superpackets |
 //! | [`local_results`] | how ranks of one host read what one of them receives |
+//! | [`local_slots`] | how ranks that are all on one host add up there |
 //! | [`local_sum`] | how ranks of one host add up what they send |
 //! | [`numerics`] | elements to lanes and back |
 //! | [`stats`] | what calls took |
@@ -45,6 +46,7 @@ mod hash;
 pub mod hello;
 pub mod issued;
 pub mod local_results;
+pub mod local_slots;
 pub mod local_sum;
 pub mod moves;
 pub mod numerics;

@@ -128,6 +128,11 @@ impl<B: Board> LocalResults<B> {
         &self.board
     }
 
+    /// The memory, to be changed.
+    pub(crate) fn board_mut(&mut self) -> &mut B {
+        &mut self.board
+    }
+
     /// The taker has the result of a chunk, of which `header` names slot and round: posts it for
     /// the others, as a packet to all (rule 38.4). Returns whether it did. Other ranks post
     /// nothing.
@@ -136,16 +141,22 @@ impl<B: Board> LocalResults<B> {
         if !self.takes || !self.board.cell(slot).has_all(self.all, round) {
             return false;
         }
+        self.show(self.next, header, payload);
+        self.next = self.next.wrapping_add(1);
+        true
+    }
+
+    /// Shows the result of a chunk, of which `header` names slot and round, as this entry. Nobody
+    /// else uses the entry's number, or writes or reads a result of that slot.
+    pub(crate) fn show(&mut self, number: u32, header: &Header, payload: &[u8]) {
+        let (slot, round) = (header.slot.get(), header.round.get() as u16);
         let place = Writable { slot, lanes: (payload.len() / 4) as u16 };
         self.board.write(&place, |packet| {
             let (head, lanes) = packet.split_at_mut(HEADER_LEN);
             head.copy_from_slice(header.as_bytes());
             lanes.copy_from_slice(payload);
         });
-        let entry = Entry { number: self.next, slot, round: round as u16 };
-        self.board.set_word(entry.number, entry.word());
-        self.next = self.next.wrapping_add(1);
-        true
+        self.board.set_word(number, Entry { number, slot, round }.word());
     }
 
     /// Whether there is a new entry for a rank that is not the taker.

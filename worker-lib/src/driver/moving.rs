@@ -85,7 +85,7 @@ impl Driver {
         self.foreign += self.transport.foreign();
         (self.transport, self.group, self.hellos) = (transport, group, (secret, 0));
         // What was under way in shared memory is lost with the aggregator.
-        (self.local_sums, self.local_results) = (None, None);
+        self.shared_memory = None;
         self.membership = Arc::clone(&membership);
         self.sessions.replace(self.stripe, membership);
         self.data_path.resume(config, rtt.as_nanos() as u64, batch as u32)

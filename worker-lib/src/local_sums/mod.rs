@@ -1,5 +1,6 @@
 //! The memory in which the ranks of this host add up their packets before they are sent, and in
-//! which they read results that one of them has received; and how these ranks meet.
+//! which they read results that one of them has received; and how these ranks meet. If all ranks
+//! of the job meet, and none has an aggregator elsewhere, that memory is their aggregator.
 
 #![allow(unsafe_code)]
 
@@ -7,10 +8,13 @@ mod bell;
 mod meeting;
 mod results;
 mod segment;
+mod slots;
 
 use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net as unix;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,28 +27,43 @@ use bell::Bell;
 use meeting::Topic;
 pub(crate) use results::LocalResults;
 use segment::{Extent, MOST_SHARDS, Place, Segment};
+use slots::LocalSlots;
 
 /// A rank at the meeting of its host's ranks.
 pub(crate) struct Meeting {
     meeting: meeting::Meeting,
     topic: Topic,
     place: usize,
-    /// The taker of this rank's results, and this rank's bells by shard, if it reads them.
-    reads: Option<(u16, Vec<Option<Bell>>)>,
+    /// This rank's bells by shard, if others can wake it.
+    bells: Option<Bells>,
+    /// The taker of this rank's results, if it reads them.
+    taker: Option<u16>,
+}
+
+/// Bells of a rank by shard, until its drivers take them.
+type Bells = Vec<Option<Bell>>;
+
+/// How a rank gets results without shared memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Service {
+    /// Whether ranks serve each other.
+    pub by_peers: bool,
+    /// Whether the rank gets results as copies.
+    pub by_copies: bool,
 }
 
 impl Meeting {
     /// Meets the ranks of this host that belong to the same session and group, since a partial sum
     /// stays within a group. Must be called before the rank is ready. `None` over loopback, where
-    /// there is no link to save. A rank that `gets_copies` of results reads those of the first one
-    /// instead, if it can.
+    /// there is no link to save, unless memory can replace the aggregator. A rank that gets copies
+    /// of results reads those of the first one instead, if it can.
     ///
     /// # Errors
     /// When the ranks that are there have no memory to share.
-    pub fn enter(assigned: &Assigned, rank: u16, gets_copies: bool) -> io::Result<Option<Self>> {
+    pub fn enter(assigned: &Assigned, rank: u16, service: Service) -> io::Result<Option<Self>> {
         let &Assigned { job, epoch, data_address: aggregator, .. } = assigned;
         let local = local_address(aggregator)?;
-        if local.is_loopback() {
+        if local.is_loopback() && !service.by_peers {
             return Ok(None);
         }
         let slots = usize::from(assigned.slots);
@@ -55,34 +74,40 @@ impl Meeting {
         let meeting = meeting::Meeting::enter(&topic)?;
         let place = meeting.segment.enter(rank);
         let place = place.ok_or_else(|| io::Error::other("more than 24 of them share memory"))?;
-        let may_read = gets_copies && place > 0 && shards <= MOST_SHARDS;
-        let reads = if may_read { reads(&topic, &meeting.segment, place) } else { None };
-        Ok(Some(Self { meeting, topic, place, reads }))
+        let bells = bells(&topic, place);
+        if bells.is_some() && service.by_peers {
+            meeting.segment.equip(place);
+        }
+        let may_read = bells.is_some() && service.by_copies && place > 0;
+        // Rule 38.1.
+        let taker = meeting.segment.first().filter(|_| may_read);
+        if taker.is_some() {
+            meeting.segment.read_along(place);
+        }
+        Ok(Some(Self { meeting, topic, place, bells, taker }))
     }
 
     /// The rank whose copies of results this one reads, if it needs none of its own.
     pub fn taker(&self) -> Option<u16> {
-        Some(self.reads.as_ref()?.0)
+        self.taker
     }
 
-    /// The ranks that have met, once all ranks are ready; `None` if there are no others.
-    pub fn end(self) -> Option<Team> {
-        let Self { meeting, topic, place, reads } = self;
+    /// The ranks that have met, of all `ranks` of the job, once all are ready; `None` if there are
+    /// no others.
+    pub fn end(self, ranks: u16) -> Option<Team> {
+        let Self { meeting, topic, place, bells, taker } = self;
         let segment = meeting.end();
+        let is_whole = segment.has_all_equipped(ranks.into());
         let ranks = segment.ranks().filter(|ranks| ranks.len() > 1)?;
-        let bells = reads.map(|(_, bells)| bells);
-        Some(Team { segment, topic, ranks, place, bells })
+        Some(Team { segment, topic, ranks, place, bells, reads: taker.is_some(), is_whole })
     }
 }
 
-/// Has this rank read the results of the first one (rule 38.1), and returns that and the bells by
-/// which it is woken; `None` if it cannot, and must get its own.
-fn reads(topic: &Topic, segment: &Segment, place: usize) -> Option<(u16, Vec<Option<Bell>>)> {
+/// The bells of the rank at a place; `None` if others cannot wake it.
+fn bells(topic: &Topic, place: usize) -> Option<Bells> {
     let bell = |shard| Bell::new(&topic.bell(place, shard)?).map(Some);
-    let bells = (0..topic.extent.shards).map(bell).collect::<io::Result<_>>().ok()?;
-    let taker = segment.first()?;
-    segment.read_along(place);
-    Some((taker, bells))
+    let shards = topic.extent.shards;
+    (shards <= MOST_SHARDS).then(|| (0..shards).map(bell).collect::<io::Result<_>>().ok())?
 }
 
 /// The source address of packets to `aggregator`.
@@ -101,8 +126,52 @@ pub(crate) struct Team {
     topic: Topic,
     /// The place of this rank.
     place: usize,
-    /// This rank's bells by shard, if it reads results of the first one.
-    bells: Option<Vec<Option<Bell>>>,
+    /// This rank's bells by shard, if others can wake it.
+    bells: Option<Bells>,
+    /// Whether this rank reads results of the first one.
+    reads: bool,
+    /// Whether all ranks of the job are here, and can share slots.
+    is_whole: bool,
+}
+
+/// What ranks of a host do for a shard in their memory.
+pub(crate) enum Shared {
+    /// All of it: they need no aggregator.
+    Slots(LocalSlots),
+    /// They add up what they send; and this rank posts results for others, or reads them, or does
+    /// neither.
+    Sums(LocalSums, Option<LocalResults>),
+}
+
+impl Shared {
+    /// The results that this rank posts for others, or reads, if it does.
+    pub fn results(&mut self) -> Option<&mut LocalResults> {
+        match self {
+            Self::Slots(_) => None,
+            Self::Sums(_, results) => results.as_mut(),
+        }
+    }
+
+    /// The next packet for this rank in the memory, of a chunk that it `awaits`.
+    pub fn read(&mut self, awaits: impl Fn(u16, u16) -> bool) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Self::Slots(slots) => slots.read(awaits),
+            Self::Sums(_, results) => results.as_mut()?.read(awaits),
+        }
+    }
+
+    /// Waits by `wait`, which returns soon once the descriptor is readable, if it gets one, unless
+    /// there is something to read already.
+    pub fn wait(
+        &mut self,
+        wait: impl FnOnce(Option<BorrowedFd<'_>>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Slots(slots) => slots.wait(wait),
+            Self::Sums(_, Some(results)) => results.wait(wait),
+            Self::Sums(_, None) => wait(None),
+        }
+    }
 }
 
 impl Team {
@@ -113,24 +182,54 @@ impl Team {
         ranks
     }
 
-    /// The local sums of a shard; a superpacket carries `batch` packets.
-    pub fn sums(&self, shard: usize, batch: usize) -> LocalSums {
-        LocalSums::new(self.memory(shard), self.place, self.ranks.len(), batch)
+    /// What the ranks do for a shard, of which a superpacket carries `batch` packets. To be called
+    /// once for each shard.
+    pub fn share(&mut self, shard: usize, batch: usize) -> Shared {
+        if let Some(slots) = self.slots(shard) {
+            return Shared::Slots(slots);
+        }
+        let sums = LocalSums::new(self.memory(shard), self.place, self.ranks.len(), batch);
+        Shared::Sums(sums, self.results(shard))
+    }
+
+    /// The slots of a shard, if all ranks of the job share them.
+    fn slots(&mut self, shard: usize) -> Option<LocalSlots> {
+        if !self.is_whole {
+            return None;
+        }
+        let others: Vec<_> = (0..self.ranks.len()).filter(|place| *place != self.place).collect();
+        let others = self.bells_at(shard, others);
+        let bell = self.take_bell(shard)?;
+        let session = (self.topic.epoch, self.topic.extent.slots as u16);
+        Some(LocalSlots::new(self.memory(shard), session, self.ranks.clone(), bell, others))
     }
 
     /// The local results of a shard: those that this rank posts for others, or reads; `None` if it
-    /// does neither. To be called once for each shard.
-    pub fn results(&mut self, shard: usize) -> Option<LocalResults> {
+    /// does neither.
+    fn results(&mut self, shard: usize) -> Option<LocalResults> {
         let (memory, ranks) = (self.memory(shard), self.ranks.len());
-        if let Some(bells) = &mut self.bells {
-            return Some(LocalResults::reading(memory, ranks, bells.get_mut(shard)?.take()?));
+        if self.reads {
+            return Some(LocalResults::reading(memory, ranks, self.take_bell(shard)?));
         }
-        let bell = |place| Some((place, self.topic.bell(place, shard).ok()?));
-        let others: Vec<_> = self.segment.readers().filter_map(bell).collect();
+        let others = self.bells_at(shard, self.segment.readers());
         if self.place > 0 || others.is_empty() {
             return None;
         }
         Some(LocalResults::posting(memory, ranks, others))
+    }
+
+    fn take_bell(&mut self, shard: usize) -> Option<Bell> {
+        self.bells.as_mut()?.get_mut(shard)?.take()
+    }
+
+    /// The names of the bells at these places, with the places.
+    fn bells_at(
+        &self,
+        shard: usize,
+        places: impl IntoIterator<Item = usize>,
+    ) -> Vec<(usize, unix::SocketAddr)> {
+        let bell = |place| Some((place, self.topic.bell(place, shard).ok()?));
+        places.into_iter().filter_map(bell).collect()
     }
 
     fn memory(&self, shard: usize) -> Shard {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::SocketAddr;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::{io, mem};
 
 use switchml_protocol::header::Header;
@@ -22,9 +22,8 @@ pub(crate) struct LocalResults {
 enum Bells {
     /// This rank reads, and has a bell.
     Own(Bell),
-    /// This rank posts, and rings the bells of ranks at these places that wait. If the system
-    /// refused the ringer, they find what is posted when they would send again.
-    Others { ringer: Option<Ringer>, others: Vec<(usize, SocketAddr)>, has_posted: bool },
+    /// This rank posts, and rings the bells of those that wait.
+    Others { ringer: Ringer, has_posted: bool },
 }
 
 impl LocalResults {
@@ -37,7 +36,7 @@ impl LocalResults {
     /// Of the one of `ranks` ranks that posts, for those at these places, with these bells.
     pub(super) fn posting(memory: Shard, ranks: usize, others: Vec<(usize, SocketAddr)>) -> Self {
         let results = local_results::LocalResults::new(Memory(memory), ranks, true);
-        let bells = Bells::Others { ringer: Ringer::new().ok(), others, has_posted: false };
+        let bells = Bells::Others { ringer: Ringer::new(others), has_posted: false };
         Self { results, bells }
     }
 
@@ -50,18 +49,10 @@ impl LocalResults {
 
     /// Wakes those that wait for what was posted since the last time.
     pub fn ring(&mut self) {
-        let Bells::Others { ringer, others, has_posted } = &mut self.bells else { return };
-        if !mem::take(has_posted) {
-            return;
-        }
+        let Bells::Others { ringer, has_posted } = &mut self.bells else { return };
         let Memory(Shard { segment, shard, .. }) = self.results.board();
-        // Either this thread sees that another one sleeps, or that sees what was posted.
-        fence(Ordering::SeqCst);
-        for (place, bell) in others {
-            let asleep = segment.asleep(*shard, *place);
-            if asleep.load(Ordering::Relaxed) == 1 && asleep.swap(0, Ordering::AcqRel) == 1 {
-                ringer.iter().for_each(|ringer| ringer.ring(bell));
-            }
+        if mem::take(has_posted) {
+            ringer.ring(segment, *shard);
         }
     }
 
@@ -78,19 +69,12 @@ impl LocalResults {
     ) -> io::Result<()> {
         let Bells::Own(bell) = &self.bells else { return wait(None) };
         let Memory(Shard { segment, shard, place }) = self.results.board();
-        let asleep = segment.asleep(*shard, *place);
-        asleep.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let outcome = if self.results.has_news() { Ok(()) } else { wait(Some(bell.file())) };
-        asleep.store(0, Ordering::Relaxed);
-        // Whoever saw it asleep may ring only later: that costs a look.
-        bell.silence();
-        outcome
+        bell.wait(segment.asleep(*shard, *place), || self.results.has_news(), wait)
     }
 }
 
 /// A shard's results in the shared memory.
-struct Memory(Shard);
+pub(super) struct Memory(pub(super) Shard);
 
 impl Board for Memory {
     fn cell(&self, slot: u16) -> Cell {
@@ -206,10 +190,13 @@ mod tests {
             });
             assert!(wait(&mut reading), "nothing was there");
         });
-        let Bells::Own(bell) = &reading.bells else { panic!("it reads") };
-        let file = bell.file();
-        let mut sources = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        assert_eq!(poll(&mut sources, Some(&at_once)).unwrap(), 0, "the bell is silent");
+        let is_silent = |bell: Option<BorrowedFd<'_>>| {
+            let mut sources = [PollFd::from_borrowed_fd(bell.unwrap(), PollFlags::IN)];
+            assert_eq!(poll(&mut sources, Some(&at_once))?, 0, "the bell is silent");
+            Ok(())
+        };
+        assert!(reading.read(|slot, _| slot == 1).is_some());
+        reading.wait(is_silent).unwrap();
     }
 }

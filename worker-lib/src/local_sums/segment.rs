@@ -12,6 +12,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use switchml_protocol::slot::Slot;
 use switchml_worker_core::local_results::ring_len;
 use switchml_worker_core::local_sum::MOST_RANKS;
 use switchml_worker_core::packet::packet_len;
@@ -32,6 +33,10 @@ struct Front {
     numbers: [AtomicU32; MOST_RANKS],
     /// The places of the ranks that read the first one's results, as a set.
     readers: AtomicU32,
+    /// The places of the ranks that would share slots, as a set.
+    equipped: AtomicU32,
+    /// By shard: entries of the ring that ranks have taken, where they share slots.
+    entries: [AtomicU32; MOST_SHARDS],
     /// By shard and place: 1 if a rank that reads waits for its bell, otherwise 0.
     asleep: [[AtomicU32; MOST_RANKS]; MOST_SHARDS],
 }
@@ -69,10 +74,32 @@ impl Extent {
         (self.results() + results).next_multiple_of(CELLS)
     }
 
+    /// Offset of the locks of shared slots, one for each slot of each shard.
+    fn locks(&self) -> usize {
+        let packets = self.shards * MOST_RANKS * self.slots * self.stride();
+        (self.packets() + packets).next_multiple_of(CELLS)
+    }
+
+    /// Offset of shared slots.
+    fn shared_slots(&self) -> usize {
+        let locks = self.shards * self.slots * size_of::<AtomicU32>();
+        (self.locks() + locks).next_multiple_of(CELLS)
+    }
+
     /// The length in bytes. Only pages in use take up memory: the packets of each rank are
     /// contiguous.
     fn len(&self) -> usize {
-        self.packets() + self.shards * MOST_RANKS * self.slots * self.stride()
+        self.shared_slots() + self.shards * self.slots * size_of::<Slot>()
+    }
+
+    /// The index of a slot among those of all shards.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    fn index(&self, shard: usize, slot: u16) -> usize {
+        let slot = usize::from(slot);
+        assert!(shard < self.shards && slot < self.slots);
+        shard * self.slots + slot
     }
 }
 
@@ -166,6 +193,25 @@ impl Segment {
         (0..MOST_RANKS).filter(move |place| readers >> place & 1 == 1)
     }
 
+    /// Has the rank at a place be one that can share slots.
+    pub fn equip(&self, place: usize) {
+        self.front().equipped.fetch_or(1 << place, Ordering::AcqRel);
+    }
+
+    /// Whether all of so many ranks are here, and can share slots.
+    pub fn has_all_equipped(&self, ranks: usize) -> bool {
+        let equipped = self.front().equipped.load(Ordering::Acquire);
+        ranks <= MOST_RANKS && equipped == (1 << ranks) - 1
+    }
+
+    /// Takes an entry of a shard's ring, and returns the number of entries taken so far.
+    ///
+    /// # Panics
+    /// When there is no such shard.
+    pub fn take_entry(&self, shard: usize) -> u32 {
+        self.front().entries[shard].fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
     /// Whether a rank that reads waits for its bell: 1 or 0.
     ///
     /// # Panics
@@ -185,11 +231,34 @@ impl Segment {
     /// # Panics
     /// When there is no such slot.
     pub fn cell(&self, shard: usize, slot: u16) -> &AtomicU64 {
-        let slot = usize::from(slot);
-        assert!(shard < self.extent.shards && slot < self.extent.slots);
-        let index = shard * self.extent.slots + slot;
+        let index = self.extent.index(shard, slot);
         // SAFETY: it is before the packets, aligned, and used as such by all.
         unsafe { self.start.add(CELLS).cast::<AtomicU64>().add(index).as_ref() }
+    }
+
+    /// The lock of a shared slot: the place of the rank that has it, plus 1; 0 if it is free.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn lock(&self, shard: usize, slot: u16) -> &AtomicU32 {
+        let index = self.extent.index(shard, slot);
+        // SAFETY: it is between the packets and the shared slots, aligned, and used as such by all.
+        unsafe { self.start.add(self.extent.locks()).cast::<AtomicU32>().add(index).as_ref() }
+    }
+
+    /// A shared slot.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    ///
+    /// # Safety
+    /// Until the last use of the reference, this rank has the slot's lock.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn shared_slot(&self, shard: usize, slot: u16) -> &mut Slot {
+        let index = self.extent.index(shard, slot);
+        // SAFETY: it is behind the locks and within the mapping, aligned, and any bytes are a slot;
+        // the caller promises that nobody else uses it.
+        unsafe { self.start.add(self.extent.shared_slots()).cast::<Slot>().add(index).as_mut() }
     }
 
     /// The word of a shard's ring for the entry with this number.
