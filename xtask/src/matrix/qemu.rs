@@ -60,7 +60,7 @@ impl Machine<'_> {
             line.extend(["-L".into(), usr.join(data).into()]);
         }
         // Not with KVM: QEMU emulates the processor, which works everywhere and behaves the same on
-        // every machine. And in one thread: with a thread for each of two processors, one boot in 50
+        // every machine. In one thread: with a thread for each of two processors, one boot in 50
         // hung, because the second processor's timer never fired.
         let processor = ["-accel", "tcg,thread=single", "-cpu", "max", "-machine", "q35"];
         let console = ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"];
