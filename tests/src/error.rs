@@ -32,7 +32,7 @@ pub enum Error {
     WiresOpen,
     #[error(
         "cannot {what}: {source}; a rack needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_BPF) and \
-         Linux 5.9 or later"
+         Linux 6.1 or later"
     )]
     Kernel { what: String, source: io::Error },
     #[error("cannot write {}: {source}", path.display())]

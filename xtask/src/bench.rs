@@ -123,7 +123,7 @@ impl Bench {
             let results = inference::measure(&binaries, &python::with_package()?, self.runs)?;
             say!("{}.\n\n{}", processor(), results.markdown());
             if let Some(folder) = &self.output {
-                save(folder, "inference.svg", results.plot()?)?;
+                save(folder, "language-models.svg", results.plot()?)?;
             }
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl Bench {
             let results = stripes::measure(&binaries, &programs, &scratch.folder, self.runs)?;
             say!("{}.\n\n{}", processor(), results.markdown());
             if let Some(folder) = &self.output {
-                save(folder, "stripes.svg", results.plot()?)?;
+                save(folder, "several-aggregators.svg", results.plot()?)?;
             }
             return Ok(());
         }

@@ -33,7 +33,7 @@ const NEEDED: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-architecture", "d
 /// Options of `cargo xtask package`.
 #[derive(clap::Args)]
 pub struct Package {
-    /// What to make [default: all for x86-64]
+    /// What to make [default: static, deb, wheel and sbom]
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Then try it out: Debian packages in namespaces of their own (install, serve, upgrade under
