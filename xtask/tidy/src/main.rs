@@ -13,8 +13,10 @@
 //! | [`rules`] | every rule of the protocol that is cited exists |
 //! | [`named_tests`] | every test that a document names exists |
 //! | [`summary`] | the book's summary lists every page of `docs/` |
+//! | [`english`] | pages for users keep to the words of the style guide |
 
 mod circles;
+mod english;
 mod functions;
 mod links;
 mod modules;
@@ -80,6 +82,7 @@ fn check(Tidy { folder, roots }: &Tidy) -> Result<()> {
     findings.extend(rules::check(folder, &files)?);
     findings.extend(named_tests::check(folder, &files)?);
     findings.extend(summary::check(folder, &files)?);
+    findings.extend(english::check(folder, &files)?);
     findings.extend(circles::check(folder, roots)?);
     findings.sort();
     // A file of two crates is found twice.
