@@ -42,7 +42,8 @@ const BMV2_THRIFT_PORT: u16 = 9090;
 /// Most slots of all jobs together.
 const MAX_SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
 
-/// Adds up what the workers of a job send, and sends them the sum.
+/// Runs the SwitchML aggregator: adds up the values that the ranks of a job send, and sends the sum
+/// to all of them.
 #[derive(Debug, Parser)]
 #[command(name = "switchml-aggregator", version = switchml_cli::version!(VERSION),
           args_conflicts_with_subcommands = true)]
@@ -143,8 +144,8 @@ pub struct Options {
     /// TOML file with options, such as `iface = ["eth1", "eth2"]`; options given here override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Look through the options and the files that they name, say what is wrong with them, and end:
-    /// with exit code 0 if a daemon would take them. A running one is not disturbed.
+    /// Check the options and the files that they name, and exit: with code 0 if a daemon would
+    /// accept them. A running daemon is not affected.
     #[arg(long)]
     pub check_config: bool,
     /// What serves the packets.
@@ -245,8 +246,8 @@ pub struct SecurityOptions {
     /// Its private key, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Make a certificate that signs itself, and print the fingerprint by which workers know it:
-    /// kept in the files of --tls-cert and --tls-key, unless they exist already; without them it
+    /// Create a self-signed certificate, and print the fingerprint with which workers verify it. It
+    /// is kept in the files of --tls-cert and --tls-key, unless they exist already; without them it
     /// ends with this process.
     #[arg(long)]
     pub tls_self_signed: bool,

@@ -50,43 +50,43 @@ use team::Work;
                   packages). Exits non-zero when a goal is missed by more than the spread."
 )]
 pub struct Bench {
-    /// Only what the goals are about: some minutes instead of some quarters of an hour
+    /// Measure only the settings that have goals, which takes a few minutes
     #[arg(long, group = "kind")]
     quick: bool,
 
-    /// Instead: copies beside multicast, and one port of the switch host beside a port for each
+    /// Compare multicast with copies, and one port of the switch host with a port for each worker
     #[arg(long, group = "kind")]
     networks: bool,
 
-    /// Instead: racks with one uplink each and a combiner, beside one rack
+    /// Compare racks that have one uplink and a combiner each with one rack
     #[arg(long, group = "kind")]
     racks: bool,
 
-    /// Instead: programs of MPI, with this project's library ahead of it and without
+    /// Measure MPI programs with this project's library preloaded, and without
     #[arg(long, group = "kind")]
     mpi: bool,
 
-    /// Instead: up to 16 jobs that share a combiner's cells, which suffice for two
+    /// Measure up to 16 jobs that share a combiner's cells, which are enough for two
     #[arg(long, group = "kind", conflicts_with = "output")]
     share: bool,
 
-    /// Instead: three jobs that train VGG16 and share these cells
+    /// Measure three jobs that train VGG16 and share these cells
     #[arg(long, group = "kind", conflicts_with = "output")]
     jobs: bool,
 
-    /// Instead: hosts of several ranks, which add up before they send or do not
+    /// Measure hosts with several ranks, which add up before they send, or do not
     #[arg(long, group = "kind", conflicts_with = "output")]
     hosts: bool,
 
-    /// Instead: ranks that serve each other, and spare hosts that help them, beside Gloo
+    /// Compare ranks that serve each other, and spare hosts that help them, with Gloo
     #[arg(long, group = "kind")]
     stripes: bool,
 
-    /// Instead: tokens per second of a language model cut over ranks, beside Gloo
+    /// Compare tokens per second of a language model that is split over ranks with Gloo
     #[arg(long, group = "kind")]
     inference: bool,
 
-    /// Instead: replayed training steps of models, beside Gloo and Open MPI
+    /// Compare replayed training steps of models with Gloo and Open MPI
     #[arg(long, group = "kind")]
     models: bool,
 

@@ -45,8 +45,8 @@ pub struct Run {
     )]
     workers: usize,
 
-    /// Spread the workers over so many racks, each with a combiner and one uplink to the root;
-    /// --rate then is that of the uplinks, too
+    /// Number of racks to spread the workers over, each with a combiner and one uplink to the root;
+    /// --rate then also applies to the uplinks
     #[arg(
         long,
         value_name = "N",
@@ -116,7 +116,7 @@ pub struct Run {
     #[arg(long)]
     ipv6: bool,
 
-    /// Let the switch host be one more worker
+    /// Also run a worker on the switch host
     #[arg(long)]
     own_host: bool,
 

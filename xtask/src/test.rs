@@ -41,11 +41,12 @@ type Variables = Vec<(&'static str, PathBuf)>;
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Test {
-    /// Run those that need torch, MPI, a browser, Prometheus or QEMU, and the fuzz targets, too
+    /// Also run tests that need torch, MPI, a browser, Prometheus or QEMU, and the fuzz targets
     #[arg(long)]
     all: bool,
-    /// Run them so often beside 2, 4 and 8 busy processes for each processor: those that have
-    /// failed now and then and those in changed files, or those whose names contain ARGUMENTS
+    /// Stress mode: run each test N times with 2, 4 and 8 busy processes for each core. It runs
+    /// tests that have failed now and then and tests in changed files, or tests whose names
+    /// contain ARGUMENTS
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     stress: Option<u32>,
     /// Fail if a test could not run, as when CI=true

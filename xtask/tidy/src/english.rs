@@ -27,7 +27,7 @@ const EXEMPT: [&str; 8] = [
 
 /// Words that a page does not have: a pattern, what is no error although it matches, and what to
 /// write. A sentence begins at `^` or behind one of `.:;`.
-const RULES: [(&str, &str, &str); 19] = [
+const RULES: [(&str, &str, &str); 22] = [
     (
         r"(\w+ )?\bwho\b",
         r"(?i)^(people|users?|readers|operators|engineers|anyone|everybody|those) who",
@@ -59,6 +59,9 @@ const RULES: [(&str, &str, &str); 19] = [
     (r"\b[Nn]or (does|do|did|is|are|can)\b", "", "a sentence with not"),
     (r"\bsome \d", "", "about"),
     (r"\btime to (ours|it|Gloo's|dense)\b", "", "say which time is divided by which"),
+    (r"\b([Nn]obody|[Ss]omebody)\b", "", "name the noun: no rank, a client"),
+    (r"\b(go|goes|going|went) on\b", "", "continue"),
+    (r"\bin place of\b|, (we|us|ours) \d", "", "instead of; a verb for each number"),
 ];
 
 static COMPILED: LazyLock<Vec<Rule>> = LazyLock::new(|| {
@@ -184,6 +187,9 @@ mod tests {
             "It does not start, nor does it say why.",
             "It takes some 6 calls.",
             "Gloo's time to ours.",
+            "Nobody may write there.",
+            "Calls go on.",
+            "Gloo took 2, we 3.",
         ];
         assert_eq!(sentences.len(), RULES.len());
         for (sentence, (pattern, ..)) in sentences.iter().zip(RULES) {
