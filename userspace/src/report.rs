@@ -183,7 +183,9 @@ async fn ask<T>(
         let answer = request(AggregatorClient::new(connection.channel.clone())).await;
         answer.map_err(|status: Status| match connection.fault() {
             Some(fault) => no_connection(address, fault.clone().into()),
-            None => anyhow!("{address} refuses: {}", status.message()),
+            None => {
+                anyhow!("the aggregator at {address} refused the request: {}", status.message())
+            }
         })
     };
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| {

@@ -341,7 +341,7 @@ impl Builder {
                 name: "RDMA",
                 given: "asked for without an aggregator".to_owned(),
                 allowed: "ranks that serve each other have sockets alone; give an aggregator, or \
-                          leave SWITCHML_RDMA away",
+                          unset SWITCHML_RDMA",
             });
         }
         let wrong = |WrongSetting { name, given, allowed }| Error::Setting { name, given, allowed };

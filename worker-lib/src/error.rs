@@ -192,7 +192,8 @@ pub enum Error {
     },
     /// The aggregator does not answer.
     #[error(
-        "no progress within the timeout of {} s: {aggregator} does not answer",
+        "no answer within the deadline of {} s: {aggregator} does not answer; check that it runs, \
+         and the network on the way to it",
         waited.as_secs_f64()
     )]
     AggregatorSilent {
@@ -203,8 +204,9 @@ pub enum Error {
     },
     /// The aggregator's results cannot be believed.
     #[error(
-        "no progress within the timeout of {} s: what comes from {aggregator} is damaged, however \
-         often it is asked for; a packet was damaged on its way there, or in it: restart the job",
+        "no valid result within the deadline of {} s: results from {aggregator} are damaged, also \
+         after resending; a packet was damaged on its way there, or in it: restart the job, and if \
+         it happens again, check cables and the NIC's offloads",
         waited.as_secs_f64()
     )]
     Damaged {
@@ -248,8 +250,8 @@ pub enum Error {
     },
     /// This rank and the aggregator do not agree on where they are.
     #[error(
-        "this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its \
-         state; restart the job"
+        "this rank is in round {ours}, but the aggregator in round {newest}: one of them has lost \
+         its state; restart the job, and report this if none of them was restarted before"
     )]
     OutOfStep {
         /// The round that this rank sent.
@@ -290,7 +292,7 @@ pub enum Error {
         why: String,
     },
     /// The communicator was dropped by a panic.
-    #[error("the rank panicked")]
+    #[error("internal error: a thread of this rank panicked; please report its message, above")]
     Panicked,
     /// This rank aborted its calls.
     #[error("this rank aborted its calls")]
@@ -302,7 +304,7 @@ pub enum Error {
         ranks: Vec<u16>,
     },
     /// The communicator was closed.
-    #[error("the communicator is closed")]
+    #[error("the communicator is closed; create another one for further calls")]
     Closed,
 }
 

@@ -245,7 +245,7 @@ impl Run {
         }
         ensure!(
             self.jobs == 1 || self.bench.json().is_none(),
-            "--json has room for one job; leave it out, or --jobs"
+            "--json works with one job; remove --json or --jobs"
         );
         ensure!(
             !self.ipv6 || self.data_plane == DataPlane::Xdp,

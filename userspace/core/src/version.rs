@@ -11,7 +11,7 @@ use crate::jobs::in_words;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{who} has {theirs} of the protocol, this aggregator version {VERSION} (switchml {}); \
-     install the same release of switchml on both",
+     install the same build of switchml on both",
     env!("CARGO_PKG_VERSION")
 )]
 pub struct OtherVersion {

@@ -57,8 +57,8 @@ pub async fn start_unless(
         }
     }
     bail!(
-        "the start of the data plane did not stop within {} s; the next start, or \
-         `switchml-aggregator detach`, removes what is left of it",
+        "the start of the data plane did not stop within {} s, and may have left BPF programs; \
+         start the daemon again, or run `switchml-aggregator detach`, to remove them",
         HALT_TIMEOUT.as_secs()
     )
 }

@@ -313,7 +313,7 @@ async fn another_version_of_the_protocol_is_refused() {
         let status = client.join(request).await.expect_err("refused");
         let line = format!(
             "{who} of the protocol, this aggregator version 1 (switchml {}); install the same \
-             release of switchml on both",
+             build of switchml on both",
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, line.as_str()));

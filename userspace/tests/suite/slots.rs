@@ -172,6 +172,8 @@ async fn the_command_prints_a_table_or_json() {
     let output = run(&["other"]);
     let error = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(1), "{error}");
-    let expected = format!("switchml-aggregator: {control} refuses: it has no such job; ");
+    let expected = format!(
+        "switchml-aggregator: the aggregator at {control} refused the request: it has no such job; "
+    );
     assert!(error.starts_with(&expected) && error.lines().count() == 1, "{error}");
 }

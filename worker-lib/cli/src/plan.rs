@@ -77,8 +77,8 @@ impl Plan {
         let Self { ranks, ranks_per_host, size, .. } = *self;
         if self.hosts() < 2 {
             return Err(Failure::Usage(format!(
-                "--ranks {ranks} with --ranks-per-host {ranks_per_host} are one host, whose link \
-                 carries nothing; there is nothing to plan"
+                "--ranks {ranks} with --ranks-per-host {ranks_per_host} fit on one host, so \
+                 nothing crosses the network; raise --ranks, or lower --ranks-per-host"
             )));
         }
         if size < DType::F32.size() {

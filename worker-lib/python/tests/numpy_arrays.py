@@ -53,5 +53,5 @@ with Communicator() as communicator:
 try:
     communicator.barrier()
 except Error as error:
-    assert str(error) == "the communicator is closed"
+    assert str(error).startswith("the communicator is closed")
 print("all arrays are right", flush=True)

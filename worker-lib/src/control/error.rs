@@ -182,7 +182,10 @@ pub enum Error {
         why: String,
     },
     /// The aggregator's answer makes no sense: its version is another.
-    #[error("the aggregator at {address} sent {what}; its version and this library's differ")]
+    #[error(
+        "the aggregator at {address} sent {what}; its version and this library's differ: install \
+         the same build on all hosts"
+    )]
     Answer {
         /// The aggregator.
         address: String,
@@ -190,7 +193,7 @@ pub enum Error {
         what: String,
     },
     /// This rank has left the job.
-    #[error("this rank has left the job")]
+    #[error("this rank has left the job; create another communicator for further calls")]
     Left,
     /// The system has no thread or socket left.
     #[error("cannot start the control thread: {why}")]

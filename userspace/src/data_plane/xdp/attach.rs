@@ -98,7 +98,7 @@ pub enum StartError {
         log: String,
     },
     /// Something else about loading.
-    #[error("cannot load the program: {0}")]
+    #[error("cannot load the BPF program: {0}; see `dmesg`, or use --data-plane software")]
     Load(String),
     /// Something runs on the interface already.
     #[error(
@@ -182,7 +182,7 @@ pub enum StartError {
     )]
     DoesNotDeliver(String),
     /// The start was told to stop.
-    #[error("stopped while it started")]
+    #[error("a signal stopped the daemon before its data plane was ready")]
     Halted,
     /// Netlink failed.
     #[error(transparent)]

@@ -81,8 +81,8 @@ fn a_mistake_is_one_line() {
     assert_eq!(output.stdout, b"");
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "error: --ranks 4 with --ranks-per-host 4 are one host, whose link carries nothing; there \
-         is nothing to plan\n"
+        "error: --ranks 4 with --ranks-per-host 4 fit on one host, so nothing crosses the network; \
+         raise --ranks, or lower --ranks-per-host\n"
     );
 }
 

@@ -53,7 +53,7 @@ class Layouts:
             at = bucket.index()
             if at >= len(self) or not self._last[at].holds(bucket.parameters()):
                 raise ValueError(
-                    "DDP's buckets are others than in the steps before; each model needs a "
+                    "DDP's buckets changed since the last step; each model needs a "
                     "Deadline of its own"
                 )
             return
