@@ -339,7 +339,7 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
         Ok(true) => say!("removed {}", folder.display()),
         Ok(false) => say!("nothing to detach: there is no {}", folder.display()),
         Err(PinError::InUse(folder)) => {
-            bail!("an aggregator runs with {folder:?}; stop it, and it detaches")
+            bail!("an aggregator runs with {folder:?}; stop it, which also removes its programs")
         }
         Err(error) => return Err(error.into()),
     }

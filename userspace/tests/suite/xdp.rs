@@ -321,7 +321,7 @@ fn interfaces_over_a_port(mode: Mode) {
         rack.workers().iter().for_each(|worker| drop(tool(worker, "ip neighbour flush all")));
         if mode == Mode::Native {
             let why = if kind == "bond" {
-                "XDP sees the frames of bond \"host0\" as those of its ports"
+                "XDP cannot serve bond \"host0\""
             } else {
                 "the driver of interface \"host0\" has no native XDP; use --mode bundle"
             };

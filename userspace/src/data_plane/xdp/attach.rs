@@ -148,7 +148,7 @@ pub enum StartError {
     NativeLoopback,
     /// XDP at a bond runs at its ports, and sees theirs instead of the bond's.
     #[error(
-        "XDP sees the frames of bond {0:?} as those of its ports, which are not served; use --mode \
+        "XDP cannot serve bond {0:?}: it would see the frames at the bond's ports; use --mode \
          bundle"
     )]
     Bond(String),
