@@ -106,7 +106,8 @@ impl Readable {
     }
 }
 
-/// The local results of a rank's shard.
+/// The local results of a rank's shard. Model checkers copy and compare them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LocalResults<B> {
     board: B,
     /// All places that are taken, as a set.

@@ -13,10 +13,15 @@ pub const DONE: &str = "everybody has all results";
 
 pub const ALL: &[&str] = &[RIGHT_SUMS, NO_REFUSAL, PAYLOAD_LAST, FINISHES, DONE];
 
+pub const NO_RACE: &str = "no rank reads a packet in shared memory while another one writes it";
+pub const SETTLES: &str =
+    "once faults stop, the living finish but for dead ones, and if all live, new chunks come once";
+
 /// How a state breaks a promise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
     WrongSum { session: usize, rank: u16, chunk: usize, sum: Tally },
     Refused { session: usize, rank: u16, chunk: usize },
     CompletedByEmpty { session: usize, rank: u16, chunk: usize },
+    Race { rank: u16 },
 }

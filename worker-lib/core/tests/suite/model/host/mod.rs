@@ -1,0 +1,115 @@
+//! Ranks of one host that add up in shared memory and read the results that one of them gets
+//! (rule 12.11 and section 38): every order of the steps of their real code, over the real
+//! aggregator.
+//!
+//! The network is a set, as in the other worlds ([`super`]). Ranks differ in this:
+//!
+//! - A rank may send each chunk that it awaits again at any time, as often as it likes, as if its
+//!   timer had expired. Each time, that goes through the shared memory. Engines are told apart by
+//!   what they sent and got, so their own timers are left alone.
+//! - Of answers, RESULTs alone arrive. The others change only when an engine sends again.
+//! - RESULTs to all come to the taker, and to ranks that do not share. The others get what answers
+//!   them alone.
+//! - Ranks of the host may die between any two steps. The living then wait for nobody else.
+
+mod memory;
+mod settled;
+mod tasks;
+mod world;
+
+use std::fmt;
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+use super::plan::{Plan, Setup};
+use super::promises::DONE;
+use settled::Settled;
+use world::Host;
+
+/// The bounds of a world.
+#[derive(Clone, Copy)]
+struct Bounds {
+    ranks: u16,
+    /// The first ranks, as many as this, share memory.
+    sharing: usize,
+    slots: u16,
+    rounds: usize,
+    /// How many of the ranks that share memory may die.
+    deaths: usize,
+}
+
+impl Bounds {
+    /// A world in which nobody dies.
+    const fn new(ranks: u16, sharing: usize, slots: u16, rounds: usize) -> Self {
+        Self { ranks, sharing, slots, rounds, deaths: 0 }
+    }
+
+    /// The world in which all ranks that share memory may die.
+    const fn dying(self) -> Self {
+        Self { deaths: self.sharing, ..self }
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { ranks, sharing, slots, rounds, deaths } = self;
+        write!(f, "{ranks} | {slots} | {rounds} | {sharing} share memory, {deaths} may die")
+    }
+}
+
+/// Searches worlds, and larger ones where they are asked for; prints a line of a table for each.
+fn hold(worlds: &[Bounds], large: &[Bounds]) {
+    let also = std::env::var("SWITCHML_MODEL").is_ok_and(|value| value == "large");
+    worlds.iter().chain(if also { large } else { &[] }).for_each(search);
+}
+
+fn search(bounds: &Bounds) {
+    let begin = Instant::now();
+    let Bounds { ranks, sharing, slots, rounds, deaths } = *bounds;
+    let plan = Plan::new(Setup { rounds, ..Setup::new(ranks, slots) });
+    let checker = Host::new(plan, sharing, deaths)
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    let mut found = checker.discoveries();
+    let done = found.remove(DONE);
+    if let Some((property, path)) = found.into_iter().next() {
+        let settled = Settled::of(checker.model(), path.last_state());
+        panic!("{bounds}: violated: {property}\n{:?}\n{settled:?}", path.into_actions());
+    }
+    assert!(done.is_some(), "{bounds}: nobody can get all results");
+    println!(
+        "| {bounds} | {} | {} | {:.1} |",
+        checker.unique_state_count(),
+        checker.max_depth() - 1,
+        begin.elapsed().as_secs_f64()
+    );
+}
+
+#[test]
+fn ranks_share_results() {
+    hold(
+        &[
+            Bounds::new(2, 2, 1, 3),
+            Bounds::new(2, 2, 2, 1),
+            Bounds::new(3, 2, 1, 2),
+            Bounds::new(3, 3, 1, 1),
+        ],
+        &[Bounds::new(3, 3, 1, 2)],
+    );
+}
+
+#[test]
+fn ranks_that_share_results_die() {
+    hold(
+        &[
+            Bounds::new(2, 2, 1, 2).dying(),
+            Bounds::new(2, 2, 2, 1).dying(),
+            Bounds::new(3, 2, 1, 1).dying(),
+            Bounds::new(3, 3, 1, 1).dying(),
+        ],
+        &[Bounds::new(2, 2, 1, 3).dying(), Bounds::new(3, 2, 1, 2).dying()],
+    );
+}
