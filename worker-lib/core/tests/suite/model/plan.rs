@@ -212,6 +212,16 @@ impl Plan {
         (!differ).then(|| tally::sum(contribute.map(|rank| self.number(session, rank, chunk))))
     }
 
+    /// The right RESULT to all of a chunk.
+    pub fn result(&self, session: usize, chunk: usize) -> Vec<u8> {
+        let sum = self.sum(session, chunk).expect("one call");
+        let (mut header, mut payload) =
+            packets::split(self.datagram(session, 0, Contribution::in_full(chunk)));
+        (header.kind, header.rank) = (Kind::Result as u8, EVERYONE.into());
+        payload.iter_mut().zip(sum).for_each(|(lane, value)| lane.set(value));
+        packets::sealed(header, &payload, self.setup.ranks.into())
+    }
+
     /// A rank's contribution, its aux zero.
     pub fn datagram(&self, session: usize, rank: u16, contribution: Contribution) -> &[u8] {
         let Contribution { chunk, empty } = contribution;

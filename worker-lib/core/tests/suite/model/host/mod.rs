@@ -11,6 +11,8 @@
 //! - RESULTs to all come to the taker, and to ranks that do not share. The others get what answers
 //!   them alone.
 //! - Ranks of the host may die between any two steps. The living then wait for nobody else.
+//! - A stranger may forge RESULTs, with the right sums. Ranks that are ahead by them break the rules,
+//!   but not the memory.
 
 mod memory;
 mod settled;
@@ -37,24 +39,31 @@ struct Bounds {
     rounds: usize,
     /// How many of the ranks that share memory may die.
     deaths: usize,
+    /// Whether a stranger forges RESULTs for these.
+    forges: bool,
 }
 
 impl Bounds {
     /// A world in which nobody dies.
     const fn new(ranks: u16, sharing: usize, slots: u16, rounds: usize) -> Self {
-        Self { ranks, sharing, slots, rounds, deaths: 0 }
+        Self { ranks, sharing, slots, rounds, deaths: 0, forges: false }
     }
 
     /// The world in which all ranks that share memory may die.
     const fn dying(self) -> Self {
         Self { deaths: self.sharing, ..self }
     }
+
+    const fn forging(self) -> Self {
+        Self { forges: true, ..self }
+    }
 }
 
 impl fmt::Display for Bounds {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { ranks, sharing, slots, rounds, deaths } = self;
-        write!(f, "{ranks} | {slots} | {rounds} | {sharing} share memory, {deaths} may die")
+        let Self { ranks, sharing, slots, rounds, deaths, forges } = self;
+        let forged = if *forges { ", forged RESULTs" } else { "" };
+        write!(f, "{ranks} | {slots} | {rounds} | {sharing} share memory, {deaths} may die{forged}")
     }
 }
 
@@ -66,9 +75,9 @@ fn hold(worlds: &[Bounds], large: &[Bounds]) {
 
 fn search(bounds: &Bounds) {
     let begin = Instant::now();
-    let Bounds { ranks, sharing, slots, rounds, deaths } = *bounds;
+    let Bounds { ranks, sharing, slots, rounds, deaths, forges } = *bounds;
     let plan = Plan::new(Setup { rounds, ..Setup::new(ranks, slots) });
-    let checker = Host::new(plan, sharing, deaths)
+    let checker = Host::new(plan, sharing, deaths, forges)
         .checker()
         .finish_when(HasDiscoveries::AnyFailures)
         .spawn_bfs()
@@ -111,5 +120,13 @@ fn ranks_that_share_results_die() {
             Bounds::new(3, 3, 1, 1).dying(),
         ],
         &[Bounds::new(2, 2, 1, 3).dying(), Bounds::new(3, 2, 1, 2).dying()],
+    );
+}
+
+#[test]
+fn forged_results_harm_no_memory() {
+    hold(
+        &[Bounds::new(2, 2, 1, 2).forging(), Bounds::new(3, 3, 1, 1).forging()],
+        &[Bounds::new(2, 2, 1, 3).forging()],
     );
 }

@@ -22,6 +22,8 @@ pub struct Host {
     pub sharing: usize,
     /// How many of these may die.
     pub deaths: usize,
+    /// Whether a stranger sends these the RESULTs that they await, at any time.
+    pub forges: bool,
     /// Every packet that the network has had in any state. A state knows them by number.
     packets: RwLock<Vec<Arc<Packet>>>,
 }
@@ -66,8 +68,8 @@ pub enum Event {
 }
 
 impl Host {
-    pub fn new(plan: Plan, sharing: usize, deaths: usize) -> Self {
-        Self { plan, sharing, deaths, packets: RwLock::default() }
+    pub fn new(plan: Plan, sharing: usize, deaths: usize, forges: bool) -> Self {
+        Self { plan, sharing, deaths, forges, packets: RwLock::default() }
     }
 
     pub fn packet(&self, number: usize) -> Arc<Packet> {
@@ -106,7 +108,7 @@ impl Host {
         let rank = ranks.trailing_zeros() as u16;
         let (outcome, answer) = state.aggregator.serve(&self.plan, rank, packet);
         let header = packets::header(packet);
-        if outcome == Outcome::WrongRound {
+        if outcome == Outcome::WrongRound && !self.forges {
             let chunk = self.plan.chunk_in(header.round.get(), header.slot.get());
             state.violation = Some(Violation::Refused { session: 0, rank, chunk });
         }
@@ -140,7 +142,9 @@ impl Host {
         let mut tasks = Vec::new();
         tasks.extend(worker.may_send(&self.plan).then_some(What::Send));
         let sent = (0..worker.view.sent).filter(|chunk| worker.awaits(*chunk));
-        tasks.extend(sent.map(What::Resend));
+        tasks.extend(sent.clone().map(What::Resend));
+        let is_fooled = self.forges && results.is_some();
+        tasks.extend(sent.filter(|_| is_fooled).map(What::HearForged));
         tasks.extend(self.answers(state, at).into_iter().map(What::Hear));
         tasks.extend((at > 0 && results.is_some()).then_some(What::Read));
         tasks
@@ -202,7 +206,7 @@ impl Model for Host {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
+        let all = [
             Property::always(RIGHT_SUMS, |_, state: &State| {
                 !matches!(state.violation, Some(Violation::WrongSum { .. }))
             }),
@@ -218,6 +222,9 @@ impl Model for Host {
             Property::sometimes(DONE, |host: &Self, state: &State| {
                 state.ranks.iter().all(|rank| rank.worker.is_done(&host.plan))
             }),
-        ]
+        ];
+        // A rank that is ahead by a forged RESULT breaks the rules.
+        let holds = |name| !self.forges || [RIGHT_SUMS, NO_RACE, DONE].contains(&name);
+        all.into_iter().filter(|property| holds(property.name)).collect()
     }
 }
