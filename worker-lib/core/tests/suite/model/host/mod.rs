@@ -14,58 +14,21 @@
 //! - A stranger may forge RESULTs, with the right sums. Ranks that are ahead by them break the rules,
 //!   but not the memory.
 
+mod bounds;
 mod memory;
 mod settled;
 mod tasks;
 mod world;
 
-use std::fmt;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
 use super::plan::{Plan, Setup};
 use super::promises::DONE;
+use bounds::Bounds;
 use settled::Settled;
 use world::Host;
-
-/// The bounds of a world.
-#[derive(Clone, Copy)]
-struct Bounds {
-    ranks: u16,
-    /// The first ranks, as many as this, share memory.
-    sharing: usize,
-    slots: u16,
-    rounds: usize,
-    /// How many of the ranks that share memory may die.
-    deaths: usize,
-    /// Whether a stranger forges RESULTs for these.
-    forges: bool,
-}
-
-impl Bounds {
-    /// A world in which nobody dies.
-    const fn new(ranks: u16, sharing: usize, slots: u16, rounds: usize) -> Self {
-        Self { ranks, sharing, slots, rounds, deaths: 0, forges: false }
-    }
-
-    /// The world in which all ranks that share memory may die.
-    const fn dying(self) -> Self {
-        Self { deaths: self.sharing, ..self }
-    }
-
-    const fn forging(self) -> Self {
-        Self { forges: true, ..self }
-    }
-}
-
-impl fmt::Display for Bounds {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Self { ranks, sharing, slots, rounds, deaths, forges } = self;
-        let forged = if *forges { ", forged RESULTs" } else { "" };
-        write!(f, "{ranks} | {slots} | {rounds} | {sharing} share memory, {deaths} may die{forged}")
-    }
-}
 
 /// Searches worlds, and larger ones where they are asked for; prints a line of a table for each.
 fn hold(worlds: &[Bounds], large: &[Bounds]) {
@@ -75,9 +38,9 @@ fn hold(worlds: &[Bounds], large: &[Bounds]) {
 
 fn search(bounds: &Bounds) {
     let begin = Instant::now();
-    let Bounds { ranks, sharing, slots, rounds, deaths, forges } = *bounds;
+    let Bounds { ranks, slots, rounds, .. } = *bounds;
     let plan = Plan::new(Setup { rounds, ..Setup::new(ranks, slots) });
-    let checker = Host::new(plan, sharing, deaths, forges)
+    let checker = Host::new(plan, *bounds)
         .checker()
         .finish_when(HasDiscoveries::AnyFailures)
         .spawn_bfs()
@@ -105,8 +68,9 @@ fn ranks_share_results() {
             Bounds::new(2, 2, 2, 1),
             Bounds::new(3, 2, 1, 2),
             Bounds::new(3, 3, 1, 1),
+            Bounds::new(3, 3, 1, 2).resending(1),
         ],
-        &[Bounds::new(3, 3, 1, 2)],
+        &[Bounds::new(3, 3, 1, 2).resending(2)],
     );
 }
 
@@ -127,6 +91,6 @@ fn ranks_that_share_results_die() {
 fn forged_results_harm_no_memory() {
     hold(
         &[Bounds::new(2, 2, 1, 2).forging(), Bounds::new(3, 3, 1, 1).forging()],
-        &[Bounds::new(2, 2, 1, 3).forging()],
+        &[Bounds::new(3, 3, 1, 2).resending(1).forging()],
     );
 }

@@ -61,8 +61,8 @@ impl Task {
 impl Rank {
     pub fn new(host: &Host, rank: u16) -> Self {
         let place = usize::from(rank);
-        let shares = place < host.sharing;
-        let results = || LocalResults::new(Desk(place), host.sharing, place == 0);
+        let shares = place < host.bounds.sharing;
+        let results = || LocalResults::new(Desk(place), host.bounds.sharing, place == 0);
         let worker = Worker::new(&host.plan, 0, rank);
         Self { worker, results: shares.then(results), task: None, is_dead: false }
     }
@@ -90,7 +90,8 @@ impl Rank {
     /// Sends contributions as a superpacket.
     fn put(&mut self, host: &Host, sent: &[Contribution], more: u8) {
         let rank = self.worker.view.rank;
-        let sums = || LocalSums::new(Desk(rank.into()), rank.into(), host.sharing, usize::MAX);
+        let sums =
+            || LocalSums::new(Desk(rank.into()), rank.into(), host.bounds.sharing, usize::MAX);
         let mut sums = self.results.is_some().then(sums);
         let mut outlet = Outlet { wire: Cable, local_sums: sums.as_mut() };
         for contribution in sent {

@@ -11,6 +11,7 @@ use super::super::aggregator::Aggregator;
 use super::super::packets;
 use super::super::plan::Plan;
 use super::super::promises::{DONE, NO_RACE, NO_REFUSAL, RIGHT_SUMS, SETTLES, Violation};
+use super::bounds::Bounds;
 use super::memory::Segment;
 use super::settled::Settled;
 use super::tasks::{Rank, Task, What};
@@ -18,12 +19,8 @@ use super::tasks::{Rank, Task, What};
 /// A world.
 pub struct Host {
     pub plan: Plan,
-    /// The ranks that share memory: the first ones, of which rank 0 is the taker.
-    pub sharing: usize,
-    /// How many of these may die.
-    pub deaths: usize,
-    /// Whether a stranger sends these the RESULTs that they await, at any time.
-    pub forges: bool,
+    /// The ranks that share memory are the first ones, and rank 0 is the taker.
+    pub bounds: Bounds,
     /// Every packet that the network has had in any state. A state knows them by number.
     packets: RwLock<Vec<Arc<Packet>>>,
 }
@@ -51,6 +48,8 @@ pub struct State {
     pub segment: Segment,
     /// Bitmap of the packets that were ever sent.
     pub network: u128,
+    /// Resends so far, if they are bounded.
+    pub resent: u8,
     pub violation: Option<Violation>,
 }
 
@@ -68,8 +67,8 @@ pub enum Event {
 }
 
 impl Host {
-    pub fn new(plan: Plan, sharing: usize, deaths: usize, forges: bool) -> Self {
-        Self { plan, sharing, deaths, forges, packets: RwLock::default() }
+    pub fn new(plan: Plan, bounds: Bounds) -> Self {
+        Self { plan, bounds, packets: RwLock::default() }
     }
 
     pub fn packet(&self, number: usize) -> Arc<Packet> {
@@ -103,12 +102,12 @@ impl Host {
     }
 
     /// The aggregator gets a packet. Only RESULTs matter of what it answers.
-    pub fn arrive(&self, state: &mut State, packet: &[u8]) -> Outcome {
+    pub fn arrive(&self, state: &mut State, packet: &[u8]) {
         let (_, ranks) = Share::of(&packets::header(packet)).in_group();
         let rank = ranks.trailing_zeros() as u16;
         let (outcome, answer) = state.aggregator.serve(&self.plan, rank, packet);
         let header = packets::header(packet);
-        if outcome == Outcome::WrongRound && !self.forges {
+        if outcome == Outcome::WrongRound && !self.bounds.forges {
             let chunk = self.plan.chunk_in(header.round.get(), header.slot.get());
             state.violation = Some(Violation::Refused { session: 0, rank, chunk });
         }
@@ -117,7 +116,6 @@ impl Host {
             let is_to_all = outcome.action() == Action::Broadcast;
             self.keep(state, if is_to_all { To::All } else { To::Rank(rank) }, answer);
         }
-        outcome
     }
 
     /// The answers that may come to a rank, and bring it something.
@@ -128,7 +126,7 @@ impl Host {
             let chunk = self.plan.chunk_in(header.round.get(), header.slot.get());
             let comes_here = match packet.to {
                 To::Aggregator => false,
-                To::All => at == 0 || at >= self.sharing,
+                To::All => at == 0 || at >= self.bounds.sharing,
                 To::Rank(rank) => usize::from(rank) == at,
             };
             comes_here && state.ranks[at].worker.awaits(chunk)
@@ -142,8 +140,9 @@ impl Host {
         let mut tasks = Vec::new();
         tasks.extend(worker.may_send(&self.plan).then_some(What::Send));
         let sent = (0..worker.view.sent).filter(|chunk| worker.awaits(*chunk));
-        tasks.extend(sent.clone().map(What::Resend));
-        let is_fooled = self.forges && results.is_some();
+        let may_resend = self.bounds.resends.is_none_or(|most| state.resent < most);
+        tasks.extend(sent.clone().filter(|_| may_resend).map(What::Resend));
+        let is_fooled = self.bounds.forges && results.is_some();
         tasks.extend(sent.filter(|_| is_fooled).map(What::HearForged));
         tasks.extend(self.answers(state, at).into_iter().map(What::Hear));
         tasks.extend((at > 0 && results.is_some()).then_some(What::Read));
@@ -164,8 +163,9 @@ impl Model for Host {
         vec![State {
             aggregator: Aggregator::new(&self.plan, self.plan.epoch(0)),
             ranks: (0..self.plan.setup.ranks).map(|rank| Rank::new(self, rank)).collect(),
-            segment: Segment::new(self.sharing, self.plan.setup.slots.into()),
+            segment: Segment::new(self.bounds.sharing, self.plan.setup.slots.into()),
             network: 0,
+            resent: 0,
             violation: None,
         }]
     }
@@ -181,7 +181,7 @@ impl Model for Host {
             } else {
                 events.extend(self.tasks(state, at).into_iter().map(|what| Event::Begin(at, what)));
             }
-            if died < self.deaths && at < self.sharing {
+            if died < self.bounds.deaths && at < self.bounds.sharing {
                 events.push(Event::Die(at));
             }
         }
@@ -192,11 +192,13 @@ impl Model for Host {
         let mut next = state.clone();
         match event {
             Event::Begin(at, what) => {
+                let is_counted = self.bounds.resends.is_some() && matches!(what, What::Resend(_));
+                next.resent += u8::from(is_counted);
                 next.ranks[at].task = Some(Task::new(what));
                 self.proceed(&mut next, at, 1);
             }
             Event::Proceed(at) => self.proceed(&mut next, at, 1),
-            Event::Arrive(number) => _ = self.arrive(&mut next, &self.packet(number).bytes),
+            Event::Arrive(number) => self.arrive(&mut next, &self.packet(number).bytes),
             Event::Die(at) => {
                 // Nothing depends on what it was about.
                 next.ranks[at] = Rank { is_dead: true, ..Rank::new(self, at as u16) };
@@ -224,7 +226,7 @@ impl Model for Host {
             }),
         ];
         // A rank that is ahead by a forged RESULT breaks the rules.
-        let holds = |name| !self.forges || [RIGHT_SUMS, NO_RACE, DONE].contains(&name);
+        let holds = |name| !self.bounds.forges || [RIGHT_SUMS, NO_RACE, DONE].contains(&name);
         all.into_iter().filter(|property| holds(property.name)).collect()
     }
 }
