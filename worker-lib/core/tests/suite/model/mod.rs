@@ -35,8 +35,8 @@
 //! - **Combiners** ([`tree`]) are searched with all that they may send and forget.
 //! - **Aggregators that die** in the middle of a job at several are a world of their own
 //!   ([`moves`]), whose slots and packets are ideal: the other worlds search theirs.
-//! - **Ranks that share memory** are a world of their own ([`host`]): there, what they do is cut into
-//!   steps at each access to a shared word.
+//! - **Ranks that share memory** are a world of their own ([`host`]): there, what they do is cut
+//!   into steps at each access to a shared word.
 //! - **Lanes** hold [tallies](tally): a sum says who is in it and how often. What else they might
 //!   hold, packed fields or not, neither engine nor slot machine looks at.
 //!

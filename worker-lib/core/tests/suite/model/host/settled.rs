@@ -6,8 +6,9 @@ use switchml_protocol::outcome::Outcome;
 
 use super::super::packets;
 use super::super::plan::Contribution;
+use super::network::Host;
 use super::tasks::{Rank, Task, What};
-use super::world::{Host, State};
+use super::world::State;
 
 #[derive(Debug)]
 pub struct Settled {

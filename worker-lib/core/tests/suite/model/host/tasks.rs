@@ -1,7 +1,6 @@
 //! What ranks of a host do: the real code, a step at a time.
 
 use std::borrow::Cow;
-use std::mem;
 
 use switchml_protocol::header::{Header, flags};
 use switchml_protocol::{EVERYONE, U32};
@@ -14,8 +13,8 @@ use super::super::packets;
 use super::super::plan::Contribution;
 use super::super::promises::Violation;
 use super::super::worker::Worker;
-use super::memory::{Cable, Desk, Run, Seen, Spot, is_cut};
-use super::world::{Host, State};
+use super::memory::{Cable, Desk, Seen, Spot, is_cut};
+use super::network::Host;
 
 /// A rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,11 +44,11 @@ pub enum What {
 /// A task under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Task {
-    what: What,
+    pub what: What,
     /// What its accesses have given so far.
-    log: Vec<Seen>,
+    pub log: Vec<Seen>,
     /// What it reads now.
-    reads: Vec<Spot>,
+    pub reads: Vec<Spot>,
 }
 
 impl Task {
@@ -68,7 +67,7 @@ impl Rank {
     }
 
     /// Does the task, or a part of it.
-    fn work(&mut self, host: &Host, what: What) -> Result<(), Violation> {
+    pub fn work(&mut self, host: &Host, what: What) -> Result<(), Violation> {
         match what {
             What::Send => {
                 let may_send = |worker: &mut Worker| worker.may_send(&host.plan);
@@ -127,38 +126,6 @@ impl Rank {
         match packet.map(Cow::into_owned) {
             Some(packet) if !is_cut() => self.hear(host, &packet),
             _ => Ok(()),
-        }
-    }
-}
-
-impl Host {
-    /// A rank takes the next steps of its task, as many as it is allowed.
-    pub fn proceed(&self, state: &mut State, at: usize, allowance: usize) {
-        let Some(Task { what, log, .. }) = state.ranks[at].task.take() else { return };
-        let others = state.ranks.iter().filter(|rank| !rank.is_dead);
-        let others_read = others.filter_map(|rank| rank.task.as_ref());
-        let others_read = others_read.flat_map(|task| task.reads.iter().copied()).collect();
-        let segment = mem::take(&mut state.segment);
-        let mut rank = state.ranks[at].clone();
-        let run = Run::new(segment, others_read, log, allowance);
-        let (outcome, mut run) = run.of(|| rank.work(self, what));
-        let goes_on = run.goes_on() && allowance < usize::MAX;
-        if !goes_on {
-            run.finish_write();
-        }
-        let Run { segment, log, reads, left, is_race, .. } = run;
-        state.segment = segment;
-        left.iter().for_each(|packet| self.leave(state, packet));
-        if is_race {
-            state.violation = Some(Violation::Race { rank: at as u16 });
-        }
-        if goes_on {
-            state.ranks[at].task = Some(Task { what, log, reads });
-            return;
-        }
-        state.ranks[at] = rank;
-        if let Err(violation) = outcome {
-            state.violation = Some(violation);
         }
     }
 }

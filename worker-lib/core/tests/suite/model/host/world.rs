@@ -1,44 +1,17 @@
-//! A host's world: its states, and the events between them.
+//! The states of a host's world, and what changes them.
 
-use std::sync::{Arc, RwLock};
+use std::mem;
 
-use stateright::{Model, Property};
 use switchml_protocol::header::{Kind, flags};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::share::Share;
 
 use super::super::aggregator::Aggregator;
 use super::super::packets;
-use super::super::plan::Plan;
-use super::super::promises::{DONE, NO_RACE, NO_REFUSAL, RIGHT_SUMS, SETTLES, Violation};
-use super::bounds::Bounds;
-use super::memory::Segment;
-use super::settled::Settled;
+use super::super::promises::Violation;
+use super::memory::{Run, Segment};
+use super::network::{Host, To};
 use super::tasks::{Rank, Task, What};
-
-/// A world.
-pub struct Host {
-    pub plan: Plan,
-    /// The ranks that share memory are the first ones, and rank 0 is the taker.
-    pub bounds: Bounds,
-    /// Every packet that the network has had in any state. A state knows them by number.
-    packets: RwLock<Vec<Arc<Packet>>>,
-}
-
-/// A packet in the network.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Packet {
-    to: To,
-    pub bytes: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
-    Aggregator,
-    /// All that get a copy of a RESULT to all: the taker, and ranks that do not share.
-    All,
-    Rank(u16),
-}
 
 /// One state of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,28 +26,7 @@ pub struct State {
     pub violation: Option<Violation>,
 }
 
-/// A possible event. Ranks and packets are known by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A rank takes the first step of a task.
-    Begin(usize, What),
-    /// A rank takes the next step of its task.
-    Proceed(usize),
-    /// A packet arrives at the aggregator.
-    Arrive(usize),
-    /// A rank stops forever.
-    Die(usize),
-}
-
 impl Host {
-    pub fn new(plan: Plan, bounds: Bounds) -> Self {
-        Self { plan, bounds, packets: RwLock::default() }
-    }
-
-    pub fn packet(&self, number: usize) -> Arc<Packet> {
-        self.packets.read().expect("no panic")[number].clone()
-    }
-
     /// Numbers of the packets in the network.
     fn network(state: &State) -> impl Iterator<Item = usize> {
         let network = state.network;
@@ -82,19 +34,13 @@ impl Host {
     }
 
     fn keep(&self, state: &mut State, to: To, bytes: Vec<u8>) {
-        let packet = Packet { to, bytes };
-        let mut packets = self.packets.write().expect("no panic");
-        let known = packets.iter().position(|known| **known == packet);
-        let number = known.unwrap_or_else(|| {
-            packets.push(Arc::new(packet));
-            packets.len() - 1
-        });
+        let number = self.number(to, bytes);
         assert!(number < 128, "more packets than a state has bits for");
         state.network |= 1 << number;
     }
 
     /// A packet leaves for the aggregator, to which a resend is the same packet.
-    pub fn leave(&self, state: &mut State, packet: &[u8]) {
+    fn leave(&self, state: &mut State, packet: &[u8]) {
         let bytes = packets::rewritten(packet, self.plan.setup.ranks, |header| {
             header.flags &= !flags::RETRANSMIT;
         });
@@ -153,80 +99,34 @@ impl Host {
     pub fn arrivals(&self, state: &State) -> Vec<usize> {
         Self::network(state).filter(|number| self.packet(*number).to == To::Aggregator).collect()
     }
-}
 
-impl Model for Host {
-    type State = State;
-    type Action = Event;
-
-    fn init_states(&self) -> Vec<State> {
-        vec![State {
-            aggregator: Aggregator::new(&self.plan, self.plan.epoch(0)),
-            ranks: (0..self.plan.setup.ranks).map(|rank| Rank::new(self, rank)).collect(),
-            segment: Segment::new(self.bounds.sharing, self.plan.setup.slots.into()),
-            network: 0,
-            resent: 0,
-            violation: None,
-        }]
-    }
-
-    fn actions(&self, state: &State, events: &mut Vec<Event>) {
-        if state.violation.is_some() {
+    /// A rank takes the next steps of its task, as many as it is allowed.
+    pub fn proceed(&self, state: &mut State, at: usize, allowance: usize) {
+        let Some(Task { what, log, .. }) = state.ranks[at].task.take() else { return };
+        let others = state.ranks.iter().filter(|rank| !rank.is_dead);
+        let others_read = others.filter_map(|rank| rank.task.as_ref());
+        let others_read = others_read.flat_map(|task| task.reads.iter().copied()).collect();
+        let segment = mem::take(&mut state.segment);
+        let mut rank = state.ranks[at].clone();
+        let run = Run::new(segment, others_read, log, allowance);
+        let (outcome, mut run) = run.of(|| rank.work(self, what));
+        let goes_on = run.goes_on() && allowance < usize::MAX;
+        if !goes_on {
+            run.finish_write();
+        }
+        let Run { segment, log, reads, left, is_race, .. } = run;
+        state.segment = segment;
+        left.iter().for_each(|packet| self.leave(state, packet));
+        if is_race {
+            state.violation = Some(Violation::Race { rank: at as u16 });
+        }
+        if goes_on {
+            state.ranks[at].task = Some(Task { what, log, reads });
             return;
         }
-        let died = state.ranks.iter().filter(|rank| rank.is_dead).count();
-        for (at, rank) in state.ranks.iter().enumerate().filter(|(_, rank)| !rank.is_dead) {
-            if rank.task.is_some() {
-                events.push(Event::Proceed(at));
-            } else {
-                events.extend(self.tasks(state, at).into_iter().map(|what| Event::Begin(at, what)));
-            }
-            if died < self.bounds.deaths && at < self.bounds.sharing {
-                events.push(Event::Die(at));
-            }
+        state.ranks[at] = rank;
+        if let Err(violation) = outcome {
+            state.violation = Some(violation);
         }
-        events.extend(self.arrivals(state).into_iter().map(Event::Arrive));
-    }
-
-    fn next_state(&self, state: &State, event: Event) -> Option<State> {
-        let mut next = state.clone();
-        match event {
-            Event::Begin(at, what) => {
-                let is_counted = self.bounds.resends.is_some() && matches!(what, What::Resend(_));
-                next.resent += u8::from(is_counted);
-                next.ranks[at].task = Some(Task::new(what));
-                self.proceed(&mut next, at, 1);
-            }
-            Event::Proceed(at) => self.proceed(&mut next, at, 1),
-            Event::Arrive(number) => self.arrive(&mut next, &self.packet(number).bytes),
-            Event::Die(at) => {
-                // Nothing depends on what it was about.
-                next.ranks[at] = Rank { is_dead: true, ..Rank::new(self, at as u16) };
-            }
-        }
-        (next != *state).then_some(next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        let all = [
-            Property::always(RIGHT_SUMS, |_, state: &State| {
-                !matches!(state.violation, Some(Violation::WrongSum { .. }))
-            }),
-            Property::always(NO_RACE, |_, state: &State| {
-                !matches!(state.violation, Some(Violation::Race { .. }))
-            }),
-            Property::always(NO_REFUSAL, |_, state: &State| {
-                !matches!(state.violation, Some(Violation::Refused { .. }))
-            }),
-            Property::always(SETTLES, |host: &Self, state: &State| {
-                state.violation.is_some() || Settled::of(host, state).is_right()
-            }),
-            Property::sometimes(DONE, |host: &Self, state: &State| {
-                state.ranks.iter().all(|rank| rank.worker.is_done(&host.plan))
-            }),
-        ];
-        // A rank that is ahead by a forged RESULT breaks the rules.
-        let holds = |name| !self.bounds.forges || [RIGHT_SUMS, NO_RACE, DONE].contains(&name);
-        all.into_iter().filter(|property| holds(property.name)).collect()
     }
 }
