@@ -18,6 +18,8 @@ from switchml import Communicator, Error
 
 how, folder = sys.argv[1], Path(sys.argv[2])
 rank = int(os.environ["RANK"])
+# A shell's background jobs ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def interrupt_main_thread():
