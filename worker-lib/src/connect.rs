@@ -105,8 +105,7 @@ impl Builder {
         let takers: Vec<_> =
             meetings.iter().map(|meeting| meeting.as_ref().and_then(Meeting::taker)).collect();
         let chunk_lanes = sessions.ready(lanes, (&copies, &takers), &weights)?;
-        let mut teams: Vec<_> =
-            meetings.into_iter().map(|meeting| meeting.and_then(|it| it.end(me.1))).collect();
+        let mut teams: Vec<_> = meetings.into_iter().map(|meeting| meeting?.end(me.1)).collect();
         let hello_rtts = opened.iter().flat_map(|opened| &opened.paths).map(|path| path.open.rtt);
         let info = Info {
             rank,

@@ -39,7 +39,7 @@ use crate::data_threads::{Drives, Turns};
 use crate::error::Error;
 use crate::interface::MacChange;
 use crate::late_ranks::{LONG, LateRanks};
-use crate::local_sums::{self, LocalResults};
+use crate::local_sums::{LocalResults, SharedMemory};
 use crate::lock::lock;
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
@@ -279,7 +279,7 @@ pub(crate) struct Driver {
     /// The secret that HELLOs carry, and how often the control plane asked for them again.
     pub hellos: (u32, u64),
     /// What it shares with other ranks of this host, if there are any.
-    pub shared_memory: Option<local_sums::Shared>,
+    pub shared_memory: Option<SharedMemory>,
     /// How it gets to another aggregator, if the job has one.
     pub moves: Option<Moves>,
     /// Packets that came from elsewhere than earlier aggregators.
@@ -515,7 +515,7 @@ impl Driver {
     fn receive(&mut self) -> Result<usize, Error> {
         let now = self.now();
         let Self { transport, data_path, shared_memory, .. } = self;
-        let mut local_results = shared_memory.as_mut().and_then(local_sums::Shared::results);
+        let mut local_results = shared_memory.as_mut().and_then(SharedMemory::results);
         let mut failure = None;
         let packets = transport
             .receive(&mut |packet, congested| {
@@ -566,14 +566,14 @@ impl Driver {
     /// A turn of the data path, whose packets go to memory that serves them, or to the aggregator.
     fn turn(&mut self, now: u64, others: Others) -> Result<usize, TurnError<io::Error>> {
         let local_sums = match &mut self.shared_memory {
-            Some(local_sums::Shared::Slots(slots)) => {
+            Some(SharedMemory::Slots(slots)) => {
                 let turn = self.data_path.turn(now, others, slots);
                 return turn.map_err(|error| match error {
                     TurnError::DataPath(failure) => TurnError::DataPath(failure),
                     TurnError::Wire(never) => match never {},
                 });
             }
-            Some(local_sums::Shared::Sums(sums, _)) => Some(sums),
+            Some(SharedMemory::Sums(sums, _)) => Some(sums),
             None => None,
         };
         let wire = Batches(self.transport.as_mut());

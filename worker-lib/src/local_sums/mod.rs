@@ -35,13 +35,13 @@ pub(crate) struct Meeting {
     topic: Topic,
     place: usize,
     /// This rank's bells by shard, if others can wake it.
-    bells: Option<Bells>,
+    bells: Option<OwnBells>,
     /// The taker of this rank's results, if it reads them.
     taker: Option<u16>,
 }
 
 /// Bells of a rank by shard, until its drivers take them.
-type Bells = Vec<Option<Bell>>;
+type OwnBells = Vec<Option<Bell>>;
 
 /// How a rank gets results without shared memory.
 #[derive(Clone, Copy)]
@@ -74,13 +74,13 @@ impl Meeting {
         let meeting = meeting::Meeting::enter(&topic)?;
         let place = meeting.segment.enter(rank);
         let place = place.ok_or_else(|| io::Error::other("more than 24 of them share memory"))?;
-        let bells = bells(&topic, place);
+        let reads = service.by_copies && place > 0 && !local.is_loopback();
+        let bells = if reads || service.by_peers { bells(&topic, place) } else { None };
         if bells.is_some() && service.by_peers {
             meeting.segment.equip(place);
         }
-        let may_read = bells.is_some() && service.by_copies && place > 0;
         // Rule 38.1.
-        let taker = meeting.segment.first().filter(|_| may_read);
+        let taker = meeting.segment.first().filter(|_| reads && bells.is_some());
         if taker.is_some() {
             meeting.segment.read_along(place);
         }
@@ -93,18 +93,21 @@ impl Meeting {
     }
 
     /// The ranks that have met, of all `ranks` of the job, once all are ready; `None` if there are
-    /// no others.
+    /// no others, or only memory that replaces the aggregator would help and some are elsewhere.
     pub fn end(self, ranks: u16) -> Option<Team> {
         let Self { meeting, topic, place, bells, taker } = self;
         let segment = meeting.end();
         let is_whole = segment.has_all_equipped(ranks.into());
+        if topic.local.is_loopback() && !is_whole {
+            return None;
+        }
         let ranks = segment.ranks().filter(|ranks| ranks.len() > 1)?;
         Some(Team { segment, topic, ranks, place, bells, reads: taker.is_some(), is_whole })
     }
 }
 
 /// The bells of the rank at a place; `None` if others cannot wake it.
-fn bells(topic: &Topic, place: usize) -> Option<Bells> {
+fn bells(topic: &Topic, place: usize) -> Option<OwnBells> {
     let bell = |shard| Bell::new(&topic.bell(place, shard)?).map(Some);
     let shards = topic.extent.shards;
     (shards <= MOST_SHARDS).then(|| (0..shards).map(bell).collect::<io::Result<_>>().ok())?
@@ -127,7 +130,7 @@ pub(crate) struct Team {
     /// The place of this rank.
     place: usize,
     /// This rank's bells by shard, if others can wake it.
-    bells: Option<Bells>,
+    bells: Option<OwnBells>,
     /// Whether this rank reads results of the first one.
     reads: bool,
     /// Whether all ranks of the job are here, and can share slots.
@@ -135,7 +138,7 @@ pub(crate) struct Team {
 }
 
 /// What ranks of a host do for a shard in their memory.
-pub(crate) enum Shared {
+pub(crate) enum SharedMemory {
     /// All of it: they need no aggregator.
     Slots(LocalSlots),
     /// They add up what they send; and this rank posts results for others, or reads them, or does
@@ -143,7 +146,7 @@ pub(crate) enum Shared {
     Sums(LocalSums, Option<LocalResults>),
 }
 
-impl Shared {
+impl SharedMemory {
     /// The results that this rank posts for others, or reads, if it does.
     pub fn results(&mut self) -> Option<&mut LocalResults> {
         match self {
@@ -184,12 +187,12 @@ impl Team {
 
     /// What the ranks do for a shard, of which a superpacket carries `batch` packets. To be called
     /// once for each shard.
-    pub fn share(&mut self, shard: usize, batch: usize) -> Shared {
+    pub fn share(&mut self, shard: usize, batch: usize) -> SharedMemory {
         if let Some(slots) = self.slots(shard) {
-            return Shared::Slots(slots);
+            return SharedMemory::Slots(slots);
         }
         let sums = LocalSums::new(self.memory(shard), self.place, self.ranks.len(), batch);
-        Shared::Sums(sums, self.results(shard))
+        SharedMemory::Sums(sums, self.results(shard))
     }
 
     /// The slots of a shard, if all ranks of the job share them.

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use switchml_protocol::header::Header;
 use switchml_protocol::outcome::Outcome;
@@ -18,11 +19,10 @@ use super::Shard;
 use super::bell::{Bell, Ringer};
 use super::results::Memory;
 
-/// How often a rank looks whether a slot is free, before it takes the rank that has the slot for
-/// one that stands still. A rank keeps a slot for about a microsecond, unless the system runs
-/// something else: then each look but the first ones lets others run.
-const LOOKS: u32 = 2000;
-/// Looks before others may run.
+/// How long a rank lets others run until a slot is free. A rank keeps a slot for about a
+/// microsecond, unless the system runs something else; if it is longer, its process stands still.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Looks at a slot before others may run.
 const QUICK_LOOKS: u32 = 100;
 
 /// The shared slots of a driver.
@@ -82,14 +82,18 @@ impl Table for Memory {
     fn with_slot(&self, slot: u16, f: impl FnOnce(&mut Slot) -> Outcome) -> Result<Outcome, usize> {
         let Shard { segment, shard, place } = &self.0;
         let (lock, own) = (segment.lock(*shard, slot), *place as u32 + 1);
-        let mut looks = 0;
+        let (mut looks, mut begin) = (0, None);
         while let Err(holder) = lock.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed)
         {
             looks += 1;
-            if looks > LOOKS {
+            if looks <= QUICK_LOOKS {
+                std::hint::spin_loop();
+                continue;
+            }
+            if begin.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                 return Err(holder as usize - 1);
             }
-            if looks > QUICK_LOOKS { thread::yield_now() } else { std::hint::spin_loop() }
+            thread::yield_now();
         }
         // SAFETY: this rank has the lock.
         let outcome = f(unsafe { segment.shared_slot(*shard, slot) });
