@@ -1,4 +1,4 @@
-// The aggregator on Tofino 1: docs/tofino.md.
+// The aggregator on Tofino 1: docs/research/tofino.md.
 
 #include <core.p4>
 #include <tna.p4>

@@ -1,4 +1,4 @@
-// A combiner on Tofino 1: docs/tofino.md.
+// A combiner on Tofino 1: docs/research/tofino.md.
 
 #include <core.p4>
 #include <tna.p4>

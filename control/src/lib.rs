@@ -13,6 +13,7 @@ mod rank_list;
 pub mod signs;
 #[cfg(feature = "grpc")]
 pub mod tls;
+mod variable;
 
 use std::fmt;
 
@@ -21,6 +22,7 @@ pub use moves::{
     HOSTS_SUFFIX, MAX_NAME_LEN, moved_name, name_before_move, public_name, shown_name,
 };
 pub use rank_list::rank_list;
+pub use variable::Variable;
 
 /// The most data threads of a rank, and so the most shards of a job. At 14 Gb/s each, these are
 /// more than a link of 100 Gb/s needs.
@@ -29,7 +31,7 @@ pub const MAX_DATA_THREADS: u32 = 8;
 /// Most calls in flight that a rank reports; more would tell nothing new.
 pub const MAX_REPORTED_CALLS: usize = 1000;
 
-include!(concat!(env!("OUT_DIR"), "/switchml.v1.rs"));
+include!("generated/switchml.v1.rs");
 
 impl Assigned {
     /// How rank `rank`, which this was sent to, refers to itself.

@@ -1,5 +1,5 @@
 //! The names that jobs get at aggregators: of those whose shards have moved to another one (rule
-//! 36.9 of `docs/protocol.md`), and of those that ranks' hosts help (rule 36.15).
+//! 36.9 of `docs/spec`), and of those that ranks' hosts help (rule 36.15).
 
 /// Most bytes of a job's name.
 pub const MAX_NAME_LEN: usize = 200;

@@ -20,6 +20,8 @@ use rustls::{
     RootCertStore, SignatureScheme,
 };
 
+use crate::Variable;
+
 const SECONDS_A_DAY: u64 = 24 * 60 * 60;
 
 /// The settings that identify an aggregator which speaks TLS, and the certificate that is shown to
@@ -160,6 +162,34 @@ impl FromStr for Fingerprint {
     }
 }
 
+/// The environment variables of [`ClientTls`], in the order of its fields.
+pub const VARIABLES: [Variable; 4] = [
+    Variable {
+        name: "SWITCHML_TLS_FINGERPRINT",
+        values: "sha256: and 64 hexadecimal digits",
+        default: "",
+        meaning: "The fingerprint of the aggregator's certificate. Connections then use TLS.",
+    },
+    Variable {
+        name: "SWITCHML_TLS_CA",
+        values: "a file, in PEM",
+        default: "",
+        meaning: "The CAs that sign the aggregator's certificate. Connections then use TLS.",
+    },
+    Variable {
+        name: "SWITCHML_TLS_CERT",
+        values: "a file, in PEM",
+        default: "",
+        meaning: "The certificate that this side shows, if the aggregator asks for one.",
+    },
+    Variable {
+        name: "SWITCHML_TLS_KEY",
+        values: "a file, in PEM",
+        default: "",
+        meaning: "The private key of SWITCHML_TLS_CERT.",
+    },
+];
+
 impl ClientTls {
     /// These settings, completed by those of `other`. A fingerprint and a CA replace each other.
     pub fn over(self, other: Self) -> Self {
@@ -175,24 +205,19 @@ impl ClientTls {
         }
     }
 
-    /// The settings in the environment, whose variables `text` reads. An empty variable counts as
-    /// not set.
-    ///
-    /// | variable | setting |
-    /// | --- | --- |
-    /// | `SWITCHML_TLS_FINGERPRINT` | fingerprint |
-    /// | `SWITCHML_TLS_CA` | CA |
-    /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | certificate and key |
+    /// The settings in the environment, whose variables ([`VARIABLES`]) `text` reads. An empty
+    /// variable counts as not set.
     pub fn from_variables<E>(
         text: impl Fn(&'static str) -> Result<Option<String>, E>,
     ) -> Result<Self, E> {
         let given = |name| text(name).map(|text| text.filter(|text| !text.is_empty()));
         let file = |name| given(name).map(|text| text.map(PathBuf::from));
+        let [fingerprint, ca, cert, key] = VARIABLES.map(|variable| variable.name);
         Ok(Self {
-            fingerprint: given("SWITCHML_TLS_FINGERPRINT")?,
-            ca: file("SWITCHML_TLS_CA")?,
-            cert: file("SWITCHML_TLS_CERT")?,
-            key: file("SWITCHML_TLS_KEY")?,
+            fingerprint: given(fingerprint)?,
+            ca: file(ca)?,
+            cert: file(cert)?,
+            key: file(key)?,
         })
     }
 

@@ -1,4 +1,4 @@
-// What a contribution does to its cell: rules 27.7 to 27.14 of docs/protocol.md.
+// What a contribution does to its cell: rules 27.7 to 27.14 of docs/spec.
 //
 // State is in registers, with an entry for each cell; each pass accesses each register once.
 // `lease` first decides whether the packet claims the cell: if so, everything else is written. The

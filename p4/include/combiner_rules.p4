@@ -1,4 +1,4 @@
-// What a packet does to its cell, as entries of a table: section 27 of docs/protocol.md, with what
+// What a packet does to its cell, as entries of a table: section 27 of docs/spec, with what
 // rules 24.13 and 27.12 leave to a combiner. Several tables decide by them at the same time, each
 // about a register.
 

@@ -1,4 +1,4 @@
-// Section 8 of docs/protocol.md as entries of a table. Several tables apply these rules in
+// Section 8 of docs/spec as entries of a table. Several tables apply these rules in
 // parallel, each for a register.
 
 #define RULE_KEY                                                                 \

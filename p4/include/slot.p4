@@ -1,4 +1,4 @@
-// The effect of a packet on its slot: section 8 of docs/protocol.md, with less state, as rule 24.5
+// The effect of a packet on its slot: section 8 of docs/spec, with less state, as rule 24.5
 // allows.
 //
 // State lies in registers (rule 24.7), with an entry for each set of each slot, and one access to

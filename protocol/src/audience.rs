@@ -1,4 +1,4 @@
-//! The ranks that need the lanes of a round's result: rules 2.10 and 9.3 of `docs/protocol.md`.
+//! The ranks that need the lanes of a round's result: rules 2.10 and 9.3 of `docs/spec`.
 
 use crate::header::Op;
 

@@ -1,4 +1,4 @@
-//! Packet tags (section 28 of `docs/protocol.md`): a key's two holders tell each other's packets
+//! Packet tags (section 28 of `docs/spec`): a key's two holders tell each other's packets
 //! from forged ones.
 
 use core::fmt;

@@ -1,6 +1,6 @@
 //! What some data planes can do and others cannot.
 //!
-//! A new capability is a row here and one in rule 22.13 of `docs/protocol.md`. The data planes that
+//! A new capability is a row here and one in rule 22.13 of `docs/spec`. The data planes that
 //! have it say so in their `Limits`: [`crate::aggregator::CAPABILITIES`] for those that use this
 //! crate. `Assigned` carries all of them to the workers as they are.
 

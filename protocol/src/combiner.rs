@@ -1,5 +1,5 @@
 //! The combiner: adds up the contributions of several ranks to one round of a slot, on their way to
-//! the root. Section 27 of `docs/protocol.md`.
+//! the root. Section 27 of `docs/spec`.
 //!
 //! All of its state is soft. It may forget a cell, flush it or pass packets by at any time. That
 //! costs only time: the root judges each packet by the ranks that it stands for, and resends pass

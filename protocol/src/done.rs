@@ -1,5 +1,5 @@
 //! DONE: that rounds are complete, for ranks that do not need their lanes (rule 9.4 of
-//! `docs/protocol.md`).
+//! `docs/spec`).
 
 use crate::audience::Audience;
 use crate::header::{Header, Kind, flags};

@@ -1,5 +1,5 @@
 //! The 32-byte header that every packet of the protocol begins with, in network byte order (rule
-//! 1.2): section 2 of `docs/protocol.md`.
+//! 1.2): section 2 of `docs/spec`.
 
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

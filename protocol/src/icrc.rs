@@ -1,4 +1,4 @@
-//! The CRC-32 in the ICRC of a message of RoCEv2 (rule 37.5 of `docs/protocol.md`), for BPF, which
+//! The CRC-32 in the ICRC of a message of RoCEv2 (rule 37.5 of `docs/spec`), for BPF, which
 //! has no carry-less multiplication.
 //!
 //! A register is linear in what it has taken in, so the registers of headers and packet are

@@ -1,7 +1,7 @@
 //! The aggregation protocol: its wire format, and the way an aggregator serves a packet.
 //!
 //! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and
-//! every test drive this same code. `docs/protocol.md` is the specification; [`aggregator`] holds
+//! every test drive this same code. `docs/spec` is the specification; [`aggregator`] holds
 //! its section 7, [`slot`] section 8, [`combiner`] section 27.
 //!
 //! | module | what it holds |

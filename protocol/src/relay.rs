@@ -1,5 +1,5 @@
 //! What a combiner decides on one packet, from below or from its parent: section 27 of
-//! `docs/protocol.md`. [`combiner`] does the adding up, [`crate::node`] is what media call.
+//! `docs/spec`. [`combiner`] does the adding up, [`crate::node`] is what media call.
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -1,4 +1,4 @@
-//! RoCEv2 (section 37 of `docs/protocol.md`): a packet as an unreliable datagram of RDMA.
+//! RoCEv2 (section 37 of `docs/spec`): a packet as an unreliable datagram of RDMA.
 
 use core::mem::size_of;
 

@@ -1,5 +1,5 @@
 //! The slot state machine: what to do with an admitted contribution or partial sum. Section 8 of
-//! `docs/protocol.md`.
+//! `docs/spec`.
 //!
 //! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one
 //! being filled (round & 1), and the shadow copy of the round before, kept for ranks that lost the

@@ -7,7 +7,7 @@
 //! | what a data plane can do | [`crate::capabilities`] |
 //! | outcomes with their counters and help texts, REJECT reasons | [`crate::outcome`] |
 //!
-//! A test compares them with the tables of `docs/protocol.md`.
+//! A test compares them with the tables of `docs/spec`.
 
 /// An enum of numbers on the wire: each row has a variant, its number, and its name in the
 /// specification.

@@ -1,4 +1,4 @@
-"""A worker that shares nothing with the product: written from docs/protocol.md alone.
+"""A worker that shares nothing with the product: written from docs/spec alone.
 
 The modules of this folder are Part I of the page, its core: a worker that adds up f32 over IPv4
 multicast. `options` is what it has of Part II, and the core imports nothing of it.

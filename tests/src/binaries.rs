@@ -1,6 +1,8 @@
 //! The programs that run in a rack.
 
 use crate::Error;
+use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -40,7 +42,7 @@ impl Binaries {
     /// none.
     pub fn for_test() -> Result<Self, Error> {
         static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-        if let Some(folder) = std::env::var_os(BIN_DIR) {
+        if let Some(folder) = env::var_os(BIN_DIR) {
             return Self::in_folder(Path::new(&folder));
         }
         if let Some(folder) = FOLDER.get() {
@@ -50,13 +52,21 @@ impl Binaries {
         let folder = build()?;
         Self::in_folder(FOLDER.get_or_init(|| folder))
     }
+
+    /// `PATH` with the programs of this interpreter's environment and these binaries in front.
+    pub fn path_behind(&self, python: &Path) -> OsString {
+        let folders = [python, &self.worker].map(|file| file.parent().unwrap_or(file).to_owned());
+        let path = env::var_os("PATH").unwrap_or_default();
+        let all = folders.into_iter().chain(env::split_paths(&path));
+        env::join_paths(all).expect("no folder of PATH has a colon in its name")
+    }
 }
 
 /// Removes from a command's environment what cargo told this program about its own package. Ring's
 /// build script reads that: cargo would run it again, and recompile everything that depends on
 /// ring, whenever cargo is run from here and then by hand.
 pub fn forget_package(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
+    for (name, _) in env::vars_os() {
         let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
         if name.to_str().is_some_and(|name| of_package.iter().any(|head| name.starts_with(head))) {
             command.env_remove(name);

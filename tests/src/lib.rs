@@ -161,6 +161,7 @@ mod namespace;
 mod network;
 mod output;
 pub mod p4_compilers;
+pub mod page;
 mod privilege;
 mod process;
 mod rack;

@@ -11,6 +11,9 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// The variable by which rank 0 writes a summary of its job, or does not.
+const SUMMARY: &str = "SWITCHML_SUMMARY";
+
 /// A namespace of a rack, with its own interfaces, routes and sockets, its own `/sys` and BPF file
 /// system.
 ///
@@ -101,9 +104,13 @@ impl Namespace {
     }
 
     /// Starts a program in this namespace. Its output is kept line by line ([`Process::stdout`],
-    /// [`Process::wait_for_line`]); its input is empty. `name` is its name in messages.
+    /// [`Process::wait_for_line`]); its input is empty. `name` is its name in messages. Ranks write
+    /// no summary of their job unless the command sets `SWITCHML_SUMMARY`.
     pub fn spawn(&self, name: &str, mut command: Command) -> Result<Process, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if !command.get_envs().any(|(name, _)| name == SUMMARY) {
+            command.env(SUMMARY, "0");
+        }
         kernel::die_with_parent(&mut command);
         Process::new(name, self.start(command)?)
     }

@@ -118,6 +118,7 @@ pub struct Rack {
     mode: Mode,
     own_host: bool,
     ip: Ip,
+    topology: Topology,
 }
 
 impl Rack {
@@ -149,10 +150,20 @@ impl Rack {
         {
             programs.push(pass_frames(wires, wire_ends(rank).1)?);
         }
-        let RackOptions { mode, own_host, ip, .. } = options;
+        let RackOptions { mode, own_host, ip, topology, .. } = options;
         let _routes = routes;
-        let mut rack =
-            Self { programs, workers, wires, _routes, network, switch, mode, own_host, ip };
+        let mut rack = Self {
+            programs,
+            workers,
+            wires,
+            _routes,
+            network,
+            switch,
+            mode,
+            own_host,
+            ip,
+            topology,
+        };
         for (rank, vlan) in options.vlans.iter().enumerate() {
             rack.put_into_vlan(rank, *vlan)?;
         }
@@ -230,6 +241,11 @@ impl Rack {
     /// The aggregator's address.
     pub fn aggregator_address(&self) -> IpAddr {
         self.ip.of(AGGREGATOR_ADDRESS)
+    }
+
+    /// The address of the worker of this rank.
+    pub fn address(&self, rank: usize) -> IpAddr {
+        self.ip.of(self.topology.worker_address(rank))
     }
 
     /// The IPv4 address of the worker of this rank, which is less than [`MAX_WORKERS`], if no

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the vectors, or says which of them are not what it would write: `generate.py [--check]`.
 
-Everything here is written from docs/protocol.md; nothing comes from the `protocol` crate but the
+Everything here is written from docs/spec; nothing comes from the `protocol` crate but the
 numbers, which a test of that crate holds against the page.
 """
 

@@ -17,11 +17,13 @@ use clap::builder::{
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use switchml_cli::reference;
 use switchml_cli::tls::TlsOptions;
+use switchml_data_plane::xdp::Mode;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::roce;
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
-use switchml_userspace::data_plane::xdp::Mode;
+use switchml_userspace::web::list_of_metrics;
 use switchml_userspace_core::data_plane::Fanout;
 use switchml_userspace_core::drop_rate::DropRate;
 use switchml_userspace_core::jobs::{MAX_TENANT_LEN, Quotas};
@@ -39,6 +41,22 @@ const PIN_DIR: &str = "/sys/fs/bpf/switchml";
 /// Default port of `simple_switch`'s Thrift server.
 const BMV2_THRIFT_PORT: u16 = 9090;
 
+/// Headings of `--help`; options that most users need stand above them.
+const NETWORK: &str = "Network and memory";
+const COMBINER: &str = "Combiner";
+const LOG: &str = "Log and traces";
+const TESTS: &str = "Tests";
+
+/// The end of `--help`.
+const EXAMPLES: &str = "\
+Examples:
+  switchml-aggregator --data-plane software            without root, on any address
+  switchml-aggregator --iface eth1 --iface eth2        BPF programs at two ports; needs root
+  switchml-aggregator --iface eth1 --tls-self-signed   the same, with TLS
+  switchml-aggregator status                           what runs on this host
+
+Exit codes: 0 after a signal, 2 for wrong options, 1 for other failures.";
+
 /// Most slots of all jobs together.
 const MAX_SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
 
@@ -46,7 +64,7 @@ const MAX_SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
 /// to all of them.
 #[derive(Debug, Parser)]
 #[command(name = "switchml-aggregator", version = switchml_cli::version!(VERSION),
-          args_conflicts_with_subcommands = true)]
+          args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -87,8 +105,8 @@ pub enum Command {
         #[command(flatten)]
         at: At,
     },
-    /// Shows for whom a running aggregator's job waits: the rounds that it has not finished, and
-    /// which ranks have contributed to each.
+    /// Shows which ranks a running aggregator's job waits for: the rounds that it has not finished,
+    /// and which ranks have contributed to each.
     Slots {
         /// Name or number of the job.
         #[arg(long, value_parser = NonEmptyStringValueParser::new())]
@@ -101,7 +119,7 @@ pub enum Command {
     },
     /// Removes the data plane that a killed aggregator has left; its jobs end.
     Detach {
-        /// Where it was kept.
+        /// The folder that keeps it.
         #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
         pin_dir: PathBuf,
     },
@@ -126,17 +144,39 @@ pub enum Command {
         /// Folder to write to.
         folder: PathBuf,
     },
+    /// Prints what docs/reference has on this program; for `cargo xtask gen`.
+    #[command(hide = true)]
+    Reference { page: ReferencePage },
     #[cfg(feature = "p4")]
-    /// Loads the P4 program onto a Tofino switch, in place of what it runs.
+    /// Loads the P4 program onto a Tofino switch, instead of the program that it runs.
     Deploy {
         /// Its BFRT server.
         #[arg(long, value_name = "ADDRESS:PORT")]
         tofino_server: SocketAddr,
-        /// Folder that `cargo xtask p4 build` has filled; or in it `256`, for packets of 256 lanes
-        /// alone, or `combiner`.
+        /// Folder that `cargo xtask p4 build` has filled; or in it `256`, only for packets of 256
+        /// lanes, or `combiner`.
         #[arg(long, value_name = "FOLDER")]
         tofino_program: PathBuf,
     },
+}
+
+/// A page of docs/reference that this program knows.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ReferencePage {
+    CommandLines,
+    Configuration,
+    Metrics,
+}
+
+impl ReferencePage {
+    /// The program's part of the page.
+    pub fn text(self) -> String {
+        match self {
+            Self::CommandLines => reference::command_line::<Cli>(&MANUAL),
+            Self::Configuration => reference::file::<Cli>(&MANUAL),
+            Self::Metrics => list_of_metrics(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -148,18 +188,18 @@ pub struct Options {
     /// accept them. A running daemon is not affected.
     #[arg(long)]
     pub check_config: bool,
-    /// What serves the packets.
+    /// The data plane that serves the packets.
     #[arg(long, value_enum, default_value_t = DataPlaneKind::Xdp)]
     pub data_plane: DataPlaneKind,
     /// Interface that workers are behind; give it once for each. For `--data-plane xdp`, as are
     /// `--mode` and `--pin-dir`.
     #[arg(long = "iface", value_name = "NAME")]
     pub interfaces: Vec<String>,
-    /// Where on the interfaces frames are taken.
-    #[arg(long, value_enum, default_value_t = Mode::Auto)]
+    /// The hook on the interfaces that takes frames.
+    #[arg(long, help_heading = NETWORK, value_enum, default_value_t = Mode::Auto)]
     pub mode: Mode,
     /// How results reach the ranks of a job. For `--data-plane xdp`.
-    #[arg(long, value_parser = fanouts(), default_value = "auto")]
+    #[arg(long, help_heading = NETWORK, value_parser = fanouts(), default_value = "auto")]
     pub fanout: Fanout,
     /// Address and TCP port of the control plane. [::] is all addresses, of IPv4 too.
     #[arg(long, value_name = "ADDRESS",
@@ -167,60 +207,61 @@ pub struct Options {
     pub control: SocketAddr,
     /// UDP port of the data plane; with `--data-plane software` 0 is any free one. A P4 program's
     /// is fixed.
-    #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
+    #[arg(long, help_heading = NETWORK, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
     /// Also take ranks with RDMA NICs, by RoCEv2 at UDP port 4791. For `--data-plane software`,
     /// `bmv2`, and `xdp`, whose mode is then native.
-    #[arg(long, conflicts_with = "parent")]
+    #[arg(long, help_heading = NETWORK, conflicts_with = "parent")]
     pub rocev2: bool,
     /// Address of the data plane, if it is not the one at which workers reach the control plane;
     /// with an IPv6 address, all jobs use IPv6. A P4 switch needs one of its own, of IPv4: it takes
     /// packets that others send from that address as forged.
-    #[arg(long, value_name = "ADDRESS",
+    #[arg(long, help_heading = NETWORK, value_name = "ADDRESS",
           required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
     pub data_address: Option<IpAddr>,
     /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of
     /// memory when a job first needs them. The default is enough for 512 jobs with 1024 data
     /// threads. A P4 program has as many as it says.
-    #[arg(long, value_name = "N", default_value_t = MAX_SLOTS,
+    #[arg(long, help_heading = NETWORK, value_name = "N", default_value_t = MAX_SLOTS,
           value_parser = clap::value_parser!(u32)
               .range(SLOTS_PER_SHARD as i64..=i64::from(MAX_SLOTS)))]
     pub slots: u32,
     /// Be a combiner: add up what comes from below on the way to this aggregator, the root or
     /// another combiner, as host, host:port, an IP address or [IPv6]:port of its control plane. A
-    /// P4 switch needs --uplink-port and --uplink-mac, too.
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "slots")]
+    /// P4 switch also needs --uplink-port and --uplink-mac.
+    #[arg(long, help_heading = COMBINER, value_name = "HOST[:PORT]", conflicts_with = "slots")]
     pub parent: Option<String>,
     /// Cells of a combiner, of 3 KiB each: memory for packets that wait for other ranks'. The
     /// default takes an eighth of the host's memory at most, with `--data-plane xdp` a 64th and at
     /// once; and no more than all jobs together can use.
-    #[arg(long, value_name = "N", requires = "parent",
+    #[arg(long, help_heading = COMBINER, value_name = "N", requires = "parent",
           value_parser = clap::value_parser!(u32)
               .range(i64::from(MIN_CELLS)..=i64::from(MAX_CELLS)))]
     pub cells: Option<u32>,
     /// Folder of the BPF file system in which the XDP data plane is kept, so that it outlives this
     /// process if that is killed, and the next one takes it over; one for each aggregator of a
     /// host.
-    #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
+    #[arg(long, help_heading = NETWORK, value_name = "FOLDER", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
     /// How the log on standard error is written. RUST_LOG says how much there is of it.
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, help_heading = LOG, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     #[cfg(feature = "otlp")]
-    /// Collector of traces, by OTLP over gRPC without TLS, such as http://127.0.0.1:4317: it gets a
-    /// span of each job, and of each rank's joining and running.
-    #[arg(long, value_name = "URL", value_parser = otlp::address, conflicts_with = "parent")]
+    /// Collector of traces, with OTLP over gRPC without TLS, such as http://127.0.0.1:4317: it gets
+    /// a span of each job, and of each rank's joining and running.
+    #[arg(long, help_heading = LOG, value_name = "URL", value_parser = otlp::address,
+          conflicts_with = "parent")]
     pub otlp_endpoint: Option<Uri>,
     /// Log what becomes of each packet, by job, rank, slot and round: for looking at few packets,
     /// because each waits for its line. For `--data-plane xdp`.
-    #[arg(long)]
+    #[arg(long, help_heading = TESTS)]
     pub trace: bool,
     /// Lose this share of the packets that come in, 0 to 1, before anything else is done with them:
     /// for tests of what resends cost. Jobs get right sums, slowly.
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, help_heading = TESTS, value_name = "SHARE")]
     pub drop_rate: Option<DropRate>,
     /// Say that this aggregator is for tests, without which --drop-rate is refused.
-    #[arg(long, requires = "drop_rate")]
+    #[arg(long, help_heading = TESTS, requires = "drop_rate")]
     pub for_tests: bool,
     #[command(flatten)]
     pub security: SecurityOptions,
@@ -238,9 +279,10 @@ impl Options {
 
 /// Who may talk to the control plane, and to whom this aggregator talks.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "TLS and access")]
 pub struct SecurityOptions {
     /// Certificate of the control plane, in PEM, with those between it and its CA: all connections
-    /// use TLS then, those of browsers too. Read again when it changes, as are the other files.
+    /// use TLS then, also those of browsers. Read again when it changes, as are the other files.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Its private key, in PEM.
@@ -263,10 +305,10 @@ pub struct SecurityOptions {
     /// Combiners pass tokens on to the root.
     #[arg(long = "token-key", value_name = "FILE", conflicts_with = "parent")]
     pub token_keys: Vec<PathBuf>,
-    /// What the jobs of a tenant of job tokens may have together, [TENANT:]jobs=N,ranks=N,slots=N,
-    /// joins=N: jobs, ranks and slots at once, joins in a minute. Without a tenant's name it
-    /// applies to each tenant, and to what a named tenant's own quota leaves out. What no quota
-    /// gives is not limited.
+    /// The most that the jobs of a tenant of job tokens may have together, as
+    /// [TENANT:]jobs=N,ranks=N,slots=N,joins=N: jobs, ranks and slots at once, joins in a minute.
+    /// Without a tenant's name it applies to each tenant, and to what a named tenant's own quota
+    /// leaves out. A resource without a quota is not limited.
     #[arg(long = "tenant-quota", value_name = "LIMITS", requires = "token_keys",
           value_parser = quota::parse)]
     pub tenant_quotas: Vec<quota::TenantQuota>,
@@ -294,6 +336,7 @@ impl SecurityOptions {
 
 #[cfg(feature = "p4")]
 #[derive(Debug, Args)]
+#[command(next_help_heading = "P4 switches")]
 pub struct P4Options {
     /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
     #[arg(long, value_name = "ADDRESS",
@@ -311,8 +354,8 @@ pub struct P4Options {
     pub tofino_server: Option<SocketAddr>,
     /// Folder that `cargo xtask p4 build` has filled, or with --parent `combiner` in it. If it
     /// holds a root's two programs, for packets of 64 and of 256 lanes, the daemon chooses by the
-    /// ports, and sends the switch the chosen one. One program alone, such as that in `256`, is
-    /// what the switch must run.
+    /// ports, and sends the switch the chosen one. If it holds one program,
+    /// such as that in `256`, the switch must run that.
     #[arg(long, value_name = "FOLDER", required_if_eq("data_plane", "tofino"))]
     pub tofino_program: Option<PathBuf>,
     /// File with the switch's ports that stations are behind, in TOML.

@@ -224,7 +224,8 @@ impl Aggregator for CombinerService {
     ) -> Result<Response<control::ReadyReply>, Status> {
         let request = request.into_inner();
         let id = request.member.unwrap_or_default();
-        self.turn().await?.proxy.ready(id, request.needs_copies);
+        let taker = request.taker.and_then(|taker| taker.try_into().ok());
+        self.turn().await?.proxy.ready(id, request.needs_copies, taker);
         let mut client = self.client_of(id).await?;
         client.ready(request).await.map_err(|error| relayed(&self.parent, error))
     }

@@ -1,5 +1,5 @@
 //! An aggregator inside another process: the control plane and the software data plane, on ports
-//! that are free. Ranks without an aggregator bring their own (section 36 of `docs/protocol.md`).
+//! that are free. Ranks without an aggregator bring their own (section 36 of `docs/spec`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,12 +13,13 @@ use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::data_plane::software::Software;
-use crate::data_plane::software::in_process::InProcessRank;
 use crate::exposure::{self, Exposure};
 use crate::guard::Guard;
+use crate::secret::Secret;
 use crate::segments;
 use crate::service::Service;
+use switchml_data_plane::software::Software;
+use switchml_data_plane::software::in_process::InProcessRank;
 
 /// Slots, for as many jobs as a table has room for. They take memory once a job has them.
 const SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
@@ -31,12 +32,6 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Why there is no aggregator in this process.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
-    /// Anybody on the Internet could join.
-    #[error(
-        "this host's address {0} is public, where anybody could join the job; give an aggregator \
-         that asks for tokens, or an address of a private network"
-    )]
-    Public(IpAddr),
     /// The system refuses a socket or a thread.
     #[error("cannot serve at {address}: {why}")]
     System {
@@ -52,22 +47,25 @@ pub enum EmbedError {
 #[derive(Debug)]
 pub struct Embedded {
     control: SocketAddr,
+    secret: Secret,
+    has_tags: bool,
     data_plane: Arc<Software>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Embedded {
-    /// Starts an aggregator at this address of the host.
+    /// Starts an aggregator at this address of the host. Where packets could come from the
+    /// Internet, they have tags.
     ///
     /// # Errors
     ///
     /// [`EmbedError`].
     pub fn start(address: IpAddr) -> Result<Self, EmbedError> {
         let failed = |why| EmbedError::System { address, why };
-        if let Ok(Exposure::Public(address)) = exposure::of(SocketAddr::new(address, 0)) {
-            return Err(EmbedError::Public(address));
-        }
+        let exposed = exposure::of(SocketAddr::new(address, 0));
+        let has_tags = exposed.is_ok_and(|exposed| matches!(exposed, Exposure::Public(_)));
+        let secret = Secret::draw();
         let listener = segments::listen((address, 0).into()).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let control = listener.local_addr().map_err(failed)?;
@@ -77,11 +75,14 @@ impl Embedded {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
-        let served = Arc::clone(&data_plane);
-        let serve = move || runtime.block_on(serve(listener, served, stopped));
+        let table = JobTable::new(data_plane.limits(), None, rand::make_rng());
+        let table = if has_tags { table.with_tags() } else { table };
+        let guard = Guard { secret: Some(secret), ..Guard::default() };
+        let service = Service::new(table, Arc::clone(&data_plane) as _, guard);
+        let serve = move || runtime.block_on(serve(listener, service, stopped));
         let thread = std::thread::Builder::new().name("switchml-aggr".to_owned()).spawn(serve);
         let thread = Some(thread.map_err(failed)?);
-        Ok(Self { control, data_plane, stop: Some(stop), thread })
+        Ok(Self { control, secret, has_tags, data_plane, stop: Some(stop), thread })
     }
 
     /// A rank in this process: see [`Software::rank_in_process`].
@@ -97,6 +98,16 @@ impl Embedded {
     pub fn control(&self) -> SocketAddr {
         self.control
     }
+
+    /// Whether packets have tags.
+    pub fn has_tags(&self) -> bool {
+        self.has_tags
+    }
+
+    /// What they join with.
+    pub fn secret(&self) -> Secret {
+        self.secret
+    }
 }
 
 impl Drop for Embedded {
@@ -109,14 +120,8 @@ impl Drop for Embedded {
 }
 
 /// Serves until `stopped` and its jobs are over.
-async fn serve(
-    listener: std::net::TcpListener,
-    data_plane: Arc<Software>,
-    stopped: oneshot::Receiver<()>,
-) {
+async fn serve(listener: std::net::TcpListener, service: Service, stopped: oneshot::Receiver<()>) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let table = JobTable::new(data_plane.limits(), None, rand::make_rng());
-    let service = Service::new(table, data_plane, Guard::default());
     let idle = service.clone();
     let stop = async move {
         // The sender is dropped.

@@ -9,6 +9,7 @@ use tonic::Status;
 
 use crate::hosts::Hosts;
 use crate::refusals::{Reason, Refusals};
+use crate::secret::Secret;
 use crate::tls::ServerTls;
 use crate::tokens::TokenKeys;
 
@@ -20,6 +21,8 @@ pub struct Guard {
     pub tls: Option<ServerTls>,
     /// Ranks join with tokens that are signed with one of these.
     pub tokens: Option<TokenKeys>,
+    /// Ranks join with this.
+    pub secret: Option<Secret>,
     /// The present use of the control plane by each host.
     pub hosts: Arc<Hosts>,
     /// Counts of refusals.
@@ -30,15 +33,15 @@ pub struct Guard {
 
 impl Default for Guard {
     fn default() -> Self {
-        let (tls, tokens, hosts, refusals) = Default::default();
-        Self { commit: "unknown", tls, tokens, hosts, refusals, since: Instant::now() }
+        let (tls, tokens, secret, hosts, refusals) = Default::default();
+        Self { commit: "unknown", tls, tokens, secret, hosts, refusals, since: Instant::now() }
     }
 }
 
 impl Guard {
     /// Whether it trusts everybody.
     pub fn is_open(&self) -> bool {
-        self.tls.is_none() && self.tokens.is_none()
+        self.tls.is_none() && self.tokens.is_none() && self.secret.is_none()
     }
 
     /// The rules and refusals, as operators see them.

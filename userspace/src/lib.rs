@@ -3,7 +3,6 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`data_plane`] | what serves packets on this host |
 //! | [`combiner`] | the gRPC service of a combiner, and its parent |
 //! | [`service`] | the gRPC service: requests to the control plane of `switchml-userspace-core` |
 //! | [`guard`] | who may talk to the control plane |
@@ -16,6 +15,7 @@
 //! | [`mailbox`] | a rank's unread events |
 //! | [`embedded`] | an aggregator inside another process |
 //! | [`events`] | the log of notable packets |
+//! | [`secret`] | which ranks may join at an aggregator inside another process |
 //! | [`segments`] | TCP's segments on ways whose MTU nobody knows |
 //! | `standstill` | how long a rank's process may say nothing |
 //! | [`throttle`] | log lines that strangers can cause |
@@ -26,8 +26,6 @@
 #![forbid(unsafe_code)]
 
 pub mod combiner;
-pub mod data_plane;
-pub mod dual;
 pub mod embedded;
 pub mod events;
 pub mod exposure;
@@ -36,6 +34,7 @@ pub mod hosts;
 pub mod incoming;
 pub mod mailbox;
 pub mod refusals;
+pub mod secret;
 pub mod segments;
 pub mod service;
 mod standstill;
@@ -45,18 +44,3 @@ pub mod tokens;
 pub mod traces;
 pub mod view;
 pub mod web;
-
-#[cfg(feature = "daemon")]
-/// The XDP program, as an ELF object with BTF, aligned for loaders.
-pub fn xdp_object() -> &'static [u8] {
-    static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp-aggregator"));
-    OBJECT
-}
-
-#[cfg(feature = "daemon")]
-/// The XDP object file with tracing: a line for each packet.
-pub fn xdp_trace_object() -> &'static [u8] {
-    static OBJECT: &[u8] =
-        aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp-aggregator-trace"));
-    OBJECT
-}

@@ -19,7 +19,7 @@ use clap::ArgMatches;
 use cli::service_file::Service;
 use daemon::Exposed;
 use switchml_control::tls::{TlsError, WrongSetting};
-use switchml_userspace::data_plane::xdp::StartError;
+use switchml_data_plane::xdp::StartError;
 use switchml_userspace::tokens::KeyError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -82,6 +82,10 @@ async fn obey(command: cli::Command) -> anyhow::Result<()> {
         cli::Command::Detach { pin_dir } => daemon::detach(&pin_dir),
         cli::Command::Pages { folder } => {
             Ok(switchml_cli::pages::write::<cli::Cli>(&folder, &cli::MANUAL)?)
+        }
+        cli::Command::Reference { page } => {
+            switchml_cli::say(page.text());
+            Ok(())
         }
         #[cfg(feature = "p4")]
         cli::Command::Deploy { tofino_server, tofino_program } => {

@@ -55,6 +55,9 @@ const MAX_REQUESTS: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// Longest message that is read, in bytes: several times the longest report of calls.
 const MAX_MESSAGE_LEN: usize = 256 << 10;
+/// What a client is told that joins without the secret of an aggregator in a rank's process.
+const STRANGER: &str = "a rank's own aggregator admits ranks only with the secret that the ranks \
+                        of its job exchange where they meet";
 /// Longest time for streams to tell their ranks that the daemon stops.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -152,8 +155,18 @@ impl Service {
         lock(&self.state)
     }
 
-    /// Rule 22.16: the tenant of this token, if ranks need tokens; otherwise an empty name.
+    /// Rules 22.16 and 36.20: the tenant of this token, if ranks need tokens; otherwise an empty
+    /// name.
     fn tenant(&self, token: &str, job: &str, peer: IpAddr) -> Result<String, Status> {
+        if let Some(secret) = self.guard.secret {
+            return match token.parse() == Ok(secret) {
+                true => Ok(String::new()),
+                false => {
+                    self.guard.refusals.refuse(Reason::ForgedToken, peer, "Join", STRANGER);
+                    Err(Status::unauthenticated(STRANGER))
+                }
+            };
+        }
         let Some(keys) = &self.guard.tokens else { return Ok(String::new()) };
         keys.verify(token, job).map_err(|error| {
             self.guard.refusals.refuse(error.reason(), peer, "Join", &error);

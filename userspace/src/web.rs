@@ -3,6 +3,8 @@
 
 mod metrics;
 mod process;
+#[cfg(feature = "daemon")]
+mod reference;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,8 @@ use tonic::{Request, Response, Status};
 
 use crate::view::View;
 use process::Process;
+#[cfg(feature = "daemon")]
+pub use reference::list_of_metrics;
 
 /// The policy for the page: it may load only its own files, because names of jobs may contain
 /// anything.

@@ -1,7 +1,6 @@
 //! Settings of a communicator.
 
 use std::env::{self, VarError};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,9 @@ use crate::control::{Access, ClientTls, Token};
 use crate::error::Error;
 use crate::limits::check_wait;
 use crate::meeting::UniqueId;
-use crate::peers::OwnAggregator;
+use crate::peers::{OwnAggregator, Peer};
+use crate::slurm;
+use crate::values::{number, seconds, switch, variable};
 
 /// The run id that torchrun gives to each job whose user gives none.
 const RUN_ID_OF_ALL: &str = "none";
@@ -29,7 +30,7 @@ pub struct Builder {
     pub(crate) weights: Vec<u32>,
     pub(crate) meeting: Option<String>,
     pub(crate) unique_id: Option<UniqueId>,
-    pub(crate) peers: Option<(Arc<OwnAggregator>, Vec<SocketAddr>)>,
+    pub(crate) peers: Option<(Arc<OwnAggregator>, Vec<Peer>)>,
     tls: ClientTls,
     token: Option<Token>,
     pub(crate) job: Option<String>,
@@ -42,6 +43,7 @@ pub struct Builder {
     pub(crate) local_sums: bool,
     pub(crate) rdma: bool,
     pub(crate) own_hosts: bool,
+    pub(crate) summary: bool,
 }
 
 impl Default for Builder {
@@ -64,6 +66,7 @@ impl Default for Builder {
             local_sums: true,
             rdma: false,
             own_hosts: true,
+            summary: true,
         }
     }
 }
@@ -105,9 +108,9 @@ impl Builder {
         self
     }
 
-    /// This rank's own aggregator, and the addresses of all ranks' own, in the order of ranks, for
-    /// programs that exchange them in another way than at a [meeting](Self::meeting).
-    pub fn peers(mut self, own: OwnAggregator, all: impl IntoIterator<Item = SocketAddr>) -> Self {
+    /// This rank's own aggregator, and all ranks' own, in the order of ranks, for programs that
+    /// exchange them in another way than at a [meeting](Self::meeting).
+    pub fn peers(mut self, own: OwnAggregator, all: impl IntoIterator<Item = Peer>) -> Self {
         self.peers = Some((Arc::new(own), all.into_iter().collect()));
         self
     }
@@ -217,21 +220,16 @@ impl Builder {
         self
     }
 
+    /// Whether rank 0 of the process's first job writes a line to the standard error stream: how
+    /// many ranks and hosts there are, how they are joined, what a link carries for a sum, and what
+    /// would reduce that. The default is true.
+    pub fn summary(mut self, wanted: bool) -> Self {
+        self.summary = wanted;
+        self
+    }
+
     /// Takes settings from the environment, as torchrun and Slurm's srun set it; settings that are
-    /// not there keep their values.
-    ///
-    /// | variable | setting |
-    /// | --- | --- |
-    /// | `RANK`, `WORLD_SIZE` | rank and number of ranks |
-    /// | `SWITCHML_AGGREGATOR` | aggregators, as `host` or `host:port` |
-    /// | `MASTER_ADDR`, `MASTER_PORT` | where ranks meet without an aggregator, or a job's name |
-    /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | how the aggregator is verified, for TLS |
-    /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | certificate and key that it is shown |
-    /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
-    /// | `SWITCHML_JOB` | the job's name; `TORCHELASTIC_RUN_ID` unless set |
-    /// | `SWITCHML_LOCAL_SUMS` | 0 or 1: [`Self::local_sums`] |
-    /// | `SWITCHML_RDMA` | 0 or 1: [`Self::rdma`] |
-    /// | `SWITCHML_OWN_HOSTS` | 0 or 1: [`Self::own_hosts`] |
+    /// not there keep their values. The variables are [`VARIABLES`](crate::VARIABLES).
     ///
     /// `TORCHELASTIC_RUN_ID` is no name where it is torchrun's default, `none`: all jobs have that.
     /// If torchrun itself listens at `MASTER_PORT`, ranks meet 10,000 ports below (above, if that
@@ -240,7 +238,9 @@ impl Builder {
     /// Without `RANK` and `WORLD_SIZE`, the tasks of a step that `srun` has started are the ranks:
     /// `SLURM_PROCID` of `SLURM_STEP_NUM_TASKS`. The name of their job is that of the cluster, the
     /// Slurm job, its step, and how often Slurm has restarted it, unless one of the variables above
-    /// names it. A batch script by itself is no rank.
+    /// names it. They meet at the first node of the step, at a port from 10000 to 29999 that comes
+    /// from the numbers of the job and the step; `MASTER_ADDR` and `MASTER_PORT` change either. A
+    /// batch script by itself is no rank.
     ///
     /// # Errors
     /// [`Error::Setting`] when a variable is not what it must be.
@@ -251,17 +251,20 @@ impl Builder {
     fn variables(mut self, read: impl Fn(&str) -> Result<String, VarError>) -> Result<Self, Error> {
         let text = |name| variable(name, read(name));
         let slurm = match (text("RANK")?, text("WORLD_SIZE")?) {
-            (None, None) => slurm_step(text)?,
+            (None, None) => slurm::Step::read(text)?,
             (rank, world_size) => {
                 self.rank = number("RANK", rank)?.or(self.rank);
                 self.world_size = number("WORLD_SIZE", world_size)?.or(self.world_size);
                 None
             }
         };
-        if let Some(SlurmStep { rank, world_size, .. }) = &slurm {
-            (self.rank, self.world_size) = (Some(*rank), Some(*world_size));
+        let (mut node, mut port, mut step_job) = (None, None, None);
+        if let Some(step) = slurm {
+            (self.rank, self.world_size) = (Some(step.rank), Some(step.world_size));
+            (node, port, step_job) = (step.node, step.port, Some(step.job));
         }
-        let meeting = match (text("MASTER_ADDR")?, text("MASTER_PORT")?) {
+        let port = text("MASTER_PORT")?.or(port.map(|port| port.to_string()));
+        let meeting = match (text("MASTER_ADDR")?.or(node), port) {
             // An address of IPv6, as torchrun sets it.
             (Some(host), Some(port)) if host.contains(':') && !host.starts_with('[') => {
                 Some(format!("[{host}]:{port}"))
@@ -276,13 +279,14 @@ impl Builder {
         let file = text("SWITCHML_TOKEN_FILE")?.map(|file| Token::File(file.into()));
         self.token = file.or(text("SWITCHML_TOKEN")?.map(Token::Text)).or(self.token);
         let run_id = text("TORCHELASTIC_RUN_ID")?.filter(|id| id != RUN_ID_OF_ALL);
-        let job = text("SWITCHML_JOB")?.or(run_id).or(slurm.map(|step| step.job));
+        let job = text("SWITCHML_JOB")?.or(run_id).or(step_job);
         self.job = job.or(self.job);
         let standstill = seconds("SWITCHML_STANDSTILL", text("SWITCHML_STANDSTILL")?)?;
         self.standstill = standstill.or(self.standstill);
         self.local_sums = switch("SWITCHML_LOCAL_SUMS", text)?.unwrap_or(self.local_sums);
         self.rdma = switch("SWITCHML_RDMA", text)?.unwrap_or(self.rdma);
         self.own_hosts = switch("SWITCHML_OWN_HOSTS", text)?.unwrap_or(self.own_hosts);
+        self.summary = switch("SWITCHML_SUMMARY", text)?.unwrap_or(self.summary);
         Ok(self)
     }
 
@@ -316,6 +320,11 @@ impl Builder {
     pub(crate) fn may_add_hosts(&self) -> bool {
         let is_open = self.tls == ClientTls::default() && self.token.is_none();
         self.own_hosts && is_open && self.weights.is_empty()
+    }
+
+    /// Where ranks [meet](Self::meeting), as set so far.
+    pub fn get_meeting(&self) -> Option<&str> {
+        self.meeting.as_deref()
     }
 
     /// The rank as set so far.
@@ -411,84 +420,11 @@ fn free_place(place: String, is_taken: bool) -> String {
     }
 }
 
-/// A variable's value; an empty one is as good as none.
-fn variable(name: &'static str, value: Result<String, VarError>) -> Result<Option<String>, Error> {
-    match value {
-        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
-        Err(VarError::NotPresent) => Ok(None),
-        Err(VarError::NotUnicode(value)) => {
-            Err(Error::Setting { name, given: format!("{value:?}"), allowed: "it must be UTF-8" })
-        }
-    }
-}
-
-/// A variable that is 0 or 1.
-fn switch(
-    name: &'static str,
-    text: impl Fn(&'static str) -> Result<Option<String>, Error>,
-) -> Result<Option<bool>, Error> {
-    let allowed = "0 and 1 are allowed";
-    text(name)?
-        .map(|given| match given.as_str() {
-            "0" => Ok(false),
-            "1" => Ok(true),
-            _ => Err(Error::Setting { name, given, allowed }),
-        })
-        .transpose()
-}
-
-/// Slurm's settings for a task that `srun` has started.
-struct SlurmStep {
-    rank: u32,
-    world_size: u32,
-    /// The name of the job, equal for all tasks of this step and for no others, also of other
-    /// clusters and after a restart by Slurm.
-    job: String,
-}
-
-/// The step that this process is a task of, if it is one. Slurm sets the number of a step's tasks
-/// only for tasks of a step.
-fn slurm_step(
-    text: impl Fn(&'static str) -> Result<Option<String>, Error>,
-) -> Result<Option<SlurmStep>, Error> {
-    let rank = number("SLURM_PROCID", text("SLURM_PROCID")?)?;
-    let world_size = number("SLURM_STEP_NUM_TASKS", text("SLURM_STEP_NUM_TASKS")?)?;
-    let (Some(rank), Some(world_size)) = (rank, world_size) else { return Ok(None) };
-    let (Some(id), Some(step)) = (text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?) else {
-        return Ok(None);
-    };
-    let cluster = text("SLURM_CLUSTER_NAME")?.map(|name| format!("{name}-")).unwrap_or_default();
-    let restarts = text("SLURM_RESTART_COUNT")?.map(|count| format!("-{count}"));
-    let job = format!("slurm-{cluster}{id}.{step}{}", restarts.unwrap_or_default());
-    Ok(Some(SlurmStep { rank, world_size, job }))
-}
-
-fn seconds(name: &'static str, value: Option<String>) -> Result<Option<Duration>, Error> {
-    let wrong = |given: &str| Error::Setting {
-        name,
-        given: format!("{given:?}"),
-        allowed: "it must be a number of seconds, 0.1 or more",
-    };
-    let parse = |value: String| {
-        let seconds =
-            value.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        seconds.ok_or_else(|| wrong(&value))
-    };
-    value.map(parse).transpose()
-}
-
-fn number(name: &'static str, value: Option<String>) -> Result<Option<u32>, Error> {
-    let wrong = |given: &str| Error::Setting {
-        name,
-        given: format!("{given:?}"),
-        allowed: "it must be a whole number, 0 or more",
-    };
-    value.map(|value| value.parse().map_err(|_| wrong(&value))).transpose()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
 
     fn with(variables: &[(&str, &str)]) -> Result<Builder, Error> {
         let find = |name: &str| {
@@ -551,12 +487,13 @@ mod tests {
     }
 
     /// The variables that `srun` sets for the sixth of eight tasks.
-    const SLURM: [(&str, &str); 5] = [
+    const SLURM: [(&str, &str); 6] = [
         ("SLURM_PROCID", "5"),
         ("SLURM_NTASKS", "8"),
         ("SLURM_STEP_NUM_TASKS", "8"),
         ("SLURM_JOB_ID", "4711"),
         ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEP_NODELIST", "n[01-04]"),
     ];
 
     #[test]
@@ -581,6 +518,37 @@ mod tests {
     }
 
     #[test]
+    fn tasks_of_slurm_meet_without_other_variables() {
+        let meeting = |more: &[(&str, &str)]| with(&[&SLURM[..], more].concat()).unwrap().meeting;
+        // 10,000 + (12,361 x 4711) mod 20,000.
+        assert_eq!(meeting(&[]).as_deref(), Some("n01:22671"));
+        let (host, port) = (("MASTER_ADDR", "login"), ("MASTER_PORT", "29500"));
+        assert_eq!(meeting(&[host, port]).as_deref(), Some("login:29500"));
+        assert_eq!(meeting(&[host]).as_deref(), Some("login:22671"));
+        assert_eq!(meeting(&[port]).as_deref(), Some("n01:29500"));
+        // torchrun's ranks meet where torchrun says.
+        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2")];
+        assert_eq!(meeting(&torchrun), None);
+        // A batch script, before it calls srun.
+        let batch: Vec<_> =
+            SLURM.into_iter().filter(|(name, _)| !name.starts_with("SLURM_STEP")).collect();
+        assert_eq!(with(&batch).unwrap().meeting, None);
+    }
+
+    #[test]
+    fn every_variable_that_is_read_is_declared_and_no_other() {
+        let read = RefCell::new(BTreeSet::new());
+        let note = |name: &str| {
+            read.borrow_mut().insert(name.to_owned());
+            let known = SLURM.into_iter().find(|(known, _)| *known == name);
+            known.map(|(_, value)| value.to_owned()).ok_or(VarError::NotPresent)
+        };
+        Builder::default().variables(note).unwrap();
+        let declared: BTreeSet<_> = crate::VARIABLES.map(|each| each.name.to_owned()).into();
+        assert_eq!(read.into_inner(), declared);
+    }
+
+    #[test]
     fn sums_of_a_host_may_be_turned_off() {
         let set = |value| with(&[("SWITCHML_LOCAL_SUMS", value)]).map(|builder| builder.local_sums);
         assert_eq!(["0", "1", ""].map(|value| set(value).unwrap()), [false, true, true]);
@@ -588,6 +556,12 @@ mod tests {
             set("no").unwrap_err().to_string(),
             "SWITCHML_LOCAL_SUMS is no; 0 and 1 are allowed"
         );
+    }
+
+    #[test]
+    fn the_summary_may_be_turned_off() {
+        let set = |value| with(&[("SWITCHML_SUMMARY", value)]).map(|builder| builder.summary);
+        assert_eq!(["0", "1", ""].map(|value| set(value).unwrap()), [false, true, true]);
     }
 
     #[test]

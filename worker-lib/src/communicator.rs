@@ -107,6 +107,8 @@ impl Info {
 pub struct Stripe {
     /// The aggregator's control plane, as given.
     pub control: String,
+    /// The rank that has brought the aggregator; `None` if it is a daemon.
+    pub peer: Option<u16>,
     /// The aggregator's data plane.
     pub aggregator: SocketAddr,
     /// How much it takes of large calls, in proportion to the others.
@@ -129,6 +131,9 @@ pub struct Stripe {
     pub capabilities: Capabilities,
     /// The ranks of this host that add up before they send, with this one; none if it does not.
     pub local_ranks: Vec<u16>,
+    /// Whether these are all ranks of the job, and add up in their memory in place of the
+    /// aggregator.
+    pub is_in_memory: bool,
 }
 
 impl Stripe {
@@ -322,6 +327,15 @@ impl Communicator {
         self.start(Kind::AllGather, tensor, Wakes::AtOnce)
     }
 
+    /// Starts an all-gather for a caller that waits for it at once, like
+    /// [`Communicator::all_reduce_deferred`].
+    ///
+    /// # Errors
+    /// The errors of [`Communicator::all_gather_start`].
+    pub fn all_gather_deferred<T: Tensor>(&self, tensor: T) -> Result<Handle<T>, Error> {
+        self.start(Kind::AllGather, tensor, Wakes::IfNotAwaited)
+    }
+
     /// Returns when every rank has called it.
     ///
     /// # Errors
@@ -439,7 +453,7 @@ impl Communicator {
         self.check()?;
         let mut issued = self.shared.issued();
         let (number, turn) = issued.issue(call);
-        let parts = self.cut(turn, bytes.len(), codec);
+        let parts = self.cut(turn, call.kind, bytes.len(), codec);
         Self::note_cut(&mut issued, &parts, call.dtype);
         let whole = |answer| Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
         let finished = lend(bytes, &parts, whole, |buffers| {
@@ -470,7 +484,7 @@ impl Communicator {
         let (answer, answers) = mpsc::channel();
         let mut issued = self.shared.issued();
         let (number, turn) = issued.issue(call);
-        let parts = self.cut(turn, bytes, codec);
+        let parts = self.cut(turn, call.kind, bytes, codec);
         Self::note_cut(&mut issued, &parts, dtype);
         let whole = Whole::new(number, parts.len(), Arc::clone(&self.shared), answer);
         let (buffers, tensor) = give(tensor, &parts, whole);
@@ -510,8 +524,8 @@ impl Communicator {
     }
 
     /// The parts of a call, one for each data thread that runs one.
-    fn cut(&self, turn: u64, bytes: usize, codec: Codec) -> Vec<Part> {
-        self.shards.cut(turn, bytes, codec, self.info.chunk_lanes)
+    fn cut(&self, turn: u64, kind: Kind, bytes: usize, codec: Codec) -> Vec<Part> {
+        self.shards.cut(turn, kind, bytes, codec, self.info.chunk_lanes)
     }
 
     /// Notes for reports how the last call was cut.

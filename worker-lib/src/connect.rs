@@ -23,6 +23,7 @@ use crate::identity::Identity;
 use crate::local_sums::{Meeting, Service, Team};
 use crate::paths::{Opened, Path};
 use crate::peers::{OwnAggregator, Peers};
+use crate::summary;
 use crate::transport::Medium;
 use crate::waker::{Waker, Wakers};
 use crate::warning::warn;
@@ -38,7 +39,12 @@ impl Builder {
         let (rank, world_size) = self.check()?;
         let Identity { job, peers, host } = self.identify((rank as u16, world_size as u16))?;
         let communicator = self.connect_to(&job, (rank, world_size), peers)?;
+        let summary = self.summary;
+        let adds_up = self.local_sums;
         let communicator = self.with_own_hosts(communicator)?;
+        if summary {
+            summary::write(communicator.info(), adds_up);
+        }
         Ok(match host {
             Some(host) => communicator.met_at(host),
             None => communicator,
@@ -312,6 +318,7 @@ fn stripes(
         let Opened { access, assigned, paths } = opened;
         Stripe {
             control: access.address.clone(),
+            peer: access.peer,
             aggregator: assigned.data_address,
             weight: *weight,
             links: assigned.links,
@@ -322,6 +329,7 @@ fn stripes(
             device: opened.device().map(str::to_owned),
             capabilities: assigned.capabilities,
             local_ranks: team.as_ref().map(Team::ranks).unwrap_or_default(),
+            is_in_memory: team.as_ref().is_some_and(Team::is_whole),
         }
     };
     opened.iter().zip(weights).zip(copies).zip(teams).map(stripe).collect()
@@ -338,6 +346,7 @@ impl Info {
         let shards = |stripe: &Stripe| (stripe.data_threads, stripe.weight);
         let links: Vec<_> = self.stripes.iter().map(|stripe| stripe.links).collect();
         let shards: Vec<_> = self.stripes.iter().map(shards).collect();
-        Shards::new(&shards, stripes::least_part(&links))
+        let peers: Vec<_> = self.stripes.iter().map(|stripe| stripe.peer).collect();
+        Shards::new(&shards, stripes::least_part(&links)).of_peers(&peers)
     }
 }

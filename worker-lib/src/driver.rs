@@ -324,6 +324,16 @@ impl DriverLock {
         true
     }
 
+    /// Sends what call `number` and those before it may send now, unless another thread drives.
+    /// Asks for no turn: who waits for the call drives it, or has it driven.
+    pub fn send(&self, number: u64) {
+        let mut turn = TurnOnDrop { turns: &self.turns, is_needed: false };
+        let Ok(mut guard) = self.driver.try_lock() else { return };
+        let Some(driver) = guard.as_mut() else { return };
+        turn.is_needed = true;
+        turn.is_needed = driver.run(number, Some(Instant::now())).is_err();
+    }
+
     /// Waits until the driver has ended.
     pub fn wait_for_end(&self) {
         self.has_ended.wait();

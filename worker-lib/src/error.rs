@@ -171,9 +171,10 @@ pub enum Error {
     },
     /// Ranks did not contribute in time.
     #[error(
-        "no progress within the timeout of {} s: waiting for {}",
-        waited.as_secs_f64(),
-        rank_list(ranks)
+        "no contribution from {} within the timeout of {} s; check that the process runs, or raise \
+         the timeout",
+        rank_list(ranks),
+        waited.as_secs_f64()
     )]
     MissingRanks {
         /// The ranks that were waited for.
@@ -259,7 +260,7 @@ pub enum Error {
         /// The newest that the aggregator holds.
         newest: u32,
     },
-    /// An aggregator is lost, and no other one goes on in its place.
+    /// An aggregator is lost, and no other one continues its work.
     #[error(
         "no aggregator goes on in place of a lost one: {refusal}; that one was lost so: {loss}"
     )]

@@ -118,6 +118,14 @@ impl<T> Handle<T> {
         Ok((tensor, stats))
     }
 
+    /// Sends the first packets of a deferred call on this thread, so that they travel until the
+    /// call is waited for. Does not wait for anything.
+    pub fn send(&self) {
+        if let Some(driver) = &self.driver {
+            driver.send(self.number);
+        }
+    }
+
     /// Whether [`Handle::wait`] would return at once.
     pub fn is_done(&mut self) -> bool {
         self.wait_for(Duration::ZERO)

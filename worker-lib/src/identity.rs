@@ -1,5 +1,5 @@
 //! Which job a rank is of: the job's name, which no other job has at its aggregators (rule 22.19 of
-//! `docs/protocol.md`), and where these are.
+//! `docs/spec`), and where these are.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::control::Access;
 use crate::error::Error;
 use crate::meeting::{Attendant, Host, Met, Settings, draw_id};
 use crate::own_address::{own_address, resolve};
-use crate::peers::{OwnAggregator, Peers};
+use crate::peers::{OwnAggregator, Peer, Peers};
 
 /// The job of a rank.
 pub(crate) struct Identity {
@@ -39,9 +39,28 @@ impl Builder {
         }
         let place = self.place(me)?;
         let own = OwnAggregator::at(place.own.ip(), &place.at.to_string())?;
-        let met = self.meet(me, &place, 0, Some(own.address()))?;
-        let peers = Peers::new(Arc::new(own), &met.addresses);
+        let met = self.meet(me, &place, 0, Some(own.peer()))?;
+        let peers = Peers::new(Arc::new(own), &met.peers);
         Ok(Identity { job: met.job, peers, host: met.host })
+    }
+
+    /// Meets the other ranks as a job without an aggregator does, for the doctor. The others are
+    /// told what `open` opens at this rank's address.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`] but for aggregators; those of `open`.
+    #[doc(hidden)]
+    pub fn meet_ranks(
+        &self,
+        open: impl FnOnce(IpAddr) -> Result<SocketAddr, Error>,
+    ) -> Result<MetRanks, Error> {
+        let (rank, ranks) = self.check()?;
+        let me = (rank as u16, ranks as u16);
+        let place = self.place(me)?;
+        let own = open(place.own.ip())?;
+        let Met { peers, host, .. } = self.meet(me, &place, 0, Some(own.into()))?;
+        let addresses = peers.iter().map(|peer| peer.address).collect();
+        Ok(MetRanks { rank: me.0, addresses, _host: host })
     }
 
     fn at_aggregators(&self, me: (u16, u16), aggregators: Vec<Access>) -> Result<Identity, Error> {
@@ -61,11 +80,11 @@ impl Builder {
         (rank, ranks): (u16, u16),
         place: &Place,
         aggregators: usize,
-        address: Option<SocketAddr>,
+        peer: Option<Peer>,
     ) -> Result<Met, Error> {
         if ranks == 1 {
             let job = self.job.clone().unwrap_or_else(|| format!("{}-{}", place.own, draw_id()));
-            return Ok(Met { job, addresses: address.into_iter().collect(), host: None });
+            return Ok(Met { job, peers: peer.into_iter().collect(), host: None });
         }
         let settings = Settings {
             job: self.job.clone(),
@@ -74,7 +93,7 @@ impl Builder {
             own_hosts: self.own_hosts,
         };
         let timeout = self.join_timeout;
-        let attendant = Attendant { rank, ranks, settings, address, timeout };
+        let attendant = Attendant { rank, ranks, settings, peer, timeout };
         match &self.unique_id {
             Some(id) => attendant.meet_by(id),
             None => attendant.meet(place.at, place.own),
@@ -106,6 +125,17 @@ impl Builder {
             }),
         }
     }
+}
+
+/// Ranks that have met for the doctor.
+#[doc(hidden)]
+pub struct MetRanks {
+    /// This rank.
+    pub rank: u16,
+    /// What the ranks have told the others, in their order.
+    pub addresses: Vec<SocketAddr>,
+    /// The place, on the rank that listens there.
+    _host: Option<Arc<Host>>,
 }
 
 /// Where ranks meet.

@@ -51,6 +51,7 @@
 //! | `peers` | aggregators that ranks bring along |
 //! | `own_hosts` | adds ranks' hosts to aggregators that are slower than a ring |
 //! | `rdma` | what a rank by RDMA needs, and whether it is there |
+//! | `variables` | the environment variables that a builder reads |
 //! | `limits` | the times that a rank can wait |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
@@ -87,7 +88,11 @@ mod per_process;
 mod prefetch;
 #[doc(hidden)]
 pub mod rdma;
+mod slurm;
+mod summary;
 mod transport;
+mod values;
+mod variables;
 mod waker;
 mod warning;
 mod yield_core;
@@ -97,11 +102,15 @@ pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats, Stripe};
 pub use error::{Error, Server};
 pub use handle::Handle;
+#[doc(hidden)]
+pub use identity::MetRanks;
 pub use meeting::UniqueId;
 pub use narrow_path::Narrow;
-pub use peers::OwnAggregator;
+pub use peers::{OwnAggregator, Peer};
+pub use switchml_control::Variable;
 pub use switchml_protocol::capabilities::Capabilities;
 pub use switchml_worker_core::{
     CallStats, DType, Element, Precision, ReduceOp, Reduction, RoundTrips, Straggler, WaitStats,
     engine, numerics,
 };
+pub use variables::VARIABLES;

@@ -1,5 +1,5 @@
 //! Ranks meet at a TCP port: rank 0 draws an id for the job, and all learn the addresses of all
-//! (rules 22.20 to 22.22 of `docs/protocol.md`). Programs that have a store or messages of their
+//! (rules 22.20 to 22.22 of `docs/spec`). Programs that have a store or messages of their
 //! own need none of this.
 
 mod guest;
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::control;
 use crate::error::Error;
+use crate::peers::Peer;
 pub(crate) use host::Host;
 use message::{Answer, Introduction, Presence, VERSION};
 pub use unique_id::UniqueId;
@@ -40,8 +41,8 @@ pub(crate) struct Attendant {
     pub rank: u16,
     pub ranks: u16,
     pub settings: Settings,
-    /// Where its own aggregator is, if it brings one.
-    pub address: Option<SocketAddr>,
+    /// Its own aggregator, if it brings one.
+    pub peer: Option<Peer>,
     pub timeout: Duration,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Met {
     /// The job's name.
     pub job: String,
     /// All ranks' own aggregators, in the order of ranks, of those that have one.
-    pub addresses: Vec<SocketAddr>,
+    pub peers: Vec<Peer>,
     /// The place, on the rank that listens there. It must live as long as the job.
     pub host: Option<Arc<Host>>,
 }
@@ -101,7 +102,7 @@ impl Attendant {
             aggregators,
             weights,
             own_hosts,
-            address: self.address,
+            address: self.peer,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             process: std::process::id(),
             user: place.ip().is_loopback().then(|| rustix::process::getuid().as_raw()),
@@ -139,19 +140,18 @@ impl Attendant {
                 control::Error::Missing { job, world_size, waited, ranks: missing, at: None };
             return Err(error.into());
         }
-        let address = |(rank, presence)| match presence {
+        let peer = |(rank, presence)| match presence {
             Presence::Behind(seen) => Err(Error::NoPeer {
                 why: format!(
                     "rank {rank} is behind NAT: it comes from {seen}, which is not its own \
                      address; run containers in the host's network, or give an aggregator"
                 ),
             }),
-            Presence::Address(address) => Ok(address),
+            Presence::Address(peer) => Ok(peer),
             Presence::Missing => Ok(None),
         };
-        let addresses = all.map(address).collect::<Result<Vec<_>, _>>()?;
-        let addresses = addresses.into_iter().flatten().collect();
-        Ok(Met { job, addresses, host: None })
+        let peers = all.map(peer).collect::<Result<Vec<_>, _>>()?;
+        Ok(Met { job, peers: peers.into_iter().flatten().collect(), host: None })
     }
 }
 
@@ -171,8 +171,8 @@ mod tests {
     /// Longer than any test, which ends earlier if all is well.
     const LONG: Duration = Duration::from_secs(60);
 
-    fn address(rank: u16) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 4000 + rank))
+    fn peer(rank: u16) -> Peer {
+        format!("127.0.0.1:{}/{rank:032x}", 4000 + rank).parse().unwrap()
     }
 
     /// A port that was free a moment ago.
@@ -185,31 +185,31 @@ mod tests {
     }
 
     fn attendant(rank: u16, timeout: Duration) -> Attendant {
-        let address = Some(address(rank));
-        Attendant { rank, ranks: 4, settings: settings(), address, timeout }
+        let peer = Some(peer(rank));
+        Attendant { rank, ranks: 4, settings: settings(), peer, timeout }
     }
 
     fn all_meet(
         place: SocketAddr,
         present: Vec<Attendant>,
-    ) -> Vec<Result<(String, Vec<SocketAddr>), Error>> {
+    ) -> Vec<Result<(String, Vec<Peer>), Error>> {
         thread::scope(|scope| {
             let meet = |attendant: Attendant| scope.spawn(move || attendant.meet(place, place));
             let ranks: Vec<_> = present.into_iter().map(meet).collect();
             let met: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-            met.into_iter().map(|met| met.map(|met| (met.job, met.addresses))).collect()
+            met.into_iter().map(|met| met.map(|met| (met.job, met.peers))).collect()
         })
     }
 
     #[test]
-    fn all_learn_the_addresses_of_all_and_one_name() {
+    fn all_learn_the_aggregators_of_all_and_one_name() {
         let place = place();
         let present = [3, 1, 2, 0].map(|rank| attendant(rank, LONG));
         let told = all_meet(place, present.into());
         let told: Vec<_> = told.into_iter().collect::<Result<_, _>>().unwrap();
-        let (job, addresses) = &told[0];
+        let (job, peers) = &told[0];
         assert!(job.starts_with(&format!("{place}-")), "{job}");
-        assert_eq!(*addresses, [0, 1, 2, 3].map(address));
+        assert_eq!(*peers, [0, 1, 2, 3].map(peer));
         assert!(told.iter().all(|other| other == &told[0]), "{told:?}");
     }
 
@@ -344,7 +344,7 @@ mod tests {
         let mut far = attendant(2, LONG);
         far.ranks = 3;
         let behind = Presence::Behind("192.168.1.7".parse().unwrap());
-        let ranks = vec![Presence::Address(Some(address(0))), Presence::Address(None), behind];
+        let ranks = vec![Presence::Address(Some(peer(0))), Presence::Address(None), behind];
         let met = Answer::Met { id: "1".to_owned(), job: "a".to_owned(), ranks };
         let told = far.read(met).err().unwrap().to_string();
         let expected = "ranks without an aggregator serve each other, but rank 2 is behind NAT: it \

@@ -16,18 +16,19 @@ use switchml_worker_core::stripes;
 use crate::builder::Builder;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::peers::{OwnAggregator, Peers};
+use crate::peers::{OwnAggregator, Peer, Peers};
 use crate::warning::warn;
 
 /// How long a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long joining may take, once all ranks have reached all hosts.
 const JOINING: Duration = Duration::from_secs(10);
-/// Numbers for an address: 4 of IPv6, or of IPv4 mapped into it, and the port, 0 if there is none.
-const WORDS: usize = 5;
+/// Numbers for a rank's aggregator: 4 of its IPv6 address, or of IPv4 mapped into it, the port, 0
+/// if there is none, and 4 of its secret.
+const WORDS: usize = 9;
 
 /// Why a rank stays with the aggregators given; `None` if it is because another rank does, or the
-/// rank has RDMA.
+/// rank has RDMA or a public address.
 type Refusal = Option<Error>;
 
 impl Builder {
@@ -50,7 +51,9 @@ impl Builder {
                 OwnAggregator::start(&stripes[0].control, &name(&alone.info().job)).map_err(Some)
             }
         };
-        let all = exchange(&alone, own.as_ref().ok().map(OwnAggregator::address))?;
+        // Rule 36.20: one with tags helps no other.
+        let own = own.and_then(|own| if own.has_tags() { Err(None) } else { Ok(own) });
+        let all = exchange(&alone, own.as_ref().ok().map(OwnAggregator::peer))?;
         let reached = own.and_then(|own| Ok((own, reach(&all)?)));
         let (own, all) = match agree(&alone, reached)? {
             Ok(reached) => reached,
@@ -75,7 +78,7 @@ impl Builder {
         &self,
         alone: &Communicator,
         own: OwnAggregator,
-        all: &[SocketAddr],
+        all: &[Peer],
     ) -> Result<Communicator, Error> {
         let mut peers = Peers::new(Arc::new(own), all);
         // Hosts that have an aggregator need no second one.
@@ -109,11 +112,8 @@ fn name(job: &str) -> String {
     job[..end].to_owned() + HOSTS_SUFFIX
 }
 
-/// Tells all ranks this rank's address, if it has one. Returns those of all, in their order.
-fn exchange(
-    alone: &Communicator,
-    own: Option<SocketAddr>,
-) -> Result<Vec<Option<SocketAddr>>, Error> {
+/// Tells all ranks this rank's aggregator, if it has one. Returns those of all, in their order.
+fn exchange(alone: &Communicator, own: Option<Peer>) -> Result<Vec<Option<Peer>>, Error> {
     let mut words = vec![0i32; WORDS * alone.world_size() as usize];
     if let Some(own) = own {
         let place = WORDS * alone.rank() as usize;
@@ -123,35 +123,37 @@ fn exchange(
     Ok(words.as_chunks().0.iter().map(from_words).collect())
 }
 
-fn to_words(address: SocketAddr) -> [i32; WORDS] {
-    let ip = match address.ip() {
+fn to_words(peer: Peer) -> [i32; WORDS] {
+    let ip = match peer.address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
     };
     let ip = ip.to_bits();
     let word = |shift: u32| (ip >> shift) as i32;
-    [word(96), word(64), word(32), word(0), address.port().into()]
+    let secret = peer.secret.map_or([0; 4], <[i32; 4]>::from);
+    let [a, b, c, d] = secret;
+    [word(96), word(64), word(32), word(0), peer.address.port().into(), a, b, c, d]
 }
 
-fn from_words(words: &[i32; WORDS]) -> Option<SocketAddr> {
-    let [ip @ .., port] = *words;
+fn from_words(words: &[i32; WORDS]) -> Option<Peer> {
+    let [ip @ .., port, a, b, c, d] = *words;
     let bits = ip.iter().fold(0, |bits: u128, word| bits << 32 | u128::from(*word as u32));
     let address = SocketAddr::new(Ipv6Addr::from_bits(bits).to_canonical(), port as u16);
-    (port != 0).then_some(address)
+    (port != 0).then_some(Peer { address, secret: Some([a, b, c, d].into()) })
 }
 
 /// Whether this rank reaches the hosts of all ranks. Returns their addresses.
-fn reach(all: &[Option<SocketAddr>]) -> Result<Vec<SocketAddr>, Refusal> {
+fn reach(all: &[Option<Peer>]) -> Result<Vec<Peer>, Refusal> {
     // The rank that has none says why.
     let all: Vec<_> = all.iter().copied().collect::<Option<_>>().ok_or(None)?;
-    let knock =
-        |(rank, address): (usize, SocketAddr)| match TcpStream::connect_timeout(&address, PATIENCE)
-        {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                Err(Some(Error::NoPeer { why: format!("rank {rank} at {address}: {error}") }))
-            }
-        };
+    let knock = |(rank, Peer { address, .. }): (usize, Peer)| match TcpStream::connect_timeout(
+        &address, PATIENCE,
+    ) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            Err(Some(Error::NoPeer { why: format!("rank {rank} at {address}: {error}") }))
+        }
+    };
     thread::scope(|scope| {
         let start = |place| thread::Builder::new().spawn_scoped(scope, move || knock(place));
         let knocks: Vec<_> = (0..).zip(all.iter().copied()).map(start).collect();
@@ -179,8 +181,8 @@ mod tests {
     #[test]
     fn addresses_of_both_kinds() {
         for text in ["10.0.0.1:29500", "[fd00::1:2]:65535", "255.255.255.255:1"] {
-            let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(from_words(&to_words(address)), Some(address));
+            let peer: Peer = format!("{text}/fedcba98765432100123456789abcdef").parse().unwrap();
+            assert_eq!(from_words(&to_words(peer)), Some(peer));
         }
         assert_eq!(from_words(&[0; WORDS]), None);
     }

@@ -1,18 +1,20 @@
 //! Ranks that have no aggregator bring their own: each process adds up a part of every call
-//! (section 36 of `docs/protocol.md`).
+//! (section 36 of `docs/spec`).
 
 mod lending;
+mod peer;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use switchml_userspace::data_plane::software::in_process::InProcessRank;
+use switchml_data_plane::software::in_process::InProcessRank;
 
-use crate::control::Access;
+use crate::control::{Access, Token};
 use crate::error::Error;
 use crate::files;
 use crate::own_address::{own_address, resolve};
 use lending::{Lending, Lent};
+pub use peer::Peer;
 
 /// An aggregator inside this process. Ranks that are handed the addresses of all ranks' own
 /// ([`Builder::peers`](crate::Builder::peers)) need no other. It serves all jobs of the process;
@@ -28,8 +30,7 @@ impl OwnAggregator {
     /// `towards`: `host`, `host:port`, or an IP address, such as rank 0's.
     ///
     /// # Errors
-    /// [`Error::Control`] if there is no such host, [`Error::NoPeer`] if the system refuses, or the
-    /// address is one that anybody on the Internet can reach.
+    /// [`Error::Control`] if there is no such host, [`Error::NoPeer`] if the system refuses.
     pub fn start(towards: &str, job: &str) -> Result<Self, Error> {
         Self::at(own_address(towards, resolve(towards)?)?, job)
     }
@@ -55,9 +56,15 @@ impl OwnAggregator {
         self.0.job()
     }
 
-    /// Address and port, for the other ranks.
-    pub fn address(&self) -> SocketAddr {
-        self.0.embedded().control()
+    /// Whether packets to it have tags.
+    pub(crate) fn has_tags(&self) -> bool {
+        self.0.embedded().has_tags()
+    }
+
+    /// Where the other ranks join, and with which secret.
+    pub fn peer(&self) -> Peer {
+        let embedded = self.0.embedded();
+        Peer { address: embedded.control(), secret: Some(embedded.secret()) }
     }
 }
 
@@ -75,20 +82,22 @@ pub(crate) struct Peers {
 impl Peers {
     /// Rule 36.6: all ranks' aggregators, in the order of ranks. Of ranks with the same address,
     /// which are on the same host, the first one's counts; if all are, those of the first four.
-    pub fn new(own: Arc<OwnAggregator>, all: &[SocketAddr]) -> Self {
-        let are_neighbours = all.iter().all(|other| other.ip() == all[0].ip());
+    pub fn new(own: Arc<OwnAggregator>, all: &[Peer]) -> Self {
+        let host = |peer: &Peer| peer.address.ip();
+        let are_neighbours = all.iter().all(|other| host(other) == host(&all[0]));
         let counted = if are_neighbours { OF_ONE_HOST } else { 1 };
-        let counts = |(rank, address): &(usize, &SocketAddr)| {
-            let before = all[..*rank].iter().filter(|other| other.ip() == address.ip());
+        let counts = |(rank, peer): &(usize, &Peer)| {
+            let before = all[..*rank].iter().filter(|other| host(other) == host(peer));
             before.count() < counted
         };
-        let access = |(rank, address): (usize, &SocketAddr)| Access {
-            address: address.to_string(),
+        let access = |(rank, peer): (usize, &Peer)| Access {
+            address: peer.address.to_string(),
+            token: peer.secret.map(|secret| Token::Text(secret.to_string())),
             peer: Some(rank as u16),
             ..Access::default()
         };
         let aggregators: Vec<_> = all.iter().enumerate().filter(counts).map(access).collect();
-        let address = own.address().to_string();
+        let address = own.peer().address.to_string();
         let is_used = aggregators.iter().any(|access| access.address == address);
         Self { own: is_used.then_some(own), aggregators }
     }
@@ -101,10 +110,9 @@ mod tests {
     #[test]
     fn of_each_host_the_first_rank_has_the_aggregator() {
         let own = OwnAggregator::start("127.0.0.1", "hosts").unwrap();
-        let mine = own.address();
+        let mine = own.peer();
         let others = ["10.0.0.1:7", "10.0.0.2:7", "10.0.0.1:8", "10.0.0.2:9"];
-        let mut all: Vec<SocketAddr> =
-            others.iter().map(|address| address.parse().unwrap()).collect();
+        let mut all: Vec<Peer> = others.iter().map(|address| address.parse().unwrap()).collect();
         all.push(mine);
         let peers = Peers::new(Arc::new(own), &all);
         let told: Vec<_> = peers
@@ -113,7 +121,10 @@ mod tests {
             .map(|access| (access.peer.unwrap(), access.address.clone()))
             .collect();
         let expected = [(0, all[0]), (1, all[1]), (4, mine)];
-        assert_eq!(told, expected.map(|(rank, address)| (rank, address.to_string())));
+        assert_eq!(told, expected.map(|(rank, peer)| (rank, peer.address.to_string())));
+        let secrets: Vec<_> =
+            peers.aggregators.iter().map(|access| access.token.is_some()).collect();
+        assert_eq!(secrets, [false, false, true]);
         assert!(peers.own.is_some());
     }
 
@@ -121,7 +132,7 @@ mod tests {
     fn on_one_host_the_first_four_ranks_have_aggregators() {
         let own: Vec<_> =
             [(); 5].map(|()| OwnAggregator::start("127.0.0.1", "one host").unwrap()).into();
-        let all: Vec<_> = own.iter().map(OwnAggregator::address).collect();
+        let all: Vec<_> = own.iter().map(OwnAggregator::peer).collect();
         for (rank, own) in own.into_iter().enumerate() {
             let peers = Peers::new(Arc::new(own), &all);
             let told: Vec<_> = peers.aggregators.iter().map(|access| access.peer).collect();

@@ -1,4 +1,4 @@
-//! Messages of RoCEv2 in XDP (section 37 of `docs/protocol.md`). A message is served as if its
+//! Messages of RoCEv2 in XDP (section 37 of `docs/spec`). A message is served as if its
 //! packet had come in a UDP datagram: [`roce_unwrap`] makes a datagram of it, and [`roce_wrap`] a
 //! message of the datagram that answers it.
 //!

@@ -46,61 +46,61 @@ use team::Work;
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     after_help = "The first run installs torch (5.8 GB, below the target folder) and MPI (Debian \
                   packages). Exits non-zero when a goal is missed by more than the spread."
 )]
 pub struct Bench {
+    /// What to measure instead of all-reduces and broadcasts of all sizes
+    #[command(subcommand)]
+    subject: Option<Subject>,
+
     /// Measure only the settings that have goals, which takes a few minutes
-    #[arg(long, group = "kind")]
+    #[arg(long)]
     quick: bool,
 
-    /// Compare multicast with copies, and one port of the switch host with a port for each worker
-    #[arg(long, group = "kind")]
-    networks: bool,
-
-    /// Compare racks that have one uplink and a combiner each with one rack
-    #[arg(long, group = "kind")]
-    racks: bool,
-
-    /// Measure MPI programs with this project's library preloaded, and without
-    #[arg(long, group = "kind")]
-    mpi: bool,
-
-    /// Measure up to 16 jobs that share a combiner's cells, which are enough for two
-    #[arg(long, group = "kind", conflicts_with = "output")]
-    share: bool,
-
-    /// Measure three jobs that train VGG16 and share these cells
-    #[arg(long, group = "kind", conflicts_with = "output")]
-    jobs: bool,
-
-    /// Measure hosts with several ranks, which add up before they send, or do not
-    #[arg(long, group = "kind", conflicts_with = "output")]
-    hosts: bool,
-
-    /// Compare ranks that serve each other, and spare hosts that help them, with Gloo
-    #[arg(long, group = "kind")]
-    stripes: bool,
-
-    /// Compare tokens per second of a language model that is split over ranks with Gloo
-    #[arg(long, group = "kind")]
-    inference: bool,
-
-    /// Compare replayed training steps of models with Gloo and Open MPI
-    #[arg(long, group = "kind")]
-    models: bool,
-
-    #[command(flatten)]
-    of_models: models::Options,
-
     /// Repetitions of everything
-    #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
+    #[arg(
+        long, global = true, default_value_t = 5, value_parser = Number::<usize>::new().range(1..)
+    )]
     runs: usize,
 
-    /// Folder for bench.md, bench.json and the plots (with --stripes, --inference and --models
-    /// plots alone); nothing but the tables on the terminal without
-    #[arg(long, value_name = "FOLDER")]
+    /// Folder for tables and plots; without it, tables are on the terminal only
+    #[arg(long, global = true, value_name = "FOLDER")]
     output: Option<PathBuf>,
+}
+
+/// Other measurements than that of all-reduces and broadcasts of all sizes.
+#[derive(Clone, clap::Subcommand)]
+enum Subject {
+    /// Compare multicast with copies, and one port of the switch host with a port for each worker
+    Networks,
+    /// Compare racks that have one uplink and a combiner each with one rack
+    Racks,
+    /// Measure MPI programs with this project's library preloaded, and without
+    Mpi,
+    /// Measure up to 16 jobs that share a combiner's cells, which are enough for two
+    Share,
+    /// Measure three jobs that train VGG16 and share these cells
+    Jobs,
+    /// Measure hosts with several ranks, which add up before they send, or do not
+    Hosts,
+    /// Compare ranks that serve each other, and spare hosts that help them, with Gloo
+    Stripes,
+    /// Compare tokens per second of a language model that is split over ranks with Gloo
+    Inference {
+        /// Take vLLM's models (installs 2.3 GB) instead of the example's
+        #[arg(long)]
+        vllm: bool,
+    },
+    /// Compare replayed training steps of models with Gloo and Open MPI
+    Models(models::Options),
+}
+
+/// What a measurement writes: a table, and the names and content of plots.
+struct Outcome {
+    table: String,
+    plots: Vec<(String, String)>,
 }
 
 impl Bench {
@@ -108,55 +108,57 @@ impl Bench {
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
-        if self.share || self.jobs {
-            let scratch = Scratch::new()?;
-            let measure = if self.share { share::measure } else { jobs::measure };
-            let table = measure(&binaries, &scratch.folder, self.runs)?;
-            say!("{}.\n\n{table}", processor());
-            return Ok(());
-        }
-        if self.hosts {
-            say!("{}.\n\n{}", processor(), hosts::measure(&binaries, self.runs)?);
-            return Ok(());
-        }
-        if self.inference {
-            let results = inference::measure(&binaries, &python::with_package()?, self.runs)?;
-            say!("{}.\n\n{}", processor(), results.markdown());
-            if let Some(folder) = &self.output {
-                save(folder, "language-models.svg", results.plot()?)?;
-            }
-            return Ok(());
-        }
-        let programs = Programs::ensure(&binaries)?;
-        if self.models {
-            let scratch = Scratch::new()?;
-            let results =
-                models::measure(&binaries, &programs, &scratch.folder, &self.of_models, self.runs)?;
-            say!("{}.\n\n{}", processor(), results.markdown());
-            if let Some(folder) = &self.output {
-                for (name, svg) in results.plots()? {
-                    save(folder, &name, svg)?;
-                }
-            }
-            return Ok(());
-        }
-        if self.stripes {
-            let scratch = Scratch::new()?;
-            let results = stripes::measure(&binaries, &programs, &scratch.folder, self.runs)?;
-            say!("{}.\n\n{}", processor(), results.markdown());
-            if let Some(folder) = &self.output {
-                save(folder, "several-aggregators.svg", results.plot()?)?;
-            }
-            return Ok(());
-        }
-        let items = match (self.quick, self.networks, self.racks, self.mpi) {
-            (true, ..) => plan::quick(),
-            (_, true, ..) => plan::networks(),
-            (_, _, true, _) => plan::racks(),
-            (.., true) => plan::mpi(),
-            _ => plan::full(),
+        let judge = |items: Vec<Item>| self.judge(&items, &binaries);
+        let Some(subject) = &self.subject else {
+            return judge(if self.quick { plan::quick() } else { plan::full() });
         };
-        let results = self.measure(&items, &binaries, &programs)?;
+        let runs = self.runs;
+        let outcome = match subject {
+            Subject::Networks => return judge(plan::networks()),
+            Subject::Racks => return judge(plan::racks()),
+            Subject::Mpi => return judge(plan::mpi()),
+            Subject::Share => share::measure(&binaries, &Scratch::new()?.folder, runs)?.into(),
+            Subject::Jobs => jobs::measure(&binaries, &Scratch::new()?.folder, runs)?.into(),
+            Subject::Hosts => hosts::measure(&binaries, runs)?.into(),
+            Subject::Inference { vllm } => {
+                let (python, scratch) = (python::with_package()?, Scratch::new()?);
+                let (programs, plot) = if *vllm {
+                    let python = python::with_vllm(&python)?;
+                    (inference::vllm(&python, &scratch.folder)?, "vllm.svg")
+                } else {
+                    (inference::examples(&python), "language-models.svg")
+                };
+                let results = inference::measure(&binaries, &programs, runs)?;
+                let plots = vec![(plot.to_owned(), results.plot()?)];
+                Outcome { table: results.markdown(), plots }
+            }
+            Subject::Models(options) => {
+                let (programs, scratch) = (Programs::ensure(&binaries)?, Scratch::new()?);
+                let results =
+                    models::measure(&binaries, &programs, &scratch.folder, options, runs)?;
+                Outcome { table: results.markdown(), plots: results.plots()? }
+            }
+            Subject::Stripes => {
+                let (programs, scratch) = (Programs::ensure(&binaries)?, Scratch::new()?);
+                let results = stripes::measure(&binaries, &programs, &scratch.folder, runs)?;
+                let plots = vec![("several-aggregators.svg".to_owned(), results.plot()?)];
+                Outcome { table: results.markdown(), plots }
+            }
+        };
+        self.write(outcome)
+    }
+
+    /// Prints the table, and writes the plots.
+    fn write(&self, outcome: Outcome) -> Result<()> {
+        say!("{}.\n\n{}", processor(), outcome.table);
+        let Some(folder) = &self.output else { return Ok(()) };
+        outcome.plots.into_iter().try_for_each(|(name, svg)| save(folder, &name, svg))
+    }
+
+    /// Measures these settings, and judges their goals.
+    fn judge(&self, items: &[Item], binaries: &Binaries) -> Result<()> {
+        let programs = Programs::ensure(binaries)?;
+        let results = self.measure(items, binaries, &programs)?;
         let goals = goals::all(&results);
         let text = report::markdown(&results, &goals, self.runs, &processor());
         say!("{text}");
@@ -198,6 +200,12 @@ impl Bench {
             site.stop()?;
         }
         Ok(results)
+    }
+}
+
+impl From<String> for Outcome {
+    fn from(table: String) -> Self {
+        Self { table, plots: Vec::new() }
     }
 }
 

@@ -1,4 +1,5 @@
-//! `cargo xtask gen`: writes the protocol's numbers for code that cannot use the `protocol` crate.
+//! `cargo xtask gen`: writes the protocol's numbers for code that cannot use the `protocol` crate,
+//! the code of the .proto files, and the pages of docs/reference.
 
 mod p4;
 mod python;
@@ -8,6 +9,7 @@ use std::fs;
 use switchml_cli::say;
 
 use crate::cargo;
+use crate::command::succeed;
 
 /// The first line of each file.
 const ABOUT: &str =
@@ -25,15 +27,27 @@ impl Generate {
     /// Writes the files, or checks them.
     pub fn run(&self) -> Result<()> {
         if self.check {
-            return check();
+            check()?;
+            return write_reference(&["--check"]);
         }
         for (path, text) in files() {
             fs::write(cargo::workspace().join(path), text)
                 .with_context(|| format!("cannot write {path}"))?;
             say!("wrote {path}");
         }
-        Ok(())
+        // A test in that package checks what it wrote.
+        let mut code = cargo::command("run")?;
+        succeed(code.args(["--quiet", "--package", "switchml-control-generate"]))?;
+        write_reference(&[])
     }
+}
+
+/// Writes or checks docs/reference. That takes the programs and the libraries, which this crate
+/// must do without; a test in that package checks the pages, too.
+fn write_reference(arguments: &[&str]) -> Result<()> {
+    let mut reference = cargo::command("run")?;
+    reference.args(["--quiet", "--release", "--package", "switchml-reference", "--"]);
+    succeed(reference.args(arguments))
 }
 
 /// The files' paths in the repository, and their content.

@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask setup | run | bench | train | sim | soak | test |
-//! fuzz | matrix | faults | gen | p4 | package | tidy | book`.
+//! fuzz | matrix | faults | gen | p4 | package | tidy | book | screenshots`.
 //!
 //! This crate must build on a machine that has only Rust and a C linker, because it installs the
 //! rest. So none of its dependencies may need the BPF program.
@@ -21,6 +21,7 @@ mod programs;
 mod python;
 mod random;
 mod run;
+mod screenshots;
 mod setup;
 mod sim;
 mod soak;
@@ -58,13 +59,15 @@ enum Command {
     Matrix(matrix::Matrix),
     /// Run the fuzz targets, as long as asked
     Fuzz(fuzz::Fuzz),
-    /// Write the protocol's numbers for P4 and Python, or check that they are up to date
+    /// Write the protocol's numbers for P4 and Python, and docs/reference, or check them
     #[command(name = "gen")]
     Generate(generate::Generate),
     /// Check what no compiler does: widths, lengths, import circles, links, cited rules
     Tidy,
     /// Build docs/ as a book, in target/book
     Book,
+    /// Take the docs' pictures of the status page and of `doctor` anew
+    Screenshots,
     /// Check and build the P4 programs
     #[command(subcommand)]
     P4(p4::P4),
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Generate(command) => command.run(),
         Command::Tidy => tidy::run(),
         Command::Book => book::run(),
+        Command::Screenshots => screenshots::run(),
         Command::P4(command) => command.run(),
         Command::Package(command) => command.run(),
         Command::Faults(command) => command.run(),

@@ -1,6 +1,6 @@
-//! `cargo xtask package`: Debian packages of the daemon, the worker's command line and the C
-//! library, and RPMs; a worker and a Python package that run on any Linux; an image for containers;
-//! and bills of materials.
+//! `cargo xtask package`: a wheel and a worker that run on any Linux; Debian packages and RPMs of
+//! the daemon, the worker's command line and the C library; an image for containers; and bills of
+//! materials. With all of them and their checksums, the folder is what a release page needs.
 //!
 //! debhelper makes Debian packages, from `userspace/deploy/debian`: it knows how Debian wants
 //! users, services and shared libraries, and takes all times from the commit's. [`build`] leaves no
@@ -16,9 +16,10 @@ mod rpm;
 mod sbom;
 mod static_worker;
 mod wheel;
+mod zig;
 
 use crate::cargo;
-use crate::command::succeed;
+use crate::command::{output, succeed};
 use crate::setup::{self, packages};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use switchml_cli::say;
 
-/// Programs that this needs in addition to the build's packages, and their packages.
+/// Programs that Debian packages are made with, and the packages that these programs are in.
 const NEEDED: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-architecture", "dpkg-dev")];
 
 /// Options of `cargo xtask package`.
@@ -36,6 +37,9 @@ pub struct Package {
     /// What to make [default: static, deb, wheel and sbom]
     #[arg(value_enum)]
     parts: Vec<Part>,
+    /// Make everything that a release page needs
+    #[arg(long, conflicts_with = "parts")]
+    release: bool,
     /// Then try it out: Debian packages in namespaces of their own (install, serve, upgrade under
     /// load, purge); needs root
     #[arg(long)]
@@ -56,8 +60,11 @@ enum Part {
     Rpm,
     /// An image of both for containers, made without Docker; not made unless asked for
     Image,
-    /// A wheel of the Python package for x86-64
+    /// A wheel for x86-64: the Python package, the worker's command line and the daemon; needs no
+    /// root and nothing of Debian's
     Wheel,
+    /// The same for 64-bit ARM; not made unless asked for
+    WheelArm64,
     /// What each of these is made of, in CycloneDX's JSON
     Sbom,
     /// Debian packages and the static worker for 64-bit ARM; not made unless asked for
@@ -68,19 +75,34 @@ impl Package {
     /// Makes the parts in `<target folder>/package`.
     pub fn run(&self) -> Result<()> {
         if self.reproduce {
-            return reproduce::run(&self.parts);
+            return reproduce::run(&self.wanted());
         }
-        packages::ensure(&NEEDED, "packages are made with")?;
-        setup::run()?;
+        let wanted = self.wanted();
+        if self.check {
+            setup::run()?;
+        }
+        setup::bpf()?;
+        if wanted.iter().any(|part| matches!(part, Part::Deb | Part::Arm64)) {
+            packages::ensure(&NEEDED, "packages are made with")?;
+        }
         let folder = cargo::target_folder()?.join("package");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let wanted = if self.parts.is_empty() { &Part::NATIVE } else { &self.parts[..] };
-        for part in Part::value_variants().iter().filter(|part| wanted.contains(part)) {
+        for part in wanted {
             part.make(&folder, self.check)?;
         }
+        write_checksums(&folder)?;
         files(&folder)?.iter().for_each(|file| say!("{}", file.display()));
         Ok(())
+    }
+
+    /// The parts to make, in the order in which they are declared.
+    fn wanted(&self) -> Vec<Part> {
+        let is_wanted = |part: &Part| match self.parts.is_empty() {
+            true => self.release || Part::NATIVE.contains(part),
+            false => self.parts.contains(part),
+        };
+        Part::value_variants().iter().copied().filter(is_wanted).collect()
     }
 }
 
@@ -107,8 +129,12 @@ impl Part {
                 if check { image::check(&image) } else { Ok(()) }
             }
             Self::Wheel => {
-                wheel::make(folder)?;
-                if check { wheel::check(folder) } else { Ok(()) }
+                wheel::make(folder, &wheel::AMD64)?;
+                if check { wheel::check(folder, &wheel::AMD64) } else { Ok(()) }
+            }
+            Self::WheelArm64 => {
+                wheel::make(folder, &wheel::ARM64)?;
+                if check { wheel::check(folder, &wheel::ARM64) } else { Ok(()) }
             }
             Self::Sbom => {
                 sbom::make(folder)?;
@@ -176,6 +202,13 @@ fn make(packed: &Packed, folder: &Path, version: &str) -> Result<Vec<PathBuf>> {
     let end = format!("_{}.deb", packed.architecture);
     let is_one = |file: &PathBuf| file.to_string_lossy().ends_with(&end);
     Ok(files(folder)?.into_iter().filter(is_one).collect())
+}
+
+/// Writes the SHA-256 sums of the folder's files into a file that `sha256sum --check` reads.
+fn write_checksums(folder: &Path) -> Result<()> {
+    let names = files(folder)?.into_iter().filter_map(|file| Some(file.file_name()?.to_owned()));
+    let sums = output(Command::new("sha256sum").args(names).current_dir(folder))?;
+    fs::write(folder.join("SHA256SUMS"), sums).context("cannot write the checksums")
 }
 
 /// The files in a folder.

@@ -60,6 +60,23 @@ pub const WITHOUT_COMPILER: Older = Older {
     size: 1.3,
 };
 
+/// The newest vLLM for CPUs, the torch that it was built for, and what both need and the newest
+/// torch's environment lacks: a package in each line. Left out is what it does without here, such
+/// as sound, pictures and traces.
+const VLLM: &str = include_str!("python/vllm.txt");
+/// The name of its environment.
+const NAME_OF_VLLM: &str = "vllm";
+/// Gigabytes of an environment with it.
+const SIZE_OF_VLLM: f64 = 2.3;
+
+/// Ray with Ray Train, and what they need and the newest torch's environment lacks: a package in
+/// each line.
+const RAY: &str = include_str!("python/ray.txt");
+/// The name of its environment.
+const NAME_OF_RAY: &str = "ray";
+/// Gigabytes of an environment with it.
+const SIZE_OF_RAY: f64 = 0.6;
+
 /// Packages that pip installs: torch, numpy for some of torch's conversions, the package's build
 /// tool, data for an example, a type checker, gRPC for the worker that shares no code, torchft for
 /// replicas, and a module for torch's own tests.
@@ -84,9 +101,9 @@ fn environment() -> Result<(PathBuf, PathBuf)> {
     Ok((folder, complete))
 }
 
-/// The environment with an older torch, and the file in it that lists its installed packages.
-fn folder_of(older: &Older) -> Result<(PathBuf, PathBuf)> {
-    let folder = cargo::target_folder()?.join("python").join(older.name);
+/// The environment of that name, and the file in it that lists its installed packages.
+fn folder_of(name: &str) -> Result<(PathBuf, PathBuf)> {
+    let folder = cargo::target_folder()?.join("python").join(name);
     let complete = folder.join("complete");
     Ok((folder, complete))
 }
@@ -102,11 +119,23 @@ pub fn missing() -> Result<Vec<String>> {
         missing.push(format!("torch {TORCH} and what goes with it, {SIZE} GB"));
     }
     for older in [OLDEST, WITHOUT_COMPILER] {
-        if !is_complete(&folder_of(&older)?.1, &older.packages.join("\n")) {
+        if !is_complete(&folder_of(older.name)?.1, &older.packages.join("\n")) {
             missing.push(format!("{}, {} GB", older.packages[0].replace("==", " "), older.size));
         }
     }
     Ok(missing)
+}
+
+/// The packages that [`with_vllm`] would install.
+pub fn missing_vllm() -> Result<Option<String>> {
+    let is_there = is_complete(&folder_of(NAME_OF_VLLM)?.1, VLLM);
+    Ok((!is_there).then(|| format!("vLLM and the torch that it needs, {SIZE_OF_VLLM} GB")))
+}
+
+/// The packages that [`with_ray`] would install.
+pub fn missing_ray() -> Result<Option<String>> {
+    let is_there = is_complete(&folder_of(NAME_OF_RAY)?.1, RAY);
+    Ok((!is_there).then(|| format!("Ray, {SIZE_OF_RAY} GB")))
 }
 
 /// The interpreter of an environment with torch, which is made from PyPI if it is missing.
@@ -202,21 +231,41 @@ pub fn with_package() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// The interpreter of an environment with an older torch. It uses all other packages, this
-/// project's included, from the newest torch's environment: this takes a quarter of the disk and
-/// time.
+/// The interpreter of an environment with an older torch, as of [`beside`].
 pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
-    let (folder, complete) = folder_of(older)?;
-    let (python, wanted) = (folder.join("bin/python"), older.packages.join("\n"));
-    if is_complete(&complete, &wanted) {
+    beside(newest, older.name, &older.packages.join("\n"), older.size)
+}
+
+/// The interpreter of an environment with vLLM, as of [`beside`].
+pub fn with_vllm(newest: &Path) -> Result<PathBuf> {
+    let python = beside(newest, NAME_OF_VLLM, VLLM, SIZE_OF_VLLM)?;
+    // vLLM asks for the version of a package called `vllm`, which this one is not; that it is made
+    // for CPUs is in the version.
+    let about = site_packages(&python)?.join("vllm-0.dist-info");
+    fs::create_dir_all(&about)
+        .and_then(|()| fs::write(about.join("METADATA"), "Name: vllm\nVersion: 0+cpu\n"))
+        .with_context(|| format!("cannot write {}", about.display()))?;
+    Ok(python)
+}
+
+/// The interpreter of an environment with Ray, as of [`beside`].
+pub fn with_ray(newest: &Path) -> Result<PathBuf> {
+    beside(newest, NAME_OF_RAY, RAY, SIZE_OF_RAY)
+}
+
+/// The interpreter of an environment with these packages, a line each, without what they need. It
+/// uses all other packages, this project's included, from the newest torch's environment: this
+/// takes a quarter of the disk and time.
+fn beside(newest: &Path, name: &str, wanted: &str, size: f64) -> Result<PathBuf> {
+    let (folder, complete) = folder_of(name)?;
+    let python = folder.join("bin/python");
+    if is_complete(&complete, wanted) {
         return Ok(python);
     }
-    make_room(&folder, older.size)?;
+    make_room(&folder, size)?;
     eprintln!(
-        "installing {} from PyPI into {}: {} GB; deleting the folder undoes it",
-        older.packages[0],
+        "installing {name} from PyPI into {}: {size} GB; deleting the folder undoes it",
         folder.display(),
-        older.size
     );
     succeed(Command::new(newest).args(["-m", "venv", "--clear", "--without-pip"]).arg(&folder))?;
     succeed(
@@ -224,7 +273,7 @@ pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
             .arg("--python")
             .arg(&python)
             .args(["install", "--no-cache-dir", "--no-deps"])
-            .args(older.packages),
+            .args(wanted.lines()),
     )?;
     // Python searches the folders in such a file after the environment's own.
     let beside = site_packages(&python)?.join("newest.pth");

@@ -20,6 +20,12 @@ use std::path::{Path, PathBuf};
 /// Installs what is missing to build the workspace and run racks. Silent if nothing is missing.
 pub fn run() -> Result<()> {
     packages::ensure(&packages::NEEDED, "the build or the rack needs")?;
+    bpf()
+}
+
+/// Installs what is missing to build the BPF programs: for rustup's Rust, on any distribution and
+/// without root.
+pub fn bpf() -> Result<()> {
     let compiler = Compiler::find()?;
     rust_src::ensure(&compiler)?;
     bpf_linker::ensure(&compiler)
@@ -35,6 +41,11 @@ pub fn watchers(target: &Path) -> Result<PathBuf> {
 /// Installs both MPIs for benchmarks and tests, their compilers, and Python's bindings.
 pub fn mpi() -> Result<()> {
     packages::ensure(&packages::MPI, "programs of MPI need")
+}
+
+/// Installs Slurm for tests.
+pub fn slurm() -> Result<()> {
+    packages::ensure(&packages::SLURM, "jobs of Slurm need")
 }
 
 /// The parts that [`run`] would install.

@@ -9,7 +9,7 @@ mod times;
 use crate::{cargo, fuzz, matrix::Matrix, programs::Program, python, setup};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, thread};
 use switchml_cli::say;
@@ -28,6 +28,10 @@ const PYTHON: &str = "SWITCHML_PYTHON";
 const OLDEST: &str = "SWITCHML_PYTHON_OLDEST";
 /// Names the interpreter with the first torch that needs no compiler.
 const MIDDLE: &str = "SWITCHML_PYTHON_MIDDLE";
+/// Names the interpreter that has vLLM.
+const VLLM: &str = "SWITCHML_PYTHON_VLLM";
+/// Names the interpreter that has Ray.
+const RAY: &str = "SWITCHML_PYTHON_RAY";
 /// Names the folder that has Prometheus and promtool.
 const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
 /// Names the folder that has kubernetes-validate, with its interpreter.
@@ -38,10 +42,14 @@ const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 /// Variables that tell tests where things are.
 type Variables = Vec<(&'static str, PathBuf)>;
 
+/// Makes an environment from that of the newest torch, and returns its interpreter.
+type Make = fn(&Path) -> Result<PathBuf>;
+
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Test {
-    /// Also run tests that need torch, MPI, a browser, Prometheus or QEMU, and the fuzz targets
+    /// Also run tests that need torch, MPI, Slurm, a browser, Prometheus or QEMU, and the fuzz
+    /// targets
     #[arg(long)]
     all: bool,
     /// Stress mode: run each test N times with 2, 4 and 8 busy processes for each core. It runs
@@ -129,6 +137,18 @@ impl Test {
         let build = || if chooses { Ok(Vec::new()) } else { Program::build(&[]) };
         let (programs, mut environment) =
             if plan.python { with_python(build)? } else { (build()?, Vec::new()) };
+        let frameworks: [(bool, _, _, Make); 2] = [
+            (plan.vllm, VLLM, "vLLM", python::with_vllm),
+            (plan.ray, RAY, "Ray", python::with_ray),
+        ];
+        for (_, variable, what, make) in frameworks.into_iter().filter(|(needed, ..)| *needed) {
+            let python = environment.iter().find(|(name, _)| *name == PYTHON);
+            // A test that lacks it says so, and is counted as skipped.
+            match make(&python.context("no interpreter with torch")?.1) {
+                Ok(python) => environment.push((variable, python)),
+                Err(error) => say!("no {what}: {error:#}"),
+            }
+        }
         environment.push((BIN_DIR, cargo::release_folder()?));
         if !chooses {
             let (name, seed) = plan::SEED;
@@ -142,6 +162,9 @@ impl Test {
         }
         if plan.mpi {
             setup::mpi()?;
+        }
+        if plan.slurm {
+            setup::slurm()?;
         }
         Ok((programs, environment))
     }

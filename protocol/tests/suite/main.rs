@@ -1,6 +1,6 @@
 //! Tests of the protocol crate on the host. `docs/testing.md` says how they are layered.
 //!
-//! Expected values come from `docs/protocol.md` and from arithmetic of the tests' own: [`packet`]
+//! Expected values come from `docs/spec` and from arithmetic of the tests' own: [`packet`]
 //! encodes packets and computes check words, [`reference`] says what an aggregator must answer,
 //! both written from the specification alone.
 

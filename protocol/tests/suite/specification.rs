@@ -1,4 +1,4 @@
-//! The crate's tables of numbers against those of `docs/protocol.md`.
+//! The crate's tables of numbers against those of `docs/spec`.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,18 @@ use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Kind, Op, flags};
 use switchml_protocol::outcome::RejectReason;
 
-const PAGE: &str = include_str!("../../../docs/protocol.md");
+/// The pages of the specification that have rules.
+const PAGES: [&str; 4] = [
+    include_str!("../../../docs/spec/core.md"),
+    include_str!("../../../docs/spec/options.md"),
+    include_str!("../../../docs/spec/several-aggregators.md"),
+    include_str!("../../../docs/spec/aggregators.md"),
+];
 
 /// The rows of the table that begins with a row of these cells.
 fn table(head: &[&str]) -> impl Iterator<Item = Vec<&'static str>> {
-    let mut lines = PAGE.lines().map(cells);
-    assert!(lines.any(|cells| cells.starts_with(head)), "the page has a table of {head:?}");
+    let mut lines = PAGES.into_iter().flat_map(str::lines).map(cells);
+    assert!(lines.any(|cells| cells.starts_with(head)), "a page has a table of {head:?}");
     lines.skip(1).take_while(|cells| !cells.is_empty())
 }
 

@@ -11,7 +11,7 @@ mod state;
 /// Messages and stubs.
 mod proto {
     #![allow(missing_docs, clippy::all, clippy::too_many_lines)] // generated
-    tonic::include_proto!("bfrt_proto");
+    include!("generated/bfrt_proto.rs");
 }
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Any floats through chunks of 16 and 8 bits, among any number of ranks, and any lanes back: there
 //! is no panic, the lanes and elements have the same bits as those computed by section 26 of
-//! docs/protocol.md without a vector unit, and results are within the promised bounds.
+//! docs/spec without a vector unit, and results are within the promised bounds.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

@@ -1,4 +1,4 @@
-"""The worker with options, Part II of docs/protocol.md.
+"""The worker with options, Part II of docs/spec.
 
 | module | sections |
 | --- | --- |

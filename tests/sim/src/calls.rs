@@ -315,7 +315,7 @@ impl Calls {
         };
         let bytes = step.elements(element_key(key, place), rank);
         let (number, turn) = self.issued.issue(call);
-        let parts = self.job.cut.cut(turn, bytes.len(), codec, lanes);
+        let parts = self.job.cut.cut(turn, call.kind, bytes.len(), codec, lanes);
         self.issued.note_cut(parts.iter().map(|part| (part.len / call.dtype.size()) as u64));
         self.parts.insert(place, vec![None; parts.len()]);
         let (mut rest, mut first) = (bytes.as_slice(), 0);

@@ -173,8 +173,8 @@ impl Combiner {
                 let asked = asked.map(|(stream, request)| (stream, Message::Resume(request)));
                 self.open(net, from, asked);
             }
-            Message::Ready(id, _, needs_copies, _) => {
-                self.proxy.ready(id, needs_copies);
+            Message::Ready(id, _, needs_copies, taker) => {
+                self.proxy.ready(id, needs_copies, taker);
                 self.pass(net, from, Some(id), message);
             }
             Message::Leave(LeaveRequest { member, .. }) => {

@@ -363,7 +363,7 @@ fn uncheck(answer: &mut [u8]) {
 
 /// A slot that has completed the two rounds before `origin`: rounds 0 and 1 are played, then
 /// renumbered.
-fn slot_before(origin: u32, job: &JobEntry) -> Slot {
+pub fn slot_before(origin: u32, job: &JobEntry) -> Slot {
     let mut slot = Slot::default();
     for (round, rank) in (0..2).flat_map(|round| (0..job.ranks).map(move |rank| (round, rank))) {
         let mut header = Header {

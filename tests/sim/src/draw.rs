@@ -70,6 +70,7 @@ impl Scenario {
             ports: draw_ports(rng, workers),
             without_multicast: draw_without_multicast(rng, workers),
             hosts: (0..workers).collect(),
+            in_memory: false,
             threads: vec![Threads::default(); workers],
         };
         hosts::draw(threads::draw(scenario))

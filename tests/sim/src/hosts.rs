@@ -6,9 +6,13 @@ use std::cell::{self, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::outcome::Outcome;
 use switchml_protocol::share::Share;
+use switchml_protocol::slot::Slot;
 use switchml_worker_core::local_results::{self, Board};
+use switchml_worker_core::local_slots::Table;
 use switchml_worker_core::local_sum::{self, Cell, Claimed, MOST_RANKS, Readable};
 use switchml_worker_core::packet::packet_len;
 
@@ -19,19 +23,29 @@ use crate::scenario::{Incident, MS, SECOND, Scenario, US};
 /// Most workers on a host.
 const MOST: u64 = 4;
 
-/// Puts the workers of some scenarios on hosts together, also those of different jobs. Some of
-/// their processes die in the middle of a turn. It draws from a generator of its own, so that the
-/// rest of a seed's scenario does not depend on it.
+/// Puts the workers of some scenarios on hosts together, also those of different jobs, or all of a
+/// job, which may then need no aggregator. Some of their processes die in the middle of a turn. It
+/// draws from generators of its own, so that the rest of a seed's scenario does not depend on it.
 pub fn draw(mut scenario: Scenario) -> Scenario {
     let rng = &mut Rng::new(scenario.seed.rotate_left(48) ^ 0x686f_7374);
     if !rng.one_in(3) {
         return scenario;
     }
+    let capabilities = scenario.capabilities | Capabilities::GROUP_HELLOS;
+    let can_serve = capabilities == Capabilities::all() && !scenario.tags;
+    let serves = Rng::new(scenario.seed.rotate_left(24) ^ 0x6d65_6d6f_7279).one_in(2);
+    scenario.in_memory = can_serve && serves;
     let (workers, alone) = (scenario.links.len(), rng.one_in(3));
     let mut first = 0;
     while first < workers {
-        // Some hosts have one rank.
-        let number = if alone && rng.one_in(2) { 1 } else { rng.range(2, MOST) as usize };
+        let mut jobs = scenario.jobs.iter().filter(|_| scenario.in_memory);
+        let job = jobs.find(|job| job.workers[0] == first && u64::from(job.ranks) <= MOST);
+        let number = match job {
+            Some(job) => job.workers.len(),
+            // Some hosts have one rank.
+            None if alone && rng.one_in(2) => 1,
+            None => rng.range(2, MOST) as usize,
+        };
         for worker in first..workers.min(first + number) {
             scenario.hosts[worker] = first;
             scenario.ports[worker] = scenario.ports[first];
@@ -68,15 +82,18 @@ pub struct Hosts {
 pub type Shared = Rc<RefCell<Segment>>;
 
 impl Hosts {
-    /// A rank meets the others. Returns the memory that they share, and its place there, if there
-    /// is one left.
-    pub fn meet(&mut self, topic: Topic, rank: u16) -> Option<(Shared, usize)> {
+    /// A worker's rank meets the others. Returns the memory that they share, and its place there,
+    /// if there is one left.
+    pub fn meet(&mut self, topic: Topic, worker: usize, rank: u16) -> Option<(Shared, usize)> {
         let shared = Rc::clone(self.meetings.entry(topic).or_default());
         let place = shared.borrow().ranks.len();
         if place == MOST_RANKS {
             return None;
         }
-        shared.borrow_mut().ranks.push(rank);
+        let mut segment = shared.borrow_mut();
+        segment.ranks.push(rank);
+        segment.workers.push(worker);
+        drop(segment);
         Some((shared, place))
     }
 }
@@ -86,8 +103,12 @@ impl Hosts {
 pub struct Segment {
     /// The ranks in the order of their places.
     pub ranks: Vec<u16>,
+    /// Their workers.
+    pub workers: Vec<usize>,
     /// The words of cells by shard and slot.
     cells: HashMap<(usize, u16), u64>,
+    /// What a cell is at first.
+    fresh_cell: Cell,
     /// Packets by shard, place and slot.
     packets: HashMap<(usize, usize, u16), Vec<u8>>,
     /// The workers that read results of the first rank.
@@ -98,9 +119,28 @@ pub struct Segment {
     results: HashMap<(usize, u16), Vec<u8>>,
     /// The ranks whose values have left the host, by job number and slot, in the newest round.
     gone: HashMap<(u16, u16), (u32, u32)>,
+    /// Slots that all ranks of the job use, by shard and number.
+    slots: HashMap<(usize, u16), Slot>,
+    /// What a slot is at first.
+    pub fresh: Slot,
+    /// The places of ranks that have died while they kept a slot.
+    kept: HashMap<(usize, u16), usize>,
+    /// Entries of rings that were taken, by shard.
+    taken: HashMap<usize, u32>,
 }
 
 impl Segment {
+    /// Has cells be as after the round before the job's first one, `origin`. A new cell is of round
+    /// 0, and takes rounds just before the numbers wrap for older ones.
+    pub fn begin_at(&mut self, origin: u32) {
+        // A cell knows 15 bits of a round, and takes less than half of them for newer.
+        const QUARTERS: u32 = 4;
+        let last = origin.wrapping_sub(1) % (1 << 15);
+        let rounds = (1..=QUARTERS).map(|quarter| last * quarter / QUARTERS);
+        let rounds = rounds.filter(|_| origin > 0);
+        self.fresh_cell = rounds.fold(Cell::default(), |cell, round| cell.pass(1, 1, round).cell);
+    }
+
     /// A packet leaves the host: no sum has a rank whose values have left before, in a sum or
     /// alone.
     pub fn leave(&mut self, header: &Header) -> Result<(), Violation> {
@@ -168,7 +208,8 @@ pub struct Memory {
 impl local_sum::Memory for Memory {
     fn change<T>(&self, slot: u16, change: impl Fn(Cell) -> Option<(Cell, T)>) -> Option<T> {
         let mut shared = self.shared.borrow_mut();
-        let word = shared.cells.entry((self.shard, slot)).or_default();
+        let fresh = shared.fresh_cell.word();
+        let word = shared.cells.entry((self.shard, slot)).or_insert(fresh);
         let (next, besides) = change(Cell::from_word(*word))?;
         if self.doom.lives() {
             *word = next.word();
@@ -197,7 +238,10 @@ impl local_sum::Memory for Memory {
 impl Board for Memory {
     fn cell(&self, slot: u16) -> Cell {
         let shared = self.shared.borrow();
-        Cell::from_word(shared.cells.get(&(self.shard, slot)).copied().unwrap_or_default())
+        match shared.cells.get(&(self.shard, slot)) {
+            Some(word) => Cell::from_word(*word),
+            None => shared.fresh_cell,
+        }
     }
 
     fn word(&self, number: u32) -> u64 {
@@ -224,5 +268,31 @@ impl Board for Memory {
         let packet = shared.results.get(&(self.shard, place.slot()));
         let packet = packet.and_then(|packet| packet.get(..packet_len(place.lanes().into())));
         Cow::Owned(packet.unwrap_or_default().to_vec())
+    }
+}
+
+impl Table for Memory {
+    fn with_slot(&self, slot: u16, f: impl FnOnce(&mut Slot) -> Outcome) -> Result<Outcome, usize> {
+        let mut shared = self.shared.borrow_mut();
+        let Segment { slots, fresh, kept, .. } = &mut *shared;
+        let key = (self.shard, slot);
+        if let Some(keeper) = kept.get(&key) {
+            return Err(*keeper);
+        }
+        if !self.doom.lives() {
+            return Ok(Outcome::SlotBusy);
+        }
+        let outcome = f(slots.entry(key).or_insert_with(|| fresh.clone()));
+        if !self.doom.lives() {
+            kept.insert(key, self.place);
+        }
+        Ok(outcome)
+    }
+
+    fn take_number(&mut self) -> u32 {
+        let mut shared = self.shared.borrow_mut();
+        let taken = shared.taken.entry(self.shard).or_default();
+        *taken += u32::from(self.doom.lives());
+        *taken
     }
 }

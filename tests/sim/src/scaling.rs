@@ -150,6 +150,7 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
         attempts: 1,
         host_delay: 0,
         hosts: (0..workers).collect(),
+        in_memory: false,
         threads: vec![Threads::default(); workers],
         jobs,
         links: vec![[link(); 2]; workers],

@@ -55,6 +55,9 @@ pub struct Scenario {
     pub host_delay: Time,
     /// The first worker on each worker's host; those of a host follow each other.
     pub hosts: Vec<usize>,
+    /// Whether ranks serve each other, so that those of a job that share memory need no aggregator
+    /// (rule 38.6). They still have their sessions there.
+    pub in_memory: bool,
     /// The data threads that each worker offers.
     pub threads: Vec<Threads>,
     /// The jobs.

@@ -6,15 +6,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::job::{JobEntry, OPEN};
 use switchml_protocol::share::Share;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::local_results::LocalResults;
+use switchml_worker_core::local_slots::LocalSlots;
 use switchml_worker_core::local_sum::{LocalSums, Outlet};
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::wire::{TurnError, Wire};
 use zerocopy::FromBytes;
 
+use crate::data_plane::slot_before;
 use crate::hosts::{Doom, Memory, Shared};
 use crate::net::{Clock, Event, Net, Violation, ensure};
 use crate::oracle::Standing;
@@ -41,6 +44,8 @@ pub struct Shard {
     shared: Option<Shared>,
     /// Results that it posts for the host's other ranks, or reads, if it does.
     local_results: Option<LocalResults<Memory>>,
+    /// The slots that serve it in place of the aggregator, if all ranks of the job share memory.
+    local_slots: Option<LocalSlots<Memory>>,
     /// The data path.
     pub data_path: DataPath,
     /// The time of the last progress: a result, or the first chunk after a pause.
@@ -158,6 +163,7 @@ impl Shard {
             local_sums: None,
             shared: None,
             local_results: None,
+            local_slots: None,
             data_path: DataPath::new(engine, lanes, plan.batch),
             progress_at: now,
             results: 0,
@@ -167,10 +173,17 @@ impl Shard {
         }
     }
 
-    /// Has the rank add up with the others of its host: it is at `place` in the memory that they
-    /// share. A superpacket carries `batch` packets.
-    pub fn add_up(&mut self, shared: &Shared, (shard, place): (usize, usize), batch: u32) {
+    /// Has the rank add up with the others of its host, from round `origin` on: it is at `place` in
+    /// the memory that they share. A superpacket carries `batch` packets.
+    pub fn add_up(
+        &mut self,
+        shared: &Shared,
+        (shard, place): (usize, usize),
+        batch: u32,
+        origin: u32,
+    ) {
         let ranks = shared.borrow().ranks.len();
+        shared.borrow_mut().begin_at(origin);
         let (shared, doom) = (Rc::clone(shared), self.doom.clone());
         let memory = Memory { shared: Rc::clone(&shared), shard, place, doom };
         self.local_sums = Some(LocalSums::new(memory, place, ranks, batch as usize));
@@ -189,6 +202,33 @@ impl Shard {
             let memory = Memory { shared, shard, place, doom };
             self.local_results = Some(LocalResults::new(memory, ranks, !reads));
         }
+    }
+
+    /// Has the rank, at `place` in the memory that all ranks of the job share, use so many slots
+    /// there, which are in round `origin` when the job starts.
+    pub fn share_slots(
+        &mut self,
+        shared: &Shared,
+        (shard, place): (usize, usize),
+        slots: u16,
+        origin: u32,
+    ) {
+        let Identity { epoch, ranks, .. } = self.identity;
+        let job = JobEntry {
+            state: OPEN,
+            epoch,
+            ranks: ranks.into(),
+            slots: slots.into(),
+            ..JobEntry::default()
+        };
+        if origin > 0 {
+            shared.borrow_mut().fresh = slot_before(origin, &job);
+        }
+        let ranks = shared.borrow().ranks.clone();
+        let (shared, doom) = (Rc::clone(shared), self.doom.clone());
+        let memory = Memory { shared: Rc::clone(&shared), shard, place, doom };
+        self.local_slots = Some(LocalSlots::new(memory, epoch, slots, ranks));
+        self.shared = Some(shared);
     }
 
     /// The aggregator is lost.
@@ -256,8 +296,23 @@ impl Shard {
         }
     }
 
+    /// Wakes the other ranks of the job, for which it has shown results.
+    fn ring_all(&self, world: &mut Surroundings<'_>) {
+        let all = self.shared.iter().flat_map(|shared| shared.borrow().workers.clone());
+        for other in all.filter(|worker| *worker != self.worker) {
+            world.net.tally.in_memory += 1;
+            world.net.schedule(world.net.now, Event::Bell(other));
+        }
+    }
+
     /// Reads what another rank of the host has posted, like `Driver::read`.
     fn read(&mut self, world: &mut Surroundings<'_>) -> Result<(), Failure> {
+        while let Some(slots) = &mut self.local_slots {
+            let engine = self.data_path.engine();
+            let packet = slots.read(|slot, round| engine.awaits(slot, round));
+            let Some(packet) = packet.map(Cow::into_owned) else { break };
+            self.receive(world, &packet, false, true)?;
+        }
         while let Some(results) = &mut self.local_results {
             let engine = self.data_path.engine();
             let packet = results.read(|slot, round| engine.awaits(slot, round));
@@ -281,19 +336,7 @@ impl Shard {
         let outstanding = self.data_path.engine().outstanding();
         let unwatched_since = self.unwatched_since.unwrap_or(now);
         self.unwatched_since = (!others.are_watched).then_some(unwatched_since);
-        let wire = Cable {
-            net: &mut *world.net,
-            worker: self.worker,
-            to: (self.aggregator, self.port),
-            doom: &self.doom,
-            shared: self.shared.as_ref(),
-            packets: 0,
-            together: 0,
-            lost: 0,
-            sum: None,
-        };
-        let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
-        match self.data_path.turn(now, others, &mut outlet) {
+        match self.send(world, others) {
             Ok(_) => {}
             Err(TurnError::DataPath(failure)) => return Ok(Err(failure)),
             Err(TurnError::Wire(violation)) => return Err(violation),
@@ -313,6 +356,44 @@ impl Shard {
             self.identity.rank
         );
         Ok(Ok(()))
+    }
+
+    /// A turn of the data path, whose packets go to memory that serves them, or to the aggregator,
+    /// like `Driver::turn`.
+    fn send(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        others: Others,
+    ) -> Result<usize, TurnError<Violation>> {
+        let now = world.net.now;
+        if let Some(slots) = &mut self.local_slots {
+            let turn = self.data_path.turn(now, others, slots);
+            // It does not sleep while there is something to read, like `LocalSlots::wait`.
+            let (has_shown, has_news) = (slots.take_shown(), slots.has_news());
+            if has_shown && !self.doom.is_over() {
+                self.ring_all(world);
+            }
+            if has_news {
+                world.net.schedule(now, Event::Bell(self.worker));
+            }
+            return turn.map_err(|error| match error {
+                TurnError::DataPath(failure) => TurnError::DataPath(failure),
+                TurnError::Wire(never) => match never {},
+            });
+        }
+        let wire = Cable {
+            net: &mut *world.net,
+            worker: self.worker,
+            to: (self.aggregator, self.port),
+            doom: &self.doom,
+            shared: self.shared.as_ref(),
+            packets: 0,
+            together: 0,
+            lost: 0,
+            sum: None,
+        };
+        let mut outlet = Outlet { wire, local_sums: self.local_sums.as_mut() };
+        self.data_path.turn(now, others, &mut outlet)
     }
 
     /// The state of the rank, as this shard knows it.

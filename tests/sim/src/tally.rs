@@ -148,6 +148,8 @@ pub struct Tally {
     pub local_sums: u64,
     /// Times that a rank was woken to read results that another one of its host has received.
     pub read_along: u64,
+    /// Times that a rank was woken for results of a job whose ranks all share memory.
+    pub in_memory: u64,
     /// Data chunks that went ahead of their exponents.
     pub ahead: u64,
     /// Chunks sent ahead whose results did not count.
@@ -179,6 +181,7 @@ impl Default for Tally {
             cut: 0,
             local_sums: 0,
             read_along: 0,
+            in_memory: 0,
             ahead: 0,
             ahead_in_vain: 0,
             empty: 0,
@@ -239,6 +242,7 @@ impl AddAssign<&Self> for Tally {
         self.cut += other.cut;
         self.local_sums += other.local_sums;
         self.read_along += other.read_along;
+        self.in_memory += other.in_memory;
         self.ahead += other.ahead;
         self.ahead_in_vain += other.ahead_in_vain;
         self.empty += other.empty;
@@ -285,6 +289,7 @@ impl fmt::Display for Tally {
         )?;
         writeln!(f, "sums of several ranks that a host sent: {}", self.local_sums)?;
         writeln!(f, "times that a rank was woken to read another's results: {}", self.read_along)?;
+        writeln!(f, "... of a job whose ranks all share memory: {}", self.in_memory)?;
         writeln!(
             f,
             "chunks ahead of their exponents: {}, {} of them in vain",

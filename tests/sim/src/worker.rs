@@ -335,8 +335,14 @@ impl Worker {
                 shard.data_path.keep_for_another(lanes);
             }
             let others = member.met.as_ref().filter(|(met, _)| met.borrow().ranks.len() > 1);
-            if let Some((shared, place)) = others {
-                shard.add_up(shared, (number, *place), plan.batch);
+            let has_combiners = !world.scenario.tree.combiners.is_empty();
+            let is_whole = world.scenario.in_memory && shares.len() == 1 && !has_combiners;
+            let whole = others
+                .filter(|(met, _)| is_whole && met.borrow().ranks.len() == usize::from(plan.ranks));
+            if let Some((shared, place)) = whole {
+                shard.share_slots(shared, (number, *place), assigned.slots, plan.origin);
+            } else if let Some((shared, place)) = others {
+                shard.add_up(shared, (number, *place), plan.batch, plan.origin);
                 shard.share_results(shared, (number, *place), member.taker.is_some());
             }
             shard

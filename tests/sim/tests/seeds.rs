@@ -88,7 +88,7 @@ fn promises_are_kept_whatever_goes_wrong() {
     // Ranks have several shards, some of their calls are large enough for parts, and hosts add up.
     let tally = &report.tally;
     assert!(tally.wide > 1_000 && tally.cut > 50 && tally.local_sums > 10_000, "{tally}");
-    assert!(tally.read_along > 10_000, "{tally}");
+    assert!(tally.read_along > 10_000 && tally.in_memory > 1_000, "{tally}");
     assert!(
         0 < report.tally.ahead_in_vain && report.tally.ahead_in_vain < report.tally.ahead,
         "predictions: {}",

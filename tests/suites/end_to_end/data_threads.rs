@@ -13,6 +13,8 @@ const RANKS: usize = 3;
 const LOST: usize = 2;
 /// Exit code of `switchml-worker` for a collective that failed.
 const COLLECTIVE_FAILED: i32 = 4;
+/// Rule 23.4: for this time after a restart, the end of a connection is not the end of its rank.
+const GRACE: Duration = Duration::from_secs(5);
 
 fn cluster(workers: usize, mode: Mode) -> Cluster {
     Cluster::new(RackOptions { workers, mode, ..RackOptions::default() })
@@ -70,6 +72,9 @@ fn threads_outlive_the_daemon_and_name_a_rank_that_is_killed() {
     cluster.aggregator.process().kill().unwrap();
     cluster.restart();
     cluster.wait_for_job(&["long", "started", "3 of 3"]);
+    progress(&cluster);
+
+    sleep(GRACE);
     progress(&cluster);
 
     ranks[LOST].kill().unwrap();

@@ -39,9 +39,9 @@ const HERE: &str = "this host";
 const THERE: &str = "the aggregator's host";
 
 /// The output of the doctor.
-struct Said {
-    code: Option<i32>,
-    text: String,
+pub struct Said {
+    pub code: Option<i32>,
+    pub text: String,
 }
 
 /// Runs the doctor on a worker, without any capability.
@@ -76,13 +76,13 @@ fn run_with(cluster: &Cluster, rank: usize, mut command: Command, options: &[&st
 
 impl Said {
     /// The rest of each line with this beginning.
-    fn lines(&self, begin: &str) -> Vec<&str> {
+    pub fn lines(&self, begin: &str) -> Vec<&str> {
         self.text.lines().filter_map(|line| line.strip_prefix(begin)).collect()
     }
 
     /// Checks that the doctor names this cause and no other. Returns the host and the command that
     /// fixes it.
-    fn blames(&self, cause: &str) -> (&str, &str) {
+    pub fn blames(&self, cause: &str) -> (&str, &str) {
         let causes = self.lines("WHY   ");
         assert!(matches!(causes[..], [only] if only.contains(cause)), "{cause}\n{}", self.text);
         assert!(self.code != Some(0), "{}", self.text);
@@ -90,7 +90,7 @@ impl Said {
     }
 
     /// Checks that all works, but less well than it could for this reason.
-    fn remarks(&self, cause: &str) -> (&str, &str) {
+    pub fn remarks(&self, cause: &str) -> (&str, &str) {
         let remarks = self.lines("NOTE  ");
         assert!(matches!(remarks[..], [only] if only.contains(cause)), "{cause}\n{}", self.text);
         assert!(self.lines("WHY   ").is_empty(), "{}", self.text);
@@ -104,14 +104,14 @@ impl Said {
         fix.split_once(": ").unwrap()
     }
 
-    fn is_content(&self) {
+    pub fn is_content(&self) {
         assert_eq!(self.code, Some(0), "{}", self.text);
         assert!(self.text.lines().all(|line| line.starts_with("ok ")), "{}", self.text);
     }
 }
 
 /// Types a line in a namespace.
-fn shell(namespace: &Namespace, line: &str) {
+pub fn shell(namespace: &Namespace, line: &str) {
     let mut command = Command::new("sh");
     command.args(["-c", line]);
     namespace.output(command).unwrap();
@@ -125,13 +125,13 @@ fn one_nic(multicast: Multicast) -> Topology {
     Topology::OneNic(Fabric { multicast, ..Fabric::default() })
 }
 
-fn routed() -> Topology {
+pub fn routed() -> Topology {
     Topology::Routed(Router::default())
 }
 
 /// Sets up a firewall with a chain at each hook, like those of distributions, that drops by this
 /// rule.
-fn filter(namespace: &Namespace, hook: &str, rule: &str) {
+pub fn filter(namespace: &Namespace, hook: &str, rule: &str) {
     shell(namespace, "nft add table inet filter");
     for hook in ["input", "forward", "output"] {
         let chain = format!("{hook} '{{ type filter hook {hook} priority 0 ; }}'");

@@ -19,11 +19,13 @@
 //! | [`slots`] | for whom a job waits that hangs |
 //! | [`slow_ranks`] | which rank makes a job slow, and why |
 //! | [`special_values`] | NaN and infinities |
+//! | [`summary`] | the line that a job's first rank writes when it starts |
 //! | [`security`] | a tree with mutual TLS, and control planes that would be open to the Internet |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
 //! | [`multicast`] | a rank that multicast does not reach |
 //! | [`networks`] | a switch host with a single port, at an Ethernet switch or a router |
 //! | [`doctor`] | each cause of trouble that `switchml-worker doctor` names, made and mended |
+//! | [`doctor_of_ranks`] | what it says of ranks that serve each other |
 //! | [`ipv6`] | hosts with IPv6 addresses only |
 //! | [`mtu`] | hosts with a larger MTU than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
@@ -31,6 +33,7 @@
 //! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
 //! | [`payload_share`] | how much of a link's bytes are values |
 //! | [`jobs`] | several jobs at once, and one after the other |
+//! | [`public`] | ranks at public addresses, which strangers reach |
 //! | [`quotas`] | quotas of tenants, whose jobs outlive the daemon |
 //! | [`restart`] | the daemon is killed, and another takes its place or does not |
 //! | [`peers`] | ranks that serve each other without an aggregator, and jobs at several |
@@ -42,6 +45,7 @@ mod benchmark;
 mod bits;
 mod data_threads;
 mod doctor;
+mod doctor_of_ranks;
 mod drop_rate;
 mod failover;
 mod ipv6;
@@ -62,6 +66,7 @@ mod parts;
 mod payload_share;
 mod peers;
 mod ports;
+mod public;
 mod quotas;
 mod restart;
 mod security;
@@ -69,6 +74,7 @@ mod slots;
 mod slow_ranks;
 mod special_values;
 mod strangers;
+mod summary;
 mod tags;
 mod tree;
 mod zeros;

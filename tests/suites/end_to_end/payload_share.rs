@@ -1,5 +1,5 @@
 //! How much of a link's bytes are values, with packets of 64 and of 256 lanes through a switch in
-//! P4. The table in `docs/tofino.md` has what is expected.
+//! P4. The table in `docs/research/tofino.md` has what is expected.
 
 use std::fs;
 

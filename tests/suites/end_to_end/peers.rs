@@ -31,7 +31,7 @@ fn element(rank: u32, i: usize) -> i32 {
 }
 
 /// Adds up tensors of many sizes, twice each, and checks every element.
-fn add_up(communicator: &Communicator) {
+pub fn add_up(communicator: &Communicator) {
     for count in [1, 100, 5_000, 200_000, 1_000_003, 1, 100, 5_000, 200_000] {
         let mut values: Vec<f32> =
             (0..count).map(|i| element(communicator.rank(), i) as f32).collect();

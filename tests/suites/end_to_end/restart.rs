@@ -153,7 +153,7 @@ fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again(mode: Mode) 
             "rank {rank}: {error}"
         );
         assert!(
-            error.to_string().contains("is another one now, or has lost its state"),
+            error.to_string().contains("has restarted, and does not know this job"),
             "rank {rank}: {error}"
         );
         assert!(ended.at.saturating_duration_since(up) < SOON, "rank {rank}");

@@ -199,7 +199,7 @@ fn two_cpus_on_the_same_slot_lose_nothing(mode: Mode) {
 /// value that it finds in a free lock.
 fn without_lock() -> Vec<u8> {
     const COMPARE_AND_EXCHANGE: [u8; 4] = [0xF1, 0, 0, 0];
-    let mut object = switchml_userspace::xdp_object().to_vec();
+    let mut object = switchml_data_plane::xdp_object().to_vec();
     let is_it = |code: &[u8; 8]| code[0] == 0xC3 && code[4..] == COMPARE_AND_EXCHANGE;
     let (instructions, _) = object.as_chunks_mut::<8>();
     let found: Vec<_> = instructions.iter_mut().filter(|code| is_it(code)).collect();

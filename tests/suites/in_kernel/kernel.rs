@@ -12,6 +12,7 @@ use aya::programs::{
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
 use std::os::fd::RawFd;
+use switchml_data_plane::xdp::verifier::check;
 use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::{MAX_PLACES, Receivers, direct};
 use switchml_protocol::ip::Ip;
@@ -21,7 +22,6 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::relay::Uplink;
 use switchml_protocol::{MAX_RANKS, U16};
-use switchml_userspace::data_plane::xdp::verifier::check;
 use zerocopy::{FromBytes, transmute};
 
 use crate::packet::{
@@ -67,13 +67,13 @@ struct Constants {
 impl Kernel {
     /// The program with the aggregator's address, and no job.
     pub fn new() -> Self {
-        Self::load(switchml_userspace::xdp_object())
+        Self::load(switchml_data_plane::xdp_object())
     }
 
     /// The program with the aggregator's address, which also takes messages of RoCEv2.
     #[allow(dead_code)] // the vectors share this file
     pub fn with_roce() -> Self {
-        Self::load_with_roce(switchml_userspace::xdp_object())
+        Self::load_with_roce(switchml_data_plane::xdp_object())
     }
 
     /// Such a program from an object file.
@@ -91,13 +91,13 @@ impl Kernel {
     #[allow(dead_code)] // the vectors share this file
     pub fn that_loses(lose_below: u64) -> Self {
         let constants = Constants { lose_below, roce: false };
-        Self::of_role(switchml_userspace::xdp_object(), ROOT, 1, constants)
+        Self::of_role(switchml_data_plane::xdp_object(), ROOT, 1, constants)
     }
 
     /// A combiner of `cells` cells, with the aggregator's address.
     #[allow(dead_code)] // the vectors share this file
     pub fn combiner(cells: u32) -> Self {
-        Self::load_combiner(switchml_userspace::xdp_object(), cells)
+        Self::load_combiner(switchml_data_plane::xdp_object(), cells)
     }
 
     /// A combiner from an object file.
@@ -108,7 +108,7 @@ impl Kernel {
     /// A combiner that loses packets, as [`Self::that_loses`] does.
     #[allow(dead_code)] // the vectors share this file
     pub fn combiner_that_loses(cells: u32, lose_below: u64) -> Self {
-        Self::relay(switchml_userspace::xdp_object(), cells, lose_below)
+        Self::relay(switchml_data_plane::xdp_object(), cells, lose_below)
     }
 
     fn relay(object: &[u8], cells: u32, lose_below: u64) -> Self {

@@ -43,7 +43,7 @@ impl Libbpf {
     /// The program of that mode with the aggregator's address, and no job.
     pub fn new(mode: Mode) -> Self {
         let object = ObjectBuilder::default()
-            .open_memory(switchml_userspace::xdp_object())
+            .open_memory(switchml_data_plane::xdp_object())
             .expect("libbpf parses it");
         let object =
             object.load().expect("libbpf creates the maps, and the verifier takes the program");

@@ -50,7 +50,7 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
 #[test]
 fn the_verifier_takes_what_tells_of_each_packet() {
     needs_racks!();
-    let object = switchml_userspace::xdp_trace_object();
+    let object = switchml_data_plane::xdp_trace_object();
     let mut root = Kernel::load(object);
     root.open_job(2);
     let packet = Packet::contribution(0, 0, 0, &[3; 32]);

@@ -2,10 +2,10 @@
 
 use aya::EbpfLoader;
 use aya::programs::{ProgramError, ProgramInfo, SchedClassifier, Xdp};
+use switchml_data_plane::xdp::verifier::check;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use switchml_rack::needs_racks;
-use switchml_userspace::data_plane::xdp::verifier::check;
 
 use crate::kernel::{FIRST_SLOT, Kernel};
 use crate::packet::Packet;
@@ -32,7 +32,7 @@ fn a_lost_packet_leaves_no_trace_but_its_count() {
 #[test]
 fn programs_that_lose_nothing_have_no_code_for_it() {
     needs_racks!();
-    for object in [switchml_userspace::xdp_object(), switchml_userspace::xdp_trace_object()] {
+    for object in [switchml_data_plane::xdp_object(), switchml_data_plane::xdp_trace_object()] {
         let without = sizes(object, 0);
         let with = sizes(object, ALL / 20);
         assert!(without.iter().zip(&with).all(|(without, with)| without < with), "{with:?}");

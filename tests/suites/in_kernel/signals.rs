@@ -10,8 +10,8 @@ use aya::EbpfLoader;
 use aya::programs::Xdp;
 use nix::sys::pthread::{pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use switchml_data_plane::xdp::verifier::check;
 use switchml_rack::needs_racks;
-use switchml_userspace::data_plane::xdp::verifier::check;
 
 extern "C" fn nothing(_: c_int) {}
 
@@ -22,7 +22,7 @@ fn signals_cost_time_and_not_the_program() {
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler does nothing.
     unsafe { sigaction(Signal::SIGUSR1, &action) }.expect("a handler");
-    let mut object = EbpfLoader::new().load(switchml_userspace::xdp_object()).expect("maps");
+    let mut object = EbpfLoader::new().load(switchml_data_plane::xdp_object()).expect("maps");
     let program: &mut Xdp = object.program_mut("switchml").expect("a program").try_into().unwrap();
     let (loader, [has_failed, is_over]) = (pthread_self(), [const { AtomicBool::new(false) }; 2]);
     scope(|scope| {

@@ -8,9 +8,9 @@ use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::program::{self, Run, Slots, totals};
+use switchml_data_plane::xdp::verifier::check;
 use switchml_protocol::maps::{LockedCell, LockedSlot};
 use switchml_protocol::outcome::Outcome;
-use switchml_userspace::data_plane::xdp::verifier::check;
 use zerocopy::transmute;
 
 const XDP_DROP: u32 = 1;

@@ -1,5 +1,5 @@
 //! Ranks that share no code join one job: ranks of the worker library, and ranks of
-//! `tests/independent_worker`, which is written in Python from docs/protocol.md alone. Every result
+//! `tests/independent_worker`, which is written in Python from docs/spec alone. Every result
 //! is right, and bitwise the same on all ranks. One job has the specification's core alone.
 //!
 //! Mutations of the Python worker that these tests catch: no padding of a small call's exponent

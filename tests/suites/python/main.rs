@@ -7,6 +7,7 @@
 //! `cargo xtask test` makes them.
 
 mod site;
+mod tutorials;
 mod two_jobs;
 mod warm;
 
@@ -65,6 +66,7 @@ with_torches! {
         gradients_may_be_compressed_by_hooks,
         steps_end_at_their_deadline_without_late_ranks,
         calls_that_travel_alike_are_told_apart_by_their_types,
+        small_calls_end_on_the_thread_that_waits,
         ranks_are_lost_and_join_by_torchs_own_interface,
     ]
     oldest and newest: [
@@ -86,6 +88,7 @@ with_torches! {
         a_late_rank_is_waited_for_and_said_to_be,
         a_rank_that_starts_late_is_waited_for_and_said_to_be,
         ranks_with_other_settings_hear_what_differs,
+        a_rank_that_chose_gloo_is_named,
         a_wait_with_a_timeout_names_the_late_rank,
         a_rank_that_never_uses_a_group_is_named,
         another_call_is_told_and_the_processes_go_on_in_another_job,
@@ -121,6 +124,7 @@ scripts! {
     error_feedback_loses_nothing_over_steps_and_in_checkpoints: 3, ["feedback.py"], "";
     late_gradients_are_given_exactly_once: 1, ["ledger.py"], "all was given once";
     calls_that_travel_alike_are_told_apart_by_their_types: 2, ["mismatched_types.py"], "";
+    small_calls_end_on_the_thread_that_waits: 3, ["small_calls.py"], "all small calls are right";
 }
 
 fn steps_end_at_their_deadline_without_late_ranks(case: Case) {
@@ -170,8 +174,8 @@ fn the_host_name_may_be_an_address_of_the_loopback_interface(case: Case) {
     let Some(site) = case.site(2) else { return };
     let hosts = fresh_folder(&format!("hosts-{}", case.torch.version())).join("hosts");
     std::fs::write(&hosts, "127.0.0.1 localhost\n127.0.1.1 debian\n").unwrap();
-    let start = |rank: usize| {
-        let script = site.command(rank, &["loopback_name.py"]);
+    let start = |rank: usize, meets_by: &[&str]| {
+        let script = site.command(rank, &[&["loopback_name.py"], meets_by].concat());
         let mut command = Command::new("unshare");
         command.args([
             "--mount",
@@ -184,9 +188,11 @@ fn the_host_name_may_be_an_address_of_the_loopback_interface(case: Case) {
         command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));
         site.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
     };
-    for mut rank in [0, 1].map(start) {
-        rank.wait_success(PATIENCE).unwrap();
-        assert!(rank.stdout().contains("Gloo works"), "{}", rank.stdout());
+    for meets_by in [&[][..], &["address"]] {
+        for mut rank in [0, 1].map(|rank| start(rank, meets_by)) {
+            rank.wait_success(PATIENCE).unwrap();
+            assert!(rank.stdout().contains("Gloo works"), "{}", rank.stdout());
+        }
     }
 }
 
@@ -892,6 +898,16 @@ fn ranks_with_other_settings_hear_what_differs(case: Case) {
     }
 }
 
+/// As a node of vLLM does that lacks the plugin's setting.
+fn a_rank_that_chose_gloo_is_named(case: Case) {
+    let Some(site) = case.site(3) else { return };
+    let printed = site.run(&["other_backend.py"], &[]);
+    for text in &printed[..2] {
+        assert!(text.contains("rank 2 formed this group with Gloo; choose switchml"), "{text}");
+    }
+    assert!(printed[2].contains("nobody came"), "{}", printed[2]);
+}
+
 /// The timeout raises an error that names the late rank; the call goes on.
 fn a_wait_with_a_timeout_names_the_late_rank(case: Case) {
     let Some(site) = case.site(3) else { return };
@@ -915,7 +931,7 @@ fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(case: Case) {
     let Some(ranks) = after_waiting(case, ["25", "15", "used"]) else { return };
     for (said, _) in ranks {
         assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
-        assert!(said["text"].as_str().unwrap().contains("waiting for rank 1"), "{said}");
+        assert!(said["text"].as_str().unwrap().contains("no contribution from rank 1"), "{said}");
     }
 }
 
@@ -926,7 +942,7 @@ fn a_timeout_that_is_set_later_ends_the_wait(case: Case) {
         for (said, _) in ranks {
             assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
             let text = said["text"].as_str().unwrap();
-            assert!(text.contains("no progress within the timeout of 15"), "{said}");
+            assert!(text.contains("within the timeout of 15"), "{said}");
         }
     }
 }

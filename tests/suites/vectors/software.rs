@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use switchml_data_plane::software::Software;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::fanout::Way;
 use switchml_protocol::maps::MAX_JOBS;
@@ -20,7 +21,6 @@ use switchml_protocol::{DATA_PORT, MAX_RANKS, roce};
 use switchml_rack::vectors::{
     Age, Answer, Copies, Counters, Job, Layer, Member, Offer, Subject, packet_in,
 };
-use switchml_userspace::data_plane::software::Software;
 use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};
 
 const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);

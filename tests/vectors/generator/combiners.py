@@ -1,4 +1,4 @@
-"""Combiners: section 27 of docs/protocol.md."""
+"""Combiners: section 27 of docs/spec."""
 
 from dataclasses import dataclass
 

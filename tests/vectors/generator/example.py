@@ -1,4 +1,4 @@
-"""The worked example of docs/protocol.md (section 25): each packet of two calls of two ranks."""
+"""The worked example of docs/spec (section 25): each packet of two calls of two ranks."""
 
 from fractions import Fraction
 from struct import pack, unpack
@@ -26,7 +26,7 @@ DIGIT = 32 - GROWTH
 
 
 def vectors():
-    v = Vector(NAME, "The worked example of docs/protocol.md.", "fifo", ("max",))
+    v = Vector(NAME, "The worked example of docs/spec.", "fifo", ("max",))
     job = v.open(Job(ranks=RANKS, slots=SLOTS, newcomers=(0, 1)))
     for rank in range(RANKS):
         hello = job.hello(rank, F)
@@ -126,7 +126,7 @@ def nearest_single(x):
 
 
 def check_example():
-    """The lanes say what the sum is, and the examples of sections 19 and 25 of docs/protocol.md."""
+    """The lanes say what the sum is, and the examples of sections 19 and 25 of docs/spec."""
     all_chunks = list(chunks(Job(ranks=RANKS, slots=SLOTS)))
     found = [
         *undigits(all_chunks[2].result.values[:30], 23),

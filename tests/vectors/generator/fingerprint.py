@@ -1,4 +1,4 @@
-"""What tells one call from another: section 4 of docs/protocol.md."""
+"""What tells one call from another: section 4 of docs/spec."""
 
 ALL_REDUCE, BROADCAST, BARRIER = 0, 1, 2
 # Details of an all-reduce.
@@ -24,7 +24,7 @@ def fingerprint(number, kind, detail, element, count):
 
 
 def check_example():
-    """The examples of docs/protocol.md."""
+    """The examples of docs/spec."""
     assert hash_of([0, 0, 0, 1000]) == 0x7A284BC0513B1A32
     assert fingerprint(0, ALL_REDUCE, SUM, F32, 1000) == 0x513B1A32
     assert fingerprint(1, BARRIER, 0, I32, 1) == 0xEA50409A

@@ -1,4 +1,4 @@
-"""A call as workers make it: sections 15 and 17 to 21 of docs/protocol.md."""
+"""A call as workers make it: sections 15 and 17 to 21 of docs/spec."""
 
 from fractions import Fraction
 from math import frexp, inf, isinf, isnan, nan
@@ -202,7 +202,7 @@ def wide_float_sum():
 
 
 def check_example():
-    """The example of docs/protocol.md."""
+    """The example of docs/spec."""
     assert digest(range(1, 33)) == 0x30C209B810E0DA8A
     own = list(range(1, 32)) + [0]
     assert witness(own, list(range(1, 33)))[:3] + witness(own, list(range(1, 33)))[8:11] == [

@@ -1,6 +1,6 @@
 """A frame: Ethernet, IPv4 or IPv6, and UDP around a packet.
 
-Section 5 of docs/protocol.md; RFC 791, 8200, 768, 1112.
+Section 5 of docs/spec; RFC 791, 8200, 768, 1112.
 """
 
 from dataclasses import dataclass, replace

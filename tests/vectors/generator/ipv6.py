@@ -1,4 +1,4 @@
-"""Over IPv6: sections 5 and 7 of docs/protocol.md."""
+"""Over IPv6: sections 5 and 7 of docs/spec."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 """A packet as a message of RoCEv2, and the jobs of ranks that send so: section 37 of
-docs/protocol.md."""
+docs/spec."""
 
 import zlib
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
 """Packed lanes: several elements in each, and no sum of N ranks carries from one into the next.
 
-Section 26 of docs/protocol.md. Results are added up field by field.
+Section 26 of docs/spec. Results are added up field by field.
 """
 
 from .vector import Job, Vector, back, nobody, to_all

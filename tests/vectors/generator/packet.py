@@ -1,6 +1,6 @@
 """A packet of the protocol: header, lanes, check word.
 
-Sections 2 and 3 of docs/protocol.md.
+Sections 2 and 3 of docs/spec.
 """
 
 from dataclasses import dataclass, replace
@@ -158,7 +158,7 @@ class Packet:
         tag = self.tag_word().to_bytes(8, "big") if self.flags & TAGGED else b""
         return self.header() + b"".join(lane.to_bytes(4, "big") for lane in self.values) + tag
 
-    # ---- Tags (section 28 of docs/protocol.md) ----
+    # ---- Tags (section 28 of docs/spec) ----
 
     def right_tag(self):
         of_rank, of_job = self.keys or (bytes(16), bytes(16))
@@ -172,7 +172,7 @@ class Packet:
         """The same packet with other fields, but the tag that it had."""
         return replace(self, tag=self.tag_word(), **fields)
 
-    # ---- Answers (section 9 of docs/protocol.md) ----
+    # ---- Answers (section 9 of docs/spec) ----
 
     def result(self, values, of, flags=CHECKED):
         """The RESULT for the sender alone, of that many contributions."""
@@ -259,7 +259,7 @@ def op_text(op):
 
 
 def check_example():
-    """The example of docs/protocol.md."""
+    """The example of docs/spec."""
     packet = Packet(
         CONTRIBUTION,
         0x0102,

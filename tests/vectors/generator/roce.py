@@ -1,4 +1,4 @@
-"""Ranks with RDMA NICs: section 37 of docs/protocol.md."""
+"""Ranks with RDMA NICs: section 37 of docs/spec."""
 
 from dataclasses import replace
 

@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod markdown;
 pub mod pages;
+pub mod reference;
 pub mod size;
 pub mod test;
 pub mod tls;
@@ -61,8 +63,21 @@ pub fn one_line(error: &clap::Error) -> String {
     let complaint = &text[..end(&text, "\n\nFor more information")];
     let complaint = &complaint[..end(complaint, "\n\nUsage: ")];
     let words: Vec<&str> = complaint.trim_start_matches("error: ").split_whitespace().collect();
-    format!("{} (see --help)", words.join(" "))
+    let complaint = WORDS_OF_THE_LIBRARY.iter().fold(words.join(" "), |said, (theirs, ours)| {
+        match said.strip_suffix(theirs) {
+            Some(start) => format!("{start}{ours}"),
+            None => said,
+        }
+    });
+    format!("{complaint} (see --help)")
 }
+
+/// How the standard library refuses text that is no number, and what is said instead.
+const WORDS_OF_THE_LIBRARY: [(&str, &str); 3] = [
+    ("invalid digit found in string", "a whole number is allowed"),
+    ("cannot parse integer from empty string", "a whole number is allowed"),
+    ("invalid float literal", "a number is allowed"),
+];
 
 /// Makes a missing command an error like others, where clap would print the help.
 fn without_pages(command: Command) -> Command {

@@ -79,8 +79,8 @@ fn file_page(command: &Command, manual: &Manual, sections: &[Section]) -> io::Re
         )),
     ]);
     roff.control("SH", ["KEYS"]);
-    for option in command.get_arguments().filter(|option| !option.is_hide_set()) {
-        add_key(option, &mut roff);
+    for (key, option) in keys(command) {
+        add_key(key, option, &mut roff);
     }
     let mut page = Vec::new();
     roff.to_writer(&mut page)?;
@@ -88,19 +88,31 @@ fn file_page(command: &Command, manual: &Manual, sections: &[Section]) -> io::Re
     Ok(page)
 }
 
-/// Skips `config` itself, and options for interactive use.
-fn add_key(option: &Arg, roff: &mut Roff) {
-    let Some(name) = option.get_long() else { return };
-    if ["config", "help", "version"].contains(&name) {
-        return;
-    }
-    let kind = match option.get_action() {
+/// The options that a file may set, by name: not `config` itself, nor those for interactive use.
+pub(crate) fn keys(command: &Command) -> impl Iterator<Item = (&str, &Arg)> {
+    let options = command.get_arguments().filter(|option| !option.is_hide_set());
+    let named = options.filter_map(|option| Some((option.get_long()?, option)));
+    named.filter(|(name, _)| !["config", "help", "version"].contains(name))
+}
+
+/// What the file has as the option's value.
+pub(crate) fn kind(option: &Arg) -> &'static str {
+    match option.get_action() {
         clap::ArgAction::Append => "a list of strings",
         action if action.takes_values() => "a string or an integer",
         _ => "true or false",
-    };
+    }
+}
+
+/// The option's default values; a flag has none.
+pub(crate) fn defaults(option: &Arg) -> Vec<String> {
+    let values = option.get_default_values().iter().map(|value| value.to_string_lossy());
+    values.filter(|_| option.get_action().takes_values()).map(Into::into).collect()
+}
+
+fn add_key(name: &str, option: &Arg, roff: &mut Roff) {
     roff.control("TP", []);
-    roff.text([bold(name), roman(" = "), italic(kind)]);
+    roff.text([bold(name), roman(" = "), italic(kind(option))]);
     // clap takes away the full stop.
     let help = option.get_help().map(ToString::to_string).unwrap_or_default();
     let mut sentences = format!("{}.", help.trim_end_matches('.'));
@@ -109,8 +121,7 @@ fn add_key(option: &Arg, roff: &mut Roff) {
     if !values.is_empty() {
         sentences += &format!(" One of {}.", values.join(", "));
     }
-    let defaults = option.get_default_values().iter().map(|value| value.to_string_lossy());
-    let defaults: Vec<_> = defaults.filter(|_| option.get_action().takes_values()).collect();
+    let defaults = defaults(option);
     if !defaults.is_empty() {
         sentences += &format!(" [default: {}]", defaults.join(", "));
     }

@@ -29,7 +29,7 @@ impl Progress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     /// The chunk that it adds up, counted from the start of the epoch (section 12 of
-    /// `docs/protocol.md`).
+    /// `docs/spec`).
     pub chunk: u64,
     /// The ranks whose contributions it lacks.
     pub lacks: Ranks,

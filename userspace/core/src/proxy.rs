@@ -1,4 +1,4 @@
-//! A combiner's control plane: a proxy of its parent's. Rules 27.15 to 27.20 of `docs/protocol.md`.
+//! A combiner's control plane: a proxy of its parent's. Rules 27.15 to 27.20 of `docs/spec`.
 //! Without I/O: requests and events in, [`Effect`]s out.
 //!
 //! Each stream from below has a separate stream to the parent. The combiner learns of a job from
@@ -315,10 +315,14 @@ impl Proxy {
         Some((&job.shards, job.ranks.keys().copied()))
     }
 
-    /// A rank is ready; only this combiner needs to know whether it needs copies (rule 27.17).
-    pub fn ready(&mut self, id: MemberId, needs_copies: bool) {
-        if let Some(member) = self.member_mut(id).filter(|_| needs_copies) {
-            member.avoid_group();
+    /// A rank is ready; only this combiner needs to know whether it needs copies, and whether it
+    /// reads those of a taker (rule 27.17).
+    pub fn ready(&mut self, id: MemberId, needs_copies: bool, taker: Option<u16>) {
+        if let Some(member) = self.member_mut(id) {
+            member.taker = taker;
+            if needs_copies {
+                member.avoid_group();
+            }
         }
     }
 

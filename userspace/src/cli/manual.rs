@@ -57,7 +57,7 @@ const SIGNALS: Section = (
         ),
         (
             "SIGKILL",
-            "Ends the daemon alone: with --data-plane xdp the data plane goes on with its jobs, \
+            "Ends only the daemon: with --data-plane xdp the data plane continues with its jobs, \
              and the next daemon takes it over. `switchml-aggregator detach` removes it instead.",
         ),
     ],
@@ -67,7 +67,7 @@ const EXIT_STATUS: Section = (
     "EXIT STATUS",
     &[
         ("0", "It was stopped by a signal, or the command did what it should."),
-        ("1", "It could not start or go on; standard error has a line that says why."),
+        ("1", "It could not start or continue; standard error has a line that says why."),
         ("2", "Arguments, or files that they name, are wrong."),
     ],
 );

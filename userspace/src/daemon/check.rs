@@ -1,7 +1,7 @@
 //! Options and the files that they name, looked through without a daemon.
 
 use switchml_cli::say;
-use switchml_userspace::data_plane::xdp;
+use switchml_data_plane::xdp;
 use switchml_userspace::tokens::TokenKeys;
 
 use super::{check_exposure, guard, parent_tls};

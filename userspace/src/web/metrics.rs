@@ -270,7 +270,11 @@ fn add_ports(registry: &mut Registry, view: &View) {
     registry.register("port_receive_drops", help, receive_drops);
     registry.register("port_send_drops", "Frames that were not sent", send_drops);
     registry.register("port_xdp_drops", "Frames that native XDP could not send", xdp_drops);
-    registry.register("port_faults", "What keeps packets from ranks, or their answers", faults);
+    registry.register(
+        "port_faults",
+        "Faults that keep packets from ranks, or their answers",
+        faults,
+    );
 }
 
 fn add_room(registry: &mut Registry, role: &Role) {

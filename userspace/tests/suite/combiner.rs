@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::{JoinRequest, StatusReply};
+use switchml_data_plane::software::combiner::SoftwareCombiner;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::{U16, U32};
 use switchml_userspace::combiner::CombinerService;
 use switchml_userspace::combiner::parent::Parent;
-use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
 use switchml_userspace::guard::Guard;
 use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::proxy::Proxy;

@@ -9,7 +9,7 @@ use switchml_control::{
     Left, ListJobsRequest, MadeCall, MemberId, ReadyRequest, ReportCallsRequest,
     ReportRoundTripsRequest, ResumeRequest, StatusRequest, Times, Waiting,
 };
-use switchml_userspace::data_plane::software::Software;
+use switchml_data_plane::software::Software;
 use switchml_userspace_core::data_plane::DataPlane;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Status};

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use switchml_control::{JobState, SlotsReply, SlotsRequest, UnfinishedSlots};
+use switchml_data_plane::software::Software;
 use switchml_protocol::header::Kind;
-use switchml_userspace::data_plane::software::Software;
 use tonic::{Code, Status};
 
 use crate::common::program::aggregator;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use switchml_control::{LeaveRequest, Path as Packets, ReportRoundTripsRequest, Times};
-use switchml_userspace::data_plane::software::Software;
+use switchml_data_plane::software::Software;
 use tempfile::TempDir;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;

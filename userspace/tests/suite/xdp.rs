@@ -583,8 +583,8 @@ fn with_trace_each_packet_has_a_line(mode: Mode) {
         let object = aya_obj::Object::parse(object).expect("an object");
         object.maps.keys().any(|name| name == "AYA_LOGS")
     };
-    assert!(!maps(switchml_userspace::xdp_object()));
-    assert!(maps(switchml_userspace::xdp_trace_object()));
+    assert!(!maps(switchml_data_plane::xdp_object()));
+    assert!(maps(switchml_data_plane::xdp_trace_object()));
 
     let rack = rack(2, mode);
     let arguments: Vec<_> = [on_all_ports(&rack), vec!["--trace".to_owned()]].concat();

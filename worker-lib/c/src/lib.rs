@@ -19,13 +19,14 @@ pub struct Communicator(switchml_worker::Communicator);
 /// A call in flight.
 pub struct Request(Handle<Array>);
 
-/// How to connect. What is zero or null comes from the environment as torchrun sets it:
+/// How to connect. What is zero or null comes from the environment as torchrun and srun set it:
 /// SWITCHML_AGGREGATOR; SWITCHML_JOB or TORCHELASTIC_RUN_ID; MASTER_ADDR:MASTER_PORT, where ranks
 /// meet without an aggregator, or without a name; RANK and WORLD_SIZE;
 /// SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
 /// SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
 /// SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
-/// SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1.
+/// SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1. Rank 0 of the process's first
+/// job writes a line about the job to the standard error stream, unless SWITCHML_SUMMARY is 0.
 #[repr(C)]
 pub struct Settings {
     /// `sizeof(switchml_settings)`, as in `switchml_settings settings = { .size = sizeof settings

@@ -9,6 +9,10 @@ use switchml_worker::{Builder, Communicator};
 
 use super::{Failure, seconds};
 
+/// Headings of `--help`; options that most users need stand above them.
+const WAITS: &str = "Waits";
+const TUNING: &str = "Tuning";
+
 /// Longest wait for the aggregator's answer to a question about itself.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -22,6 +26,41 @@ pub struct Job {
     /// where ranks meet, at MASTER_ADDR:MASTER_PORT]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
+    #[command(flatten)]
+    place: Place,
+    /// A collective fails after this many seconds without an answer from the aggregator
+    #[arg(
+        long, help_heading = WAITS, value_name = "SECONDS", default_value = "5",
+        value_parser = seconds::parse
+    )]
+    deadline: Duration,
+    /// A collective waits for ranks that are late, but connected, for this many seconds
+    #[arg(
+        long, help_heading = WAITS, value_name = "SECONDS", default_value = "1800",
+        value_parser = seconds::parse
+    )]
+    timeout: Duration,
+    /// How much each of several aggregators takes of large tensors, in proportion to the others,
+    /// such as 2,1 [default: computed from the links]
+    #[arg(long, help_heading = TUNING, value_name = "N", value_delimiter = ',')]
+    weight: Vec<u32>,
+    /// Threads for large tensors, 1 to 8; all ranks get the smallest that any asks for [default:
+    /// what suits processors and link]
+    #[arg(long, help_heading = TUNING, value_name = "N")]
+    data_threads: Option<u32>,
+    /// Send separately from the other ranks of this host, which otherwise add up first and send one
+    /// contribution
+    #[arg(long, help_heading = TUNING)]
+    no_local_sums: bool,
+    /// Leave all the work to the aggregators given, even if they are slower than a ring; otherwise
+    /// ranks' hosts help these
+    #[arg(long, help_heading = TUNING)]
+    no_own_hosts: bool,
+}
+
+/// A rank among others.
+#[derive(clap::Args)]
+pub struct Place {
     /// This process's rank, 0 to world size - 1 [env: RANK, or SLURM_PROCID]
     #[arg(long)]
     rank: Option<u32>,
@@ -29,31 +68,26 @@ pub struct Job {
     /// SLURM_STEP_NUM_TASKS]
     #[arg(long, value_name = "N")]
     world_size: Option<u32>,
-    /// A collective fails after this many seconds without an answer from the aggregator
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds::parse)]
-    deadline: Duration,
-    /// A collective waits for ranks that are late, but connected, for this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds::parse)]
-    timeout: Duration,
     /// Longest wait for the other ranks to join, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
+    #[arg(
+        long, help_heading = WAITS, value_name = "SECONDS", default_value = "60",
+        value_parser = seconds::parse
+    )]
     join_timeout: Duration,
-    /// How much each of several aggregators takes of large tensors, in proportion to the others,
-    /// such as 2,1 [default: computed from the links]
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    weight: Vec<u32>,
-    /// Threads for large tensors, 1 to 8; all ranks get the smallest that any asks for [default:
-    /// what suits processors and link]
-    #[arg(long, value_name = "N")]
-    data_threads: Option<u32>,
-    /// Send separately from the other ranks of this host, which otherwise add up first and send one
-    /// contribution
-    #[arg(long)]
-    no_local_sums: bool,
-    /// Leave all the work to the aggregators given, even if they are slower than a ring; otherwise
-    /// ranks' hosts help these
-    #[arg(long)]
-    no_own_hosts: bool,
+}
+
+impl Place {
+    /// The settings with these.
+    pub fn over(&self, settings: Builder) -> Builder {
+        let mut settings = settings.join_timeout(self.join_timeout);
+        if let Some(rank) = self.rank {
+            settings = settings.rank(rank);
+        }
+        if let Some(world_size) = self.world_size {
+            settings = settings.world_size(world_size);
+        }
+        settings
+    }
 }
 
 /// Where the aggregator is, and the way there.
@@ -71,10 +105,10 @@ pub struct Aggregator {
     tls: TlsOptions,
     /// File with a job token, for an aggregator that asks for one [env: SWITCHML_TOKEN_FILE, or
     /// SWITCHML_TOKEN]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = switchml_cli::tls::HEADING, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Send and receive by RDMA (RoCEv2), which the aggregator has to take [env: SWITCHML_RDMA]
-    #[arg(long)]
+    /// Send and receive over RDMA (RoCEv2), which the aggregator has to take [env: SWITCHML_RDMA]
+    #[arg(long, help_heading = TUNING)]
     rdma: bool,
 }
 
@@ -105,15 +139,9 @@ impl Job {
     /// The settings to connect with.
     pub fn settings(&self) -> Result<Builder, Failure> {
         let settings = self.aggregator.settings()?.deadline(self.deadline).timeout(self.timeout);
-        let mut settings = settings.join_timeout(self.join_timeout);
+        let mut settings = self.place.over(settings);
         if let Some(job) = &self.job {
             settings = settings.job(job);
-        }
-        if let Some(rank) = self.rank {
-            settings = settings.rank(rank);
-        }
-        if let Some(world_size) = self.world_size {
-            settings = settings.world_size(world_size);
         }
         if let Some(data_threads) = self.data_threads {
             settings = settings.data_threads(data_threads);
@@ -135,14 +163,4 @@ impl Job {
 pub fn status(aggregator: &Access) -> Result<AggregatorStatus, Failure> {
     control::status(aggregator.clone(), STATUS_TIMEOUT)
         .map_err(|error| Failure::joining(error.into()))
-}
-
-/// The job's aggregators, at least one.
-pub fn aggregators(settings: &Builder) -> Result<Vec<Access>, Failure> {
-    Some(settings.get_aggregators()).filter(|given| !given.is_empty()).ok_or_else(|| {
-        Failure::Usage(
-            "no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR"
-                .to_owned(),
-        )
-    })
 }

@@ -29,10 +29,16 @@ const EXIT_CODES: [(&str, &str); 5] = [
     ("4", "A collective failed."),
 ];
 
-/// The exit codes as text for `--help`.
-fn exit_codes() -> String {
-    let lines = EXIT_CODES.map(|(code, meaning)| format!("  {code}  {meaning}\n"));
-    format!("Exit codes:\n{}\nA failure is one line on standard error.", lines.concat())
+/// The end of `--help`: the manual's examples of a command, or of all commands if it is empty, and
+/// the exit codes.
+fn after_help(command: &str) -> String {
+    let (_, examples) = manual::EXAMPLES;
+    let start = format!("switchml-worker {command}");
+    let examples = examples.iter().filter(|(example, _)| example.contains(&start));
+    let examples: String =
+        examples.map(|(example, meaning)| format!("  {example}\n      {meaning}\n")).collect();
+    let codes = EXIT_CODES.map(|(code, meaning)| format!("  {code}  {meaning}\n")).concat();
+    format!("Examples:\n{examples}\nExit codes:\n{codes}\nA failure is one line on standard error.")
 }
 
 /// All-reduce through an in-network aggregator: a benchmark, and a check of the path
@@ -40,7 +46,7 @@ fn exit_codes() -> String {
 #[command(
     name = "switchml-worker",
     version = switchml_cli::version!(switchml_protocol::VERSION),
-    after_help = exit_codes()
+    after_help = after_help("")
 )]
 struct Cli {
     #[command(subcommand)]
@@ -61,6 +67,9 @@ enum Command {
         /// Folder to write to
         folder: PathBuf,
     },
+    /// Prints what docs/reference has on this command line; for `cargo xtask gen`
+    #[command(hide = true)]
+    Reference,
 }
 
 /// Why a command did not succeed, in one line; each kind is an exit code.
@@ -121,6 +130,10 @@ fn main() -> ExitCode {
         Command::Rank(rank) => rank.run(),
         Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder, &manual::MANUAL)
             .map_err(|error| Failure::Usage(format!("{}: {error}", folder.display()))),
+        Command::Reference => {
+            say(switchml_cli::reference::command_line::<Cli>(&manual::MANUAL));
+            Ok(())
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -145,7 +158,7 @@ mod tests {
         for (arguments, complaint) in [
             (
                 &["bench", "--rank", "x"][..],
-                "invalid value 'x' for '--rank <RANK>': invalid digit found in string (see --help)",
+                "invalid value 'x' for '--rank <RANK>': a whole number is allowed (see --help)",
             ),
             (
                 &["bench", "-b", "8T"],

@@ -11,43 +11,32 @@ pub const MANUAL: Manual = Manual {
     of_file: None,
 };
 
-const ENVIRONMENT: Section = (
-    "ENVIRONMENT",
-    &[
-        ("SWITCHML_AGGREGATOR", "The aggregators, as host or host:port, with commas between."),
-        (
-            "RANK, WORLD_SIZE",
-            "This rank, and how many there are, as torchrun sets them. Without both, the tasks of \
-             a step of Slurm are the ranks: SLURM_PROCID of SLURM_STEP_NUM_TASKS.",
-        ),
-        (
-            "SWITCHML_JOB",
-            "Name of the job, which no other job has at these aggregators; else \
-             TORCHELASTIC_RUN_ID, or the job and step of Slurm.",
-        ),
-        (
-            "MASTER_ADDR, MASTER_PORT",
-            "Where ranks meet that have no aggregator, or no name for their job: at rank 0's host.",
-        ),
-        ("SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA", "How the aggregator is known, for TLS."),
-        ("SWITCHML_TLS_CERT, SWITCHML_TLS_KEY", "What it is shown if it asks for a certificate."),
-        ("SWITCHML_TOKEN_FILE, SWITCHML_TOKEN", "A job token, in a file or itself."),
-        (
-            "SWITCHML_LOCAL_SUMS",
-            "0 if this rank is to send apart from the other ranks of its host, to compare.",
-        ),
-        ("SWITCHML_RDMA", "1 to send and receive by RDMA (RoCEv2)."),
-    ],
-);
+const ENVIRONMENT: Section = ("ENVIRONMENT", &VARIABLES);
+
+/// The library's variables: names and meanings.
+const VARIABLES: [(&str, &str); switchml_worker::VARIABLES.len()] = {
+    let mut entries = [("", ""); switchml_worker::VARIABLES.len()];
+    let mut i = 0;
+    while i < entries.len() {
+        entries[i] = (switchml_worker::VARIABLES[i].name, switchml_worker::VARIABLES[i].meaning);
+        i += 1;
+    }
+    entries
+};
 
 const EXIT_STATUS: Section = ("EXIT STATUS", &EXIT_CODES);
 
-const EXAMPLES: Section = (
+/// Command lines, and what each does; `--help` has them, too.
+pub const EXAMPLES: Section = (
     "EXAMPLES",
     &[
         (
             "switchml-worker doctor --aggregator 10.0.0.254",
             "Checks the path step by step; names what is wrong, and the fix.",
+        ),
+        (
+            "MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 WORLD_SIZE=4 RANK=0 switchml-worker doctor",
+            "Checks the ways between ranks without an aggregator, as the first of four ranks.",
         ),
         (
             "switchml-worker bench --aggregator 10.0.0.254 --job try --rank 0 --world-size 4",
@@ -58,12 +47,16 @@ const EXAMPLES: Section = (
             "Says how long an all-reduce takes with these machines, and what to start.",
         ),
         (
+            "switchml-worker trace --model bert-large > step.csv",
+            "Writes a training step to a file, to change and to replay.",
+        ),
+        (
             "switchml-worker plan --model resnet50 --ranks 8 --rate 2.5G",
             "Says how long a training step takes, and how much faster it gets.",
         ),
         (
             "SWITCHML_AGGREGATOR=10.0.0.254 srun --nodes 4 --ntasks 4 switchml-worker bench",
-            "The same in Slurm.",
+            "Measures with the tasks of a step of Slurm as ranks.",
         ),
     ],
 );

@@ -1,4 +1,5 @@
-//! `switchml-worker plan`: what a set of machines can do, by the theory of docs/scaling.md.
+//! `switchml-worker plan`: what a set of machines can do, by the theory of
+//! docs/research/scaling.md.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -13,13 +14,16 @@ use switchml_worker_core::cost::{self, Framing};
 use super::step::{Chosen, StepOptions};
 use super::{Failure, say};
 
+/// Headings of `--help`; options that most users need stand above them.
+const NETWORK: &str = "Network";
+
 /// How much less time another way must take to be worth its daemons.
 const WORTH: f64 = 0.95;
 
 /// Computes how long an all-reduce of f32, or a training step, takes with aggregators on these or
-/// those machines, beside a ring, and says what to start. Nothing is sent
+/// those machines, compared with a ring, and says what to start. Nothing is sent
 #[derive(clap::Args, Clone)]
-#[command(after_help = super::exit_codes())]
+#[command(after_help = super::after_help("plan"))]
 pub struct Plan {
     /// Number of ranks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
@@ -46,13 +50,13 @@ pub struct Plan {
     chosen: Option<Chosen>,
     /// Ranks on each host, which add up before they send
     #[arg(
-        long, value_name = "N", default_value = "1",
+        long, help_heading = NETWORK, value_name = "N", default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     ranks_per_host: u32,
     /// Largest IP packet of the network, in bytes
     #[arg(
-        long, value_name = "BYTES", default_value = "1500",
+        long, help_heading = NETWORK, value_name = "BYTES", default_value = "1500",
         value_parser = clap::value_parser!(u16).range(576..)
     )]
     mtu: u16,
@@ -146,6 +150,33 @@ impl Plan {
         Some(1e3 * cost::seconds(self.units(way), bytes, framing, self.rate))
     }
 
+    /// Bytes of f32 in a sum, or in the sums of a step.
+    fn bytes(&self) -> usize {
+        self.chosen.as_ref().map_or(self.size, |Chosen { step, .. }| 4 * step.elements())
+    }
+
+    /// Megabytes that the link of a rank's host, and that of a spare machine, carry each way for
+    /// f32, headers included.
+    fn megabytes(&self, way: Way) -> [Option<f64>; 2] {
+        let (hosts, units) = (self.hosts(), self.units(way));
+        let mtu = self.mtu.into();
+        let framing = match way {
+            Way::Ring => Framing::Tcp { mtu },
+            _ => Framing::packets_at(mtu),
+        };
+        let spare = f64::from(self.spare) * self.spare_rate() as f64 / self.rate as f64;
+        let [host, spares] = match way {
+            Way::Ring | Way::RanksHosts => [units, 0.0],
+            Way::Spare => [1.0, f64::from(hosts)],
+            // Rule 36.4: all of them are busy for the whole time.
+            Way::Both if spare < f64::from(hosts) => [units, units * spare],
+            Way::Both => [1.0, f64::from(hosts)],
+        };
+        let megabytes = |units: f64| units * self.bytes() as f64 * framing.overhead() / 1e6;
+        let of_one = Some(spares / f64::from(self.spare)).filter(|_| spares > 0.0);
+        [Some(megabytes(host)), of_one.map(megabytes)]
+    }
+
     /// The time as a part of a ring's for f32; for a step the speed-up, which is one by that.
     fn ratio(&self, milliseconds: f64) -> f64 {
         let ring = self.milliseconds(Way::Ring, Precision::Exact).unwrap_or(f64::NAN);
@@ -200,7 +231,7 @@ impl Plan {
         match &self.chosen {
             None => writeln!(f, "sums of {} bytes of f32, MTU {}\n", self.size, self.mtu)?,
             Some(Chosen { title, step }) => {
-                let (compute, bytes) = (1e3 * step.compute().as_secs_f64(), 4 * step.elements());
+                let (compute, bytes) = (1e3 * step.compute().as_secs_f64(), self.bytes());
                 writeln!(
                     f,
                     "steps of {title}:\n{compute:.1} ms of computing, {bytes} bytes of f32 \
@@ -211,9 +242,9 @@ impl Plan {
             }
         }
         let ratio = if self.chosen.is_some() { "speedup" } else { "ratio" };
-        write!(f, "{:24}", "")?;
+        write!(f, "{:24}{:>16}", "", "MB on a link")?;
         COLUMNS.iter().try_for_each(|(_, name)| write!(f, "{name:>20}"))?;
-        write!(f, "\n{:24}", "")?;
+        write!(f, "\n{:24}{:>8}{:>8}", "", "host", "spare")?;
         COLUMNS.iter().try_for_each(|_| write!(f, "{:>12}{ratio:>8}", "ms"))?;
         writeln!(f)
     }
@@ -252,6 +283,12 @@ impl fmt::Display for Plan {
                 Way::Both => "both",
             };
             write!(f, "{name:24}")?;
+            for megabytes in self.megabytes(way) {
+                match megabytes {
+                    Some(megabytes) => write!(f, "{megabytes:>8.2}")?,
+                    None => write!(f, "{:>8}", "-")?,
+                }
+            }
             for (precision, _) in COLUMNS {
                 match self.milliseconds(way, precision) {
                     Some(time) => write!(f, "{time:>12.2}{:>8.2}", self.ratio(time))?,
@@ -264,7 +301,10 @@ impl fmt::Display for Plan {
             None => ("ratio: to the time of a ring of f32", "Only links take"),
             Some(_) => ("speedup: over a ring of f32", "Only computing and links take"),
         };
-        writeln!(f, "\n{what}. {verb} time; headers are counted.")?;
+        writeln!(
+            f,
+            "\nMB on a link: 10^6 bytes each way, exact.\n{what}. {verb} time; headers are counted."
+        )?;
         f.write_str(&self.advice())
     }
 }
@@ -353,11 +393,34 @@ mod tests {
         assert!(many.ends_with("ranks' hosts help: SWITCHML_AGGREGATOR=SPARE1,SPARE2"), "{many}");
     }
 
-    /// Of 8 ranks on 4 hosts a ring has 8 members: 2 * 7 / 8. We have 4 hosts: 2 * 3 / 4.
+    /// Of 8 ranks on 4 hosts a ring has 8 members: 2 * 7 / 8. We have 4 hosts: 2 * 3 / 4. With
+    /// frames of 1482 bytes for 1408, and 353 words for 352, 16 MiB are 17.7091 MB in packets; with
+    /// 1514 for 1448, 17.5419 by TCP.
     #[test]
     fn ranks_of_a_host_count_as_one() {
         let plan = Plan { ranks_per_host: 2, ..plan(8, 0) };
         assert_eq!([plan.units(Way::Ring), plan.units(Way::RanksHosts)], [1.75, 1.5]);
+        let of = |plan: &Plan, way| plan.megabytes(way).map(|load| load.map(rounded));
+        // 1.75 * 17.5419, and 1.5 * 17.7091.
+        assert_eq!(of(&plan, Way::Ring), [Some(30.7), None]);
+        assert_eq!(of(&plan, Way::RanksHosts), [Some(26.56), None]);
+        // A host sends its sum, of two ranks, to the spare machine, which gets those of 4 hosts.
+        let plan = Plan { spare: 1, ..plan };
+        assert_eq!(of(&plan, Way::Spare), [Some(17.71), Some(70.84)]);
+        // 24 / 18 for all links.
+        assert_eq!(of(&plan, Way::Both), [Some(23.61), Some(23.61)]);
+        // As many spare machines as hosts take all of it: 4 * 1 / 4 each.
+        let plan = Plan { spare: 4, ..plan };
+        assert_eq!(of(&plan, Way::Both), [Some(17.71), Some(17.71)]);
+        // With 2 and links twice as fast, so do they: 4 / 2.
+        let plan = Plan { spare: 2, spare_rate: Some(2 * GIGABIT), ..plan };
+        assert_eq!(of(&plan, Way::Spare), [Some(17.71), Some(35.42)]);
+        // 2 hosts with 2 or 4 ranks of each: 2 * 1 / 2, and a ring's 1.5 and 1.75.
+        for (ranks, ring) in [(4, 26.31), (8, 30.7)] {
+            let plan = Plan { ranks_per_host: ranks / 2, spare: 0, ..self::plan(ranks, 0) };
+            assert_eq!(of(&plan, Way::Ring), [Some(ring), None]);
+            assert_eq!(of(&plan, Way::RanksHosts), [Some(17.71), None]);
+        }
     }
 
     /// A gradient of 16 MiB that is ready after 90 of 100 ms, beside one of 4 bytes in the end. A

@@ -15,10 +15,11 @@ use half::f16;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use switchml_cli::say;
+use switchml_pattern::{Pattern, Zeros, wrong_elements};
 use switchml_worker::{CallStats, Communicator, Error, ReduceOp, Reduction};
 
 use super::Failure;
-use super::bench::{Pattern, Progress, Replay, Zeros, wrong_elements};
+use super::bench::{Progress, Replay};
 use super::job::Job;
 use super::step::{Chosen, StepOptions};
 

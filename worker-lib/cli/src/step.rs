@@ -8,6 +8,9 @@ use switchml_step::{Step, file, models::Model, published};
 
 use super::Failure;
 
+/// Heading of these options in `--help`.
+const HEADING: &str = "Training step";
+
 /// A training step.
 #[derive(clap::Args, Clone, Default)]
 pub struct StepOptions {
@@ -15,17 +18,20 @@ pub struct StepOptions {
     /// DistributedDataParallel makes them; one of alexnet, vgg11, vgg16, vgg19, resnet50,
     /// resnet101, resnet152, inception3, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl,
     /// llama-1b, llama-8b
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = HEADING, value_name = "NAME")]
     model: Option<Model>,
     /// Instead of one tensor: a training step from a file (CSV with the columns layer_index, numel,
     /// forward_pass_ns and backward_pass_ns)
-    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with = "model")]
     trace: Option<PathBuf>,
     /// Processor whose published computing time the model takes [default: the model's first]
-    #[arg(long, value_name = "NAME", requires = "model", conflicts_with = "compute")]
+    #[arg(
+        long, help_heading = HEADING, value_name = "NAME", requires = "model",
+        conflicts_with = "compute"
+    )]
     processor: Option<String>,
-    /// Computing time of a step in milliseconds, in place of the published or the file's
-    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    /// Computing time of a step in milliseconds, instead of the published or the file's
+    #[arg(long, help_heading = HEADING, value_name = "MS", value_parser = milliseconds)]
     compute: Option<Duration>,
 }
 

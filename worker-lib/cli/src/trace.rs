@@ -10,7 +10,7 @@ use super::step::StepOptions;
 /// Writes a training step of a model as CSV to standard output, for `bench --trace` and `plan
 /// --trace`
 #[derive(clap::Args)]
-#[command(after_help = super::exit_codes())]
+#[command(after_help = super::after_help("trace"))]
 pub struct Trace {
     #[command(flatten)]
     step: StepOptions,

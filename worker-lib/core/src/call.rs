@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// The examples of docs/protocol.md.
+    /// The examples of docs/spec.
     /// Rule 16.3, with the hash of rule 4.1 computed elsewhere.
     #[test]
     fn a_part_has_a_fingerprint_of_its_own() {

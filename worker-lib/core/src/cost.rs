@@ -1,8 +1,8 @@
 //! How long an all-reduce takes if links are all that takes time: with aggregators, and in a ring.
 //!
 //! Every host has a tensor of M bytes and a link of B each way. Times are in units of M / B, the
-//! time that a host needs to send its tensor; `docs/scaling.md` derives them. What headers add is
-//! counted apart, by [`Framing`].
+//! time that a host needs to send its tensor; `docs/research/scaling.md` derives them. What headers
+//! add is counted apart, by [`Framing`].
 
 use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES};
 
@@ -23,7 +23,14 @@ pub fn aggregated(hosts: u32, beside: u32, capacity: f64) -> f64 {
         // Each host's tensor comes in at the dedicated aggregators, and leaves its own link.
         return (n / capacity).max(1.0);
     }
-    1.0 + (n - 2.0) * part_beside_ranks(n, m, capacity)
+    load(hosts, part_beside_ranks(n, m, capacity))
+}
+
+/// How often the link of a rank's host carries a tensor each way in a sum, if an aggregator on that
+/// host adds up this part, 0 without one, and the host's ranks share memory: their contributions to
+/// the other parts leave, and the results of this one, for each of the other hosts.
+pub fn load(hosts: u32, part: f64) -> f64 {
+    1.0 + (f64::from(hosts) - 2.0) * part
 }
 
 /// The part y of an aggregator on a rank's host, of which there are m, beside dedicated ones that
@@ -96,12 +103,12 @@ mod tests {
     use super::*;
     use crate::{DType, Precision, ReduceOp, Reduction};
 
-    /// Rounded to two places, as docs/scaling.md has them.
+    /// Rounded to two places, as docs/research/scaling.md has them.
     fn rounded(time: f64) -> f64 {
         (time * 100.0).round() / 100.0
     }
 
-    /// The table of docs/scaling.md: 2 n (n - 1) / (n^2 + c n - 2 c), and n / c.
+    /// The table of docs/research/scaling.md: 2 n (n - 1) / (n^2 + c n - 2 c), and n / c.
     #[test]
     fn times_are_those_of_the_theorem() {
         let row = |n: u32| {
@@ -128,6 +135,13 @@ mod tests {
         // A single aggregator, on a rank's host, takes in what the three others send.
         assert_eq!(aggregated(4, 1, 0.0), 3.0);
         assert_eq!(aggregated(2, 2, 0.0), 1.0);
+    }
+
+    /// Of 4 hosts without a dedicated aggregator each sends 3 / 4 and 3 times 1 / 4. A host alone
+    /// has nobody to send to.
+    #[test]
+    fn a_part_leaves_its_host_for_each_of_the_others() {
+        assert_eq!([load(4, 0.25), load(4, 0.0), load(2, 0.5), load(1, 1.0)], [1.5, 1.0, 1.0, 0.0]);
     }
 
     /// 352 lanes are 1408 bytes, with 20 + 8 + 32 of headers and 14 of Ethernet's; 353 words travel

@@ -1,5 +1,5 @@
 //! What a rank keeps of the chunks that it sent, so that another aggregator can go on where a lost
-//! one has ended (rules 36.8 to 36.12 of `docs/protocol.md`).
+//! one has ended (rules 36.8 to 36.12 of `docs/spec`).
 //!
 //! Ranks are at different places when an aggregator dies. A rank may have the result of a chunk,
 //! and have given the call back, while another one lacks it: then the other one needs the first

@@ -1,4 +1,4 @@
-//! Results that ranks of one host share (section 38 of `docs/protocol.md`): one of them, the
+//! Results that ranks of one host share (section 38 of `docs/spec`): one of them, the
 //! **taker**, gets the only copy, and posts it in the memory in which they add up
 //! ([`local_sum`](crate::local_sum)); the others read it there.
 //!

@@ -36,7 +36,8 @@ pub trait Table: Board {
     fn take_number(&mut self) -> u32;
 }
 
-/// The slots of a rank's shard.
+/// The slots of a rank's shard. Model checkers copy them.
+#[derive(Clone)]
 pub struct LocalSlots<T> {
     results: LocalResults<T>,
     /// The shard, as an aggregator knows it.

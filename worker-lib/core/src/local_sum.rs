@@ -2,7 +2,7 @@
 //! for all.
 //!
 //! To the root that packet looks like a combiner's: a partial sum (section 27 of
-//! `docs/protocol.md`). As in a combiner, all state is soft. Resends go to the root unchanged, so
+//! `docs/spec`). As in a combiner, all state is soft. Resends go to the root unchanged, so
 //! no rank waits for the shared memory, or for a rank that died: at worst, each rank of a chunk
 //! sends its own packet.
 //!

@@ -1,5 +1,5 @@
 //! Which aggregator goes on with the shards of a lost one (rules 36.8 and 36.9 of
-//! `docs/protocol.md`). What is sent again there, the [`failover`](crate::failover) log says.
+//! `docs/spec`). What is sent again there, the [`failover`](crate::failover) log says.
 //!
 //! All ranks must choose the same aggregator without asking each other, so the choice depends only
 //! on what they know alike: the job's aggregators in their order, and where the shards were.

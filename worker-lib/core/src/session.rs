@@ -18,7 +18,7 @@
 //!
 //! The machine makes the decisions. Its driver owns the clock, the connection and the data path: it
 //! carries out [`Session::next_action`] until there is none, then waits for an event, or until
-//! [`Session::deadline`]. Sections 22 and 23 of `docs/protocol.md` are the specification.
+//! [`Session::deadline`]. Sections 22 and 23 of `docs/spec` are the specification.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -8,6 +8,7 @@
 //! bits.
 
 use crate::bundles::HALVES;
+use crate::call::Kind;
 use crate::numerics::Codec;
 use crate::packet::{LARGEST_DATAGRAM, packet_len};
 
@@ -30,11 +31,15 @@ pub struct Shards {
     /// Those that take anything, at least one.
     aggregators: Vec<Aggregator>,
     least_part: u64,
+    /// The places of all of them, in the order of the ranks that have brought them, if ranks have.
+    by_ranks: Option<Vec<usize>>,
 }
 
 /// The shards at an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Aggregator {
+    /// Its number among all, also those that take nothing.
+    number: usize,
     first: usize,
     shards: usize,
     /// What it takes of a call, in proportion to the others.
@@ -47,23 +52,38 @@ impl Shards {
     /// ([`crate::stripes::least_part`]). At least one must have shards and a weight.
     pub fn new(aggregators: &[(usize, u32)], least_part: u64) -> Self {
         let mut first = 0;
-        let numbered = aggregators.iter().map(|&(shards, weight)| {
+        let numbered = aggregators.iter().enumerate().map(|(number, &(shards, weight))| {
             first += shards;
-            Aggregator { first: first - shards, shards, weight: weight.into() }
+            Aggregator { number, first: first - shards, shards, weight: weight.into() }
         });
         let takes_part = |at: &Aggregator| at.shards > 0 && at.weight > 0;
         let aggregators: Vec<_> = numbered.filter(takes_part).collect();
         assert!(!aggregators.is_empty(), "no shard takes anything");
-        Self { aggregators, least_part }
+        Self { aggregators, least_part, by_ranks: None }
     }
 
-    /// Rules 16.2, 16.3 and 36.3: the parts of a call of `bytes` bytes whose turn it is, in order.
-    pub fn cut(&self, turn: u64, bytes: usize, codec: Codec, lanes: u16) -> Vec<Part> {
+    /// The same at aggregators that these ranks have brought, as far as they have: calls of which
+    /// each rank has a part are cut such that most of a rank's part is added up on its own host.
+    pub fn of_peers(mut self, peers: &[Option<u16>]) -> Self {
+        let rank =
+            |(place, at): (usize, &Aggregator)| Some((peers.get(at.number).copied()??, place));
+        let ranks: Option<Vec<_>> = self.aggregators.iter().enumerate().map(rank).collect();
+        self.by_ranks = ranks.map(|mut ranks| {
+            ranks.sort_unstable();
+            ranks.into_iter().map(|(_, place)| place).collect()
+        });
+        self
+    }
+
+    /// Rules 16.2, 16.3 and 36.3: the parts of a call of this kind, of `bytes` bytes, whose turn it
+    /// is, in order.
+    pub fn cut(&self, turn: u64, kind: Kind, bytes: usize, codec: Codec, lanes: u16) -> Vec<Part> {
         let lanes = usize::from(lanes);
         let chunk = codec.bytes_per_chunk(lanes);
         let chunks = bytes.div_ceil(chunk);
         let (mut parts, mut begin) = (Vec::new(), 0);
-        for (at, end) in self.of_aggregators(turn, chunks, 4 * lanes) {
+        let has_parts = matches!(kind, Kind::ReduceScatter(_) | Kind::AllGather);
+        for (at, end) in self.of_aggregators(turn, has_parts, chunks, 4 * lanes) {
             let end = (end * chunk).min(bytes);
             at.cut(end - begin, chunk * chunks_per_bundle(lanes), &mut parts);
             begin = end;
@@ -76,12 +96,18 @@ impl Shards {
     fn of_aggregators(
         &self,
         turn: u64,
+        has_parts: bool,
         chunks: usize,
         payload: usize,
     ) -> impl Iterator<Item = (Aggregator, usize)> {
         // Two chunks: the first one may take one of the second's.
         let least = self.least_part.max(2 * payload as u64);
-        let all = self.that_take_part(turn, chunks as u64 * payload as u64, least);
+        let mut all = self.that_take_part(turn, chunks as u64 * payload as u64, least);
+        let takes_all = all.len() == self.aggregators.len();
+        if let Some(by_ranks) = self.by_ranks.as_ref().filter(|_| has_parts && takes_all) {
+            // A rank that makes another call meets this one at any of them.
+            all = by_ranks.iter().map(|place| self.aggregators[*place]).collect();
+        }
         let whole: u64 = all.iter().map(|at| at.weight).sum();
         let mut sum = 0;
         all.into_iter().map(move |at| {
@@ -136,7 +162,7 @@ pub(crate) fn chunks_per_bundle(lanes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numerics::{DType, ReduceOp};
+    use crate::numerics::{DType, ReduceOp, Reduction};
     use proptest::prelude::*;
 
     fn sum(dtype: DType) -> Codec {
@@ -148,7 +174,11 @@ mod tests {
     const BUNDLE: usize = 44 * CHUNK;
 
     fn cut(shards: &Shards, number: u64, bytes: usize) -> Vec<(usize, usize)> {
-        let parts = shards.cut(number, bytes, sum(DType::F32), 352);
+        cut_of(shards, number, Kind::AllReduce(Reduction::SUM), bytes)
+    }
+
+    fn cut_of(shards: &Shards, number: u64, kind: Kind, bytes: usize) -> Vec<(usize, usize)> {
+        let parts = shards.cut(number, kind, bytes, sum(DType::F32), 352);
         parts.into_iter().map(|Part { shard, len }| (shard, len)).collect()
     }
 
@@ -190,6 +220,29 @@ mod tests {
         assert_eq!(cut(&light, 0, 30 * CHUNK), [(0, CHUNK), (1, 29 * CHUNK)]);
     }
 
+    /// Ranks 4, 0 and 2 have brought the aggregators; the one of rank 7 takes nothing.
+    #[test]
+    fn parts_of_ranks_are_added_up_on_their_hosts() {
+        let weights = [(1, 1), (1, 0), (1, 1), (1, 1)];
+        let peers = [Some(4), Some(7), Some(0), Some(2)];
+        let shards = Shards::new(&weights, 20 * CHUNK as u64).of_peers(&peers);
+        let parts = [Kind::AllGather, Kind::ReduceScatter(Reduction::SUM)];
+        for (number, kind) in (0..4).flat_map(|number| parts.map(|kind| (number, kind))) {
+            let expected = [2, 3, 0].map(|shard| (shard, 30 * CHUNK));
+            assert_eq!(cut_of(&shards, number, kind, 90 * CHUNK), expected);
+            // If some take nothing, all others take turns.
+            let first = [0, 2, 3, 0][number as usize];
+            assert_eq!(cut_of(&shards, number, kind, 19 * CHUNK), [(first, 19 * CHUNK)]);
+        }
+        assert_eq!(cut(&shards, 1, 90 * CHUNK), [2, 3, 0].map(|shard| (shard, 30 * CHUNK)));
+        assert_eq!(cut(&shards, 2, 90 * CHUNK), [3, 0, 2].map(|shard| (shard, 30 * CHUNK)));
+        // Where one is a daemon, hosts are not known.
+        let shards = Shards::new(&weights, 0).of_peers(&[Some(4), None, None, Some(2)]);
+        let turned = [2, 3, 0].map(|shard| (shard, 30 * CHUNK));
+        assert_eq!(cut_of(&shards, 1, Kind::AllGather, 90 * CHUNK), turned);
+        assert_eq!(cut_of(&shards, 0, Kind::AllGather, 90 * CHUNK)[0], (0, 30 * CHUNK));
+    }
+
     proptest! {
         /// All elements are in exactly one part, and in the chunk that they are in without shards;
         /// no shard has two parts, and none an empty one; a call of any size has a part in its
@@ -206,10 +259,11 @@ mod tests {
             prop_assume!(aggregators.iter().any(|(_, weight)| *weight > 0));
             let shards = Shards::new(&aggregators, least_part);
             let (lanes, bytes, codec) = (32 * blocks, count * dtype.size(), sum(dtype));
-            let parts = shards.cut(number, bytes, codec, lanes);
+            let kind = Kind::AllReduce(Reduction::SUM);
+            let parts = shards.cut(number, kind, bytes, codec, lanes);
             let chunk = codec.bytes_per_chunk(lanes.into());
             prop_assert_eq!(parts.iter().map(|part| part.len).sum::<usize>(), bytes);
-            let whole = shards.cut(number, 4, codec, lanes);
+            let whole = shards.cut(number, kind, 4, codec, lanes);
             prop_assert_eq!((whole.len(), whole[0].shard), (1, parts[0].shard));
             let full = &parts[..parts.len() - 1];
             prop_assert!(full.iter().all(|part| part.len % chunk == 0), "{parts:?}");

@@ -81,7 +81,7 @@ impl Borrowed {
 #[pyclass(name = "OwnAggregator", frozen)]
 struct PyOwnAggregator {
     inner: Own<Mutex<Option<OwnAggregator>>>,
-    address: String,
+    peer: String,
 }
 
 #[pymethods]
@@ -91,14 +91,14 @@ impl PyOwnAggregator {
     #[new]
     fn new(py: Python<'_>, towards: &str, job: &str) -> PyResult<Self> {
         let own = OwnAggregator::start(towards, job).map_err(|error| raised(py, &error))?;
-        let address = own.address().to_string();
-        Ok(Self { inner: Own::new(Mutex::new(Some(own))), address })
+        let peer = own.peer().to_string();
+        Ok(Self { inner: Own::new(Mutex::new(Some(own))), peer })
     }
 
-    /// Where ranks join.
+    /// Where ranks join, and the secret with which they do: `IP:PORT/SECRET`.
     #[getter]
-    fn address(&self) -> &str {
-        &self.address
+    fn peer(&self) -> &str {
+        &self.peer
     }
 }
 
@@ -158,7 +158,7 @@ impl PyCommunicator {
             builder = given(builder, aggregator, switchml_worker::Builder::aggregator);
             builder = given(builder, meeting, switchml_worker::Builder::meeting);
             if let Some((Some(own), all)) = peers {
-                builder = builder.peers(own, all.iter().filter_map(|address| address.parse().ok()));
+                builder = builder.peers(own, all.iter().filter_map(|peer| peer.parse().ok()));
             }
             builder = given(builder, job, switchml_worker::Builder::job);
             builder = given(builder, rank, switchml_worker::Builder::rank);
@@ -253,9 +253,17 @@ impl PyCommunicator {
         count: usize,
         dtype: &str,
         owner: Py<PyAny>,
+        deferred: bool,
     ) -> PyResult<PyHandle> {
         let inner = self.inner(py)?;
-        let start = || inner.all_gather_start(Borrowed::new(address, count, dtype, owner)?);
+        let start = || {
+            let tensor = Borrowed::new(address, count, dtype, owner)?;
+            if deferred {
+                inner.all_gather_deferred(tensor)
+            } else {
+                inner.all_gather_start(tensor)
+            }
+        };
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }
 
@@ -424,6 +432,8 @@ enum State {
 
 /// A handle of a call, whatever the type of its tensor.
 trait Flying: Send {
+    /// Sends a deferred call's first packets.
+    fn send(&self);
     /// Whether the call is over, now or within `time`.
     fn is_over_within(&mut self, time: Duration) -> bool;
     /// The call's statistics, once it is over.
@@ -431,6 +441,10 @@ trait Flying: Send {
 }
 
 impl<T: Send + Sync + 'static> Flying for Handle<T> {
+    fn send(&self) {
+        Handle::send(self);
+    }
+
     fn is_over_within(&mut self, time: Duration) -> bool {
         self.wait_for(time)
     }
@@ -452,6 +466,16 @@ impl PyHandle {
             Ok(stats) => told(py, &stats),
             Err(error) => Err(raised(py, &error)),
         }
+    }
+
+    /// Sends a deferred call's first packets.
+    fn send(&self, py: Python<'_>) {
+        let Ok(state) = self.state.get() else { return };
+        py.detach(|| {
+            if let State::Flying(handle) = &*lock(state) {
+                handle.send();
+            }
+        });
     }
 
     /// Whether `wait` would return at once.

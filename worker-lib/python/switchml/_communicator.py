@@ -23,6 +23,13 @@ class Handle:
         """
         return self._native.wait()
 
+    def send(self) -> None:
+        """Sends the first packets of a deferred call, so that they travel until it is waited for.
+
+        This waits for nothing, and wakes up no other thread.
+        """
+        self._native.send()
+
     def is_done(self) -> bool:
         """Whether `wait` would return at once."""
         return self._native.is_done()
@@ -44,7 +51,8 @@ class Communicator:
     SWITCHML_TLS_CERT, SWITCHML_TLS_KEY). One that asks for job tokens takes that in a file
     (`token_file`, SWITCHML_TOKEN_FILE) or in SWITCHML_TOKEN.
 
-    Ranks of one host add up before they send, unless SWITCHML_LOCAL_SUMS is 0.
+    Ranks of one host add up before they send, unless SWITCHML_LOCAL_SUMS is 0. Rank 0 of the
+    process's first job writes a line about the job to standard error, unless SWITCHML_SUMMARY is 0.
 
     Times are in seconds. A call fails when the aggregator has not answered for `deadline` (5). It
     also fails when it has waited for connected ranks for `timeout` (1800), and then names them.
@@ -192,12 +200,13 @@ class Communicator:
 
         Returns the call's statistics.
         """
-        return self.all_gather_start(tensor).wait()
+        return self.all_gather_start(tensor, deferred=True).wait()
 
-    def all_gather_start(self, tensor: Any) -> Handle:
-        """Starts an all-gather and returns at once."""
+    def all_gather_start(self, tensor: Any, *, deferred: bool = False) -> Handle:
+        """Starts an all-gather and returns at once. `deferred` is as of `all_reduce_start`."""
         address, count, dtype, owner = _memory.of(tensor)
-        return Handle(self._native.all_gather_start(address, count, dtype, owner))
+        native = self._native.all_gather_start
+        return Handle(native(address, count, dtype, owner, deferred))
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""

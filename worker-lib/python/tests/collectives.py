@@ -22,6 +22,9 @@ if sys.argv[1:] == ["staged"]:
         current_stream=torch.cpu.current_stream,
         stream=torch.cpu.stream,
     )
+    if not hasattr(torch.cpu.Stream, "synchronize"):
+        # Those of torch 2.4 lack it.
+        torch.cpu.Stream.synchronize = lambda self: None
 
 dist.init_process_group("switchml")
 rank, ranks = dist.get_rank(), dist.get_world_size()

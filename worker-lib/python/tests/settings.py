@@ -15,7 +15,8 @@ from switchml.torch import _create
 _create._MEETING = 1.0
 if os.environ["SWITCHML_AGGREGATOR"] == "own":
     aggregator = _native.OwnAggregator(os.environ["MASTER_ADDR"], "of rank 1 alone")
-    os.environ["SWITCHML_AGGREGATOR"] = aggregator.address
+    address, secret = aggregator.peer.split("/")
+    os.environ.update(SWITCHML_AGGREGATOR=address, SWITCHML_TOKEN=secret)
 begin = time.monotonic()
 try:
     dist.init_process_group("switchml")

@@ -10,7 +10,7 @@ use switchml_worker_core::session::MadeCall;
 /// Why a rank has no session, or has lost it. Each is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The aggregator's address is no address.
+    /// The aggregator's address is not an address.
     #[error(
         "aggregator address {given:?}: {why}; give host, host:port, an IP address or [IPv6]:port"
     )]
@@ -63,7 +63,7 @@ pub enum Error {
         /// The system's error.
         why: String,
     },
-    /// A server answers there, but not by TLS as it should.
+    /// A server answers there, but not over TLS as it should.
     #[error("no TLS connection to the aggregator at {address}: {why}")]
     Tls {
         /// The aggregator.
@@ -163,7 +163,7 @@ pub enum Error {
         allowed: Duration,
     },
     /// The connection to the aggregator broke.
-    #[error("the aggregator at {address} went away ({why})")]
+    #[error("lost the connection to the aggregator at {address} ({why}); check that it runs")]
     Lost {
         /// The aggregator.
         address: String,
@@ -172,8 +172,8 @@ pub enum Error {
     },
     /// The aggregator went away, and the aggregator that is there now does not know the job.
     #[error(
-        "the aggregator at {address} is another one now, or has lost its state, and the job with \
-         it: {why}"
+        "the aggregator at {address} has restarted, and does not know this job any more ({why}); \
+         start the job again"
     )]
     Forgotten {
         /// The aggregator.

@@ -2,7 +2,7 @@
 //! travel here.
 //!
 //! gRPC on a thread that all memberships of a process share; every call of this module blocks.
-//! Sections 22 and 23 of `docs/protocol.md` are the specification.
+//! Sections 22 and 23 of `docs/spec` are the specification.
 
 mod address;
 mod board;

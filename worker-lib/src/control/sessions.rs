@@ -17,8 +17,8 @@ use super::{Access, Assigned, Error, Membership, Wish, resolve};
 /// Rule 36.19: how long a rank that does not reach another one waits for the rest, to tell them.
 const TELLING: Duration = Duration::from_secs(5);
 
-/// How long a rank that hears of another one's end waits to hear why: an aggregator that was told
-/// may be heard later than one that knows only of the end.
+/// How long a rank that hears of another one's end, or does not reach it, waits to hear why: an
+/// aggregator that was told may be heard later than one that knows only of the end.
 const EXPLAINING: Duration = Duration::from_millis(500);
 
 /// A rank's memberships in a job, by aggregator, in the order that all ranks agree on.
@@ -187,11 +187,27 @@ struct Waits<'a> {
 /// The first failure.
 enum Failure {
     None,
-    /// One rank has ended. Until this time, the reason may come from another aggregator.
-    Ended(Error, Instant),
-    /// The other ranks are to be told, at this time at the latest.
-    Known(Error, Instant),
+    /// The other ranks are to be told.
+    Known(Known),
     Told(Error),
+}
+
+/// A failure of which the other ranks are to be told.
+struct Known {
+    error: Error,
+    /// Another rank has ended, or does not answer: until it is time to tell the others, the reason
+    /// may come from another aggregator.
+    may_be_explained: bool,
+    /// When the others are told, if some have joined.
+    first: Instant,
+    /// When they are told at the latest.
+    last: Instant,
+}
+
+impl Known {
+    fn time(&self, has_joined: bool) -> Instant {
+        if has_joined { self.first } else { self.last }
+    }
 }
 
 impl Waits<'_> {
@@ -199,9 +215,11 @@ impl Waits<'_> {
         let mut found: Vec<Option<T>> = self.memberships.iter().map(|_| None).collect();
         let mut open = found.len();
         while open > 0 {
-            let news = match self.failure {
-                Failure::Ended(_, at) | Failure::Known(_, at) => {
-                    told.recv_timeout(at.saturating_duration_since(Instant::now())).ok()
+            let has_joined = found.iter().any(Option::is_some);
+            let news = match &self.failure {
+                Failure::Known(known) => {
+                    let left = known.time(has_joined).saturating_duration_since(Instant::now());
+                    told.recv_timeout(left).ok()
                 }
                 _ => told.recv().ok(),
             };
@@ -220,42 +238,43 @@ impl Waits<'_> {
         }
         match self.failure {
             Failure::None => Ok(found.into_iter().flatten().collect()),
-            Failure::Ended(error, _) | Failure::Known(error, _) | Failure::Told(error) => {
-                Err(error)
-            }
+            Failure::Known(Known { error, .. }) | Failure::Told(error) => Err(error),
         }
     }
 
-    /// Takes in a failure at an aggregator. The first one counts, but the end of a rank gives way
-    /// to its reason.
+    /// Takes in a failure at an aggregator. The first one counts, but that a rank has ended or does
+    /// not answer gives way to the reason: it may have left because of another one.
     fn fail(&mut self, index: usize, error: Error) {
         let now = Instant::now();
-        let failure = match (error, self.peers.get(index).copied().flatten()) {
+        let (explained, told) = (now + EXPLAINING, now + TELLING);
+        let known = match (error, self.peers.get(index).copied().flatten()) {
             (Error::Unreachable { address, why }, Some(rank)) => {
-                Failure::Known(Error::PeerUnreachable { rank, address, why }, now + TELLING)
+                let error = Error::PeerUnreachable { rank, address, why };
+                Known { error, may_be_explained: true, first: explained, last: told }
             }
             (error @ Error::Aborted { .. }, Some(_)) if error.ranks().len() == 1 => {
-                Failure::Ended(error, now + EXPLAINING)
+                Known { error, may_be_explained: true, first: explained, last: explained }
             }
-            (error, _) => Failure::Known(error, now),
+            (error, _) => Known { error, may_be_explained: false, first: now, last: now },
         };
-        match (&self.failure, &failure) {
-            (Failure::None, _) | (Failure::Ended(..), Failure::Known(..)) => self.failure = failure,
-            _ => {}
+        let counts = match &self.failure {
+            Failure::None => true,
+            Failure::Known(before) => before.may_be_explained && !known.may_be_explained,
+            Failure::Told(_) => false,
+        };
+        if counts {
+            self.failure = Failure::Known(known);
         }
     }
 
     /// Tells the other ranks of the failure if it is time, or if there are any to tell: a rank that
     /// leaves before all have joined says nothing.
     fn say(&mut self, has_joined: bool) {
-        let (error, is_time) = match &self.failure {
-            Failure::Ended(error, at) => (error, Instant::now() >= *at),
-            Failure::Known(error, at) => (error, has_joined || Instant::now() >= *at),
-            Failure::None | Failure::Told(_) => return,
-        };
-        if !is_time {
+        let Failure::Known(known) = &self.failure else { return };
+        if Instant::now() < known.time(has_joined) {
             return;
         }
+        let error = &known.error;
         let mut ranks = error.ranks();
         if let Error::PeerUnreachable { .. } = error {
             ranks.push(self.rank);

@@ -2,7 +2,8 @@
 
 use std::{fs, thread};
 
-/// Bits per second that a data thread moves in each direction, with margin: `docs/benchmarks.md`.
+/// Bits per second that a data thread moves in each direction, with margin:
+/// `docs/research/benchmarks.md`.
 const PER_THREAD: f64 = 12.5e9;
 /// Identifies this host; equal in all its namespaces and containers.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

@@ -185,6 +185,11 @@ impl Team {
         ranks
     }
 
+    /// Whether these are all ranks of the job, which then need no aggregator.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
     /// What the ranks do for a shard, of which a superpacket carries `batch` packets. To be called
     /// once for each shard.
     pub fn share(&mut self, shard: usize, batch: usize) -> SharedMemory {

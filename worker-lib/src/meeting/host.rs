@@ -1,5 +1,5 @@
 //! The rank that listens where ranks meet. It goes on until its job has ended, so that a second job
-//! at that place is found out: rule 22.22 of `docs/protocol.md`.
+//! at that place is found out: rule 22.22 of `docs/spec`.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -176,14 +176,16 @@ impl Host {
                 let _ = send(&stream, &Answer::Refused(why));
             }
             Verdict::Fails(why) => {
+                // Before the job ends, and perhaps this process with it: a rank without an answer
+                // would come again, and meet the next rank 0 here, which knows of no other job.
+                let _ = send(&stream, &Answer::Refused(why.clone()));
                 state.failed = Some(why.clone());
                 self.changed.notify_all();
                 let end = state.last.as_mut().and_then(|last| last.end.take());
                 drop(state);
                 if let Some(end) = end {
-                    end(Error::Meeting { why: why.clone() });
+                    end(Error::Meeting { why });
                 }
-                let _ = send(&stream, &Answer::Refused(why));
             }
         }
     }
@@ -270,7 +272,7 @@ fn hear(host: &Weak<Host>, stream: TcpStream) -> Option<()> {
     // From the same host it may come by loopback.
     let is_own = |address: SocketAddr| seen == address.ip() || seen.is_loopback();
     let presence = match introduction.address {
-        Some(address) if !is_own(address) => Presence::Behind(seen),
+        Some(peer) if !is_own(peer.address) => Presence::Behind(seen),
         address => Presence::Address(address),
     };
     host.upgrade()?.arrive(introduction, presence, stream);
@@ -288,6 +290,8 @@ fn is_closed(stream: &TcpStream) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
     use crate::meeting::message::VERSION;
 
@@ -329,6 +333,24 @@ mod tests {
             came
         });
         assert!(host.lock().last.as_ref().unwrap().until >= came + timeout);
+    }
+
+    #[test]
+    fn a_rank_of_a_second_job_has_its_answer_when_the_job_ends() {
+        let host = Host::by(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        thread::scope(|scope| {
+            let held = scope.spawn(|| host.hold(rank(0, None), PATIENCE, Duration::ZERO));
+            crate::meeting::guest::attend(host.place(), &rank(1, None), PATIENCE).unwrap();
+            held.join().unwrap();
+        });
+        let second = TcpStream::connect(host.place()).unwrap();
+        second.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let (told, answers) = mpsc::channel();
+        let answered = second.try_clone().unwrap();
+        host.on_mixed_up(move |_| told.send(receive::<Answer>(&answered)).unwrap());
+        send(&second, &rank(1, None)).unwrap();
+        let answer = answers.recv_timeout(2 * PATIENCE).unwrap();
+        assert!(matches!(answer, Ok(Answer::Refused(_))));
     }
 
     #[test]

@@ -1,15 +1,17 @@
-//! What ranks say to each other at a meeting: rules 22.20 and 22.21 of `docs/protocol.md`.
+//! What ranks say to each other at a meeting: rules 22.20 and 22.21 of `docs/spec`.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::peers::Peer;
+
 /// Version of these messages.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest line, in bytes: 1024 addresses.
-const LONGEST: u64 = 128 << 10;
+const LONGEST: u64 = 256 << 10;
 
 /// What a rank says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +26,8 @@ pub struct Introduction {
     pub aggregators: usize,
     pub weights: Vec<u32>,
     pub own_hosts: bool,
-    /// Where its own aggregator is, if it brings one.
-    pub address: Option<SocketAddr>,
+    /// Its own aggregator, if it brings one.
+    pub address: Option<Peer>,
     /// Name of its host.
     pub host: String,
     pub process: u32,
@@ -51,7 +53,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Presence {
-    Address(Option<SocketAddr>),
+    Address(Option<Peer>),
     /// Its address is not the one that it came from, which is this.
     Behind(IpAddr),
     Missing,
@@ -80,7 +82,10 @@ impl Introduction {
         }
         if self.job != listens.job {
             let (theirs, ours, who) = (named(&self.job), named(&listens.job), listens.who());
-            return Some(format!("{theirs} meets where {ours} does, which is {who}"));
+            return Some(format!(
+                "{theirs} meets where {ours} does, which is {who}; give each job a MASTER_PORT of \
+                 its own"
+            ));
         }
         let users = self.user.zip(listens.user).filter(|(theirs, ours)| theirs != ours);
         users.map(|(theirs, ours)| {

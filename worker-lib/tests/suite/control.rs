@@ -153,7 +153,7 @@ fn others_hear_why_a_call_failed_even_if_its_process_ends_at_once() {
         panic!("not aborted")
     };
     assert_eq!(ranks, [1], "{reason}");
-    assert!(reason.contains("waiting for rank 1"), "{reason}");
+    assert!(reason.contains("no contribution from rank 1"), "{reason}");
 }
 
 /// Waits until ranks have completed some rounds.

@@ -1,4 +1,4 @@
-//! `cargo xtask bench --hosts`: hosts of several ranks, which add up before they send, or do not.
+//! `cargo xtask bench hosts`: hosts of several ranks, which add up before they send, or do not.
 
 use std::fmt::Write as _;
 use std::process::Command;

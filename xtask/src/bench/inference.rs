@@ -1,23 +1,23 @@
-//! `cargo xtask bench --inference`: tokens per second of a language model that is cut over ranks,
-//! batch 1, with Gloo and with this project.
+//! `cargo xtask bench inference`: tokens per second of a language model that is split over ranks,
+//! with Gloo and with this project.
 //!
-//! The model is `worker-lib/python/examples/generate.py`, whose ranks are processes of torch in
-//! namespaces. All ways take turns, and all but the one that sums up nothing must write the same
-//! tokens.
+//! The ranks are processes in namespaces: of torch, with `worker-lib/python/examples/generate.py`,
+//! or of vLLM, with a model that is made here. All ways take turns, and all but the one that sums
+//! up nothing must write the same tokens.
 
 mod plot;
+mod program;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Shaping};
 
-use crate::cargo;
 use crate::stats::Spread;
+use program::Program;
+pub use program::{examples, vllm};
 
 /// Numbers of ranks, and rates of their links in bits per second.
 const SETTINGS: [(usize, Option<u64>); 6] = [
@@ -30,28 +30,6 @@ const SETTINGS: [(usize, Option<u64>); 6] = [
 ];
 const PATIENCE: Duration = Duration::from_secs(600);
 const PORT: &str = "29500";
-
-/// A model, and how it is cut.
-#[derive(Clone, Copy)]
-struct Model {
-    name: &'static str,
-    arguments: [&'static str; 6],
-}
-
-const fn model(
-    name: &'static str,
-    width: &'static str,
-    layers: &'static str,
-    cut: &'static str,
-) -> Model {
-    Model { name, arguments: ["--width", width, "--layers", layers, "--cut", cut] }
-}
-
-const MODELS: [Model; 3] = [
-    model("1024 x 8, all_reduce", "1024", "8", "by-hand"),
-    model("2048 x 4, all_reduce", "2048", "4", "by-hand"),
-    model("1024 x 8, DTensor", "1024", "8", "dtensor"),
-];
 
 /// How sums get over the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +50,7 @@ const WAYS: [(Way, &str); 4] = [
     (Way::Silent, "no sums"),
 ];
 
-/// What rank 0 of a model says.
+/// What rank 0 of a program says about a row.
 #[derive(Clone, Debug, Deserialize)]
 struct Said {
     /// Tokens of the prompt a second.
@@ -82,9 +60,9 @@ struct Said {
     written: Vec<u32>,
 }
 
-/// What a model said in each way, run by run.
+/// What was said about a model and batch in each way, run by run.
 struct Row {
-    model: Model,
+    name: &'static str,
     said: [Vec<Said>; WAYS.len()],
 }
 
@@ -97,9 +75,9 @@ struct Table {
 /// The results: tables for people, and a plot.
 pub struct Results(Vec<Table>);
 
-/// Measures, in turn. `python` has torch and this package.
-pub fn measure(binaries: &Binaries, python: &Path, runs: usize) -> Result<Results> {
-    let table = |(ranks, rate)| Table::measure(ranks, rate, binaries, python, runs);
+/// Measures these programs, in turn.
+pub fn measure(binaries: &Binaries, programs: &[Program], runs: usize) -> Result<Results> {
+    let table = |(ranks, rate)| Table::measure(ranks, rate, binaries, programs, runs);
     SETTINGS.into_iter().map(table).collect::<Result<_>>().map(Results)
 }
 
@@ -119,18 +97,19 @@ impl Table {
         ranks: usize,
         rate: Option<u64>,
         binaries: &Binaries,
-        python: &Path,
+        programs: &[Program],
         runs: usize,
     ) -> Result<Self> {
-        let site = Site::new(ranks, binaries, python)?;
+        let site = Site::new(ranks, binaries)?;
         let _links = rate.map(|rate| site.shape(rate)).transpose()?;
-        let mut rows: Vec<_> = MODELS
-            .iter()
-            .map(|model| Row { model: *model, said: std::array::from_fn(|_| Vec::new()) })
-            .collect();
+        let names = programs.iter().flat_map(|program| program.rows);
+        let mut rows: Vec<_> = names.map(|name| Row { name, said: Default::default() }).collect();
         for run in 0..runs {
-            for row in &mut rows {
-                row.measure(&site)?;
+            let mut rows = rows.iter_mut();
+            for program in programs {
+                for said in site.measure(program)? {
+                    rows.next().context("a program with more rows than names")?.add(said);
+                }
             }
             eprintln!("bench: {}, repetition {} of {runs}", title(ranks, rate), run + 1);
         }
@@ -149,7 +128,7 @@ impl Table {
             let cells: String = WAYS.iter().map(|(way, _)| row.cell(*way)).collect();
             let decode = row.decode(Way::Aggregator);
             let [gloo, silent] = [Way::Gloo, Way::Silent].map(|way| decode / row.decode(way));
-            let _ = writeln!(text, "| {} |{cells} {gloo:.2} | {silent:.2} |", row.model.name);
+            let _ = writeln!(text, "| {} |{cells} {gloo:.2} | {silent:.2} |", row.name);
         }
         text + "\n"
     }
@@ -163,20 +142,9 @@ fn title(ranks: usize, rate: Option<u64>) -> String {
 }
 
 impl Row {
-    fn measure(&mut self, site: &Site) -> Result<()> {
-        for ((way, name), said) in WAYS.iter().zip(&mut self.said) {
-            let what = || format!("{}, {name}", self.model.name);
-            said.push(site.generate(self.model, *way).with_context(what)?);
-        }
-        let last = |way: usize| self.said[way].last().map(|said| &said.written);
-        for (way, (kind, name)) in WAYS.iter().enumerate().skip(1) {
-            ensure!(
-                *kind == Way::Silent || last(way) == last(0),
-                "{}: {name} writes other tokens than Gloo",
-                self.model.name
-            );
-        }
-        Ok(())
+    /// Adds what a run said in each way.
+    fn add(&mut self, said: [Said; WAYS.len()]) {
+        self.said.iter_mut().zip(said).for_each(|(runs, said)| runs.push(said));
     }
 
     fn of(&self, way: Way, what: impl Fn(&Said) -> f64) -> f64 {
@@ -195,37 +163,51 @@ impl Row {
 }
 
 /// The racks: `ours` with the aggregator, and `plain`, without a program at the switch's ports.
-struct Site<'a> {
+struct Site {
     // Dropped in this order.
     aggregator: Aggregator,
     ours: Rack,
     plain: Rack,
-    python: &'a Path,
-    script: PathBuf,
 }
 
-impl<'a> Site<'a> {
-    fn new(ranks: usize, binaries: &Binaries, python: &'a Path) -> Result<Self> {
+impl Site {
+    fn new(ranks: usize, binaries: &Binaries) -> Result<Self> {
         let rack = || Rack::new(RackOptions { workers: ranks, ..RackOptions::default() });
         let (ours, plain) = (rack()?, rack()?);
         let aggregator = Aggregator::in_rack(binaries, &ours)?;
-        let script = cargo::workspace().join("worker-lib/python/examples/generate.py");
-        Ok(Self { aggregator, ours, plain, python, script })
+        Ok(Self { aggregator, ours, plain })
     }
 
     fn shape(&self, rate: u64) -> Result<[Shaping<'_>; 2]> {
         Ok([Shaping::new(&self.ours, rate)?, Shaping::new(&self.plain, rate)?])
     }
 
-    fn generate(&self, model: Model, way: Way) -> Result<Said> {
+    /// Runs the program in all ways. Returns what was said about each of its rows.
+    fn measure(&self, program: &Program) -> Result<Vec<[Said; WAYS.len()]>> {
+        let mut ways = Vec::new();
+        for (way, name) in WAYS {
+            let what = || format!("{}, {name}", program.rows[0]);
+            let said = self.run(program, way).with_context(what)?;
+            ensure!(said.len() == program.rows.len(), "{}: not a line for each row", what());
+            ways.push(said);
+        }
+        let of_row = |row: usize| std::array::from_fn(|way| ways[way][row].clone());
+        let rows: Vec<[Said; WAYS.len()]> = (0..program.rows.len()).map(of_row).collect();
+        for (row, name) in rows.iter().zip(program.rows) {
+            for ((way, way_name), said) in WAYS.iter().zip(row) {
+                ensure!(
+                    *way == Way::Silent || said.written == row[0].written,
+                    "{name}: {way_name} writes other tokens than Gloo"
+                );
+            }
+        }
+        Ok(rows)
+    }
+
+    fn run(&self, program: &Program, way: Way) -> Result<Vec<Said>> {
         let rack = if way == Way::Aggregator { &self.ours } else { &self.plain };
         let start = |rank: usize| {
-            let mut command = Command::new(self.python);
-            command.arg(&self.script).args(model.arguments);
-            command.args(["--backend", if way == Way::Gloo { "gloo" } else { "switchml" }]);
-            if way == Way::Silent {
-                command.args(["--cut", "silent"]);
-            }
+            let mut command = program.command(way);
             command.env("RANK", rank.to_string());
             command.env("WORLD_SIZE", rack.workers().len().to_string());
             command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
@@ -240,6 +222,9 @@ impl<'a> Site<'a> {
         let mut processes: Vec<Process> =
             (0..rack.workers().len()).map(start).collect::<Result<_, _>>()?;
         processes.iter_mut().try_for_each(|rank| rank.wait_success(PATIENCE))?;
-        serde_json::from_str(&processes[0].stdout()).context("not what generate.py says")
+        let printed = processes[0].stdout();
+        let lines = printed.lines().filter(|line| line.starts_with('{'));
+        let said = lines.map(serde_json::from_str).collect::<Result<Vec<_>, _>>();
+        said.context("not what the program says")
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench --jobs`: three jobs that train VGG16 and share a combiner's cells, as jobs
+//! `cargo xtask bench jobs`: three jobs that train VGG16 and share a combiner's cells, as jobs
 //! share a switch in ATP's experiment.
 //!
 //! Racks, and the ways to share cells, are those of `share.rs`: the cells suffice for two jobs.

@@ -1,4 +1,4 @@
-//! `cargo xtask bench --models`: training steps of public models, replayed, with Gloo, Open MPI and
+//! `cargo xtask bench models`: training steps of public models, replayed, with Gloo, Open MPI and
 //! this project, and what `switchml-worker plan` says of them.
 //!
 //! Computing is a sleep of the published time; gradients travel in the buckets of torch's
@@ -40,23 +40,23 @@ const MTU: usize = 1500;
 const OF_A_PROCESSOR: u64 = 2_000_000_000;
 
 /// What is replayed.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct Options {
-    /// Of --models, these [default: all with a published computing time that fit]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "models")]
+    /// These models [default: all with a published computing time that fit]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<Model>,
 
-    /// Of --models, among so many ranks
+    /// Numbers of ranks
     #[arg(
         long, value_name = "N,...", value_delimiter = ',', default_values_t = [4, 8],
-        value_parser = Number::<usize>::new().range(2..=64), requires = "models"
+        value_parser = Number::<usize>::new().range(2..=64)
     )]
     ranks: Vec<usize>,
 
-    /// Of --models, links of so many bits per second
+    /// Rates of links in bits per second
     #[arg(
         long, value_name = "RATE,...", value_delimiter = ',', default_value = "1G,2.5G,10G",
-        value_parser = size::rate, requires = "models"
+        value_parser = size::rate
     )]
     rates: Vec<u64>,
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench --share`: jobs that share a combiner, as jobs share a switch in ATP.
+//! `cargo xtask bench share`: jobs that share a combiner, as jobs share a switch in ATP.
 //!
 //! Up to 16 jobs of four ranks run at once, with two ranks of each job in each of two racks. The
 //! uplinks are the bottleneck. A pool of cells that suffices for two jobs is shared packet by

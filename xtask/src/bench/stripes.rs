@@ -1,8 +1,9 @@
-//! `cargo xtask bench --stripes`: ranks that serve each other, and spare hosts that help them,
+//! `cargo xtask bench stripes`: ranks that serve each other, and spare hosts that help them,
 //! beside Gloo, on links of one rate for every host, and on links without a limit.
 //!
-//! Expected times are those of the theorem in docs/scaling.md, with headers and exponents counted.
-//! Without a limit the processors are shared, so spare hosts are none: ranks serve each other.
+//! Expected times are those of the theorem in docs/research/scaling.md, with headers and exponents
+//! counted. Without a limit the processors are shared, so spare hosts are none: ranks serve each
+//! other.
 
 mod plot;
 

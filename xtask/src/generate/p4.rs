@@ -119,7 +119,7 @@ const fn empty_header() -> Header {
 mod tests {
     use super::*;
 
-    /// The example of docs/protocol.md, in the form that a data plane without 32-bit products of
+    /// The example of docs/spec, in the form that a data plane without 32-bit products of
     /// variables uses.
     #[test]
     fn the_salt_is_the_sum_of_words_times_factors() {

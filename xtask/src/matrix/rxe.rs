@@ -93,6 +93,10 @@ start() {
 until_started() {
   for wait in $(seq 300); do grep -q "$job\": started" /daemon && return; sleep 0.2; done
 }
+# Within a minute, or never: rank 0 prints a line about each size.
+until_measured() {
+  for wait in $(seq 300); do grep -q "^ *$1 " /$job.0 && return; sleep 0.2; done
+}
 # The test is right if all ranks say so: they check each element.
 finish() {
   outcome=ok
@@ -147,15 +151,16 @@ filtered() {
 }
 
 # Sums go on without the daemon, slowly: it starts again meanwhile, on the same processor. A rank
-# that has not heard of the start ends with its daemon.
+# that has not heard of the start ends with its daemon: calls of 4 KiB show that both have.
 restart() {
-  least=2M checks=4 start ranks_go_on_with_the_next_daemon --rdma --rdma
-  until_started; sleep 1
+  least=4K checks=4 start ranks_go_on_with_the_next_daemon --rdma --rdma
+  until_measured 4096
   kill -9 $daemon; wait $daemon
   renice -n 19 -p $started
   serve_natively
   finish
-  [ $(grep -c "came back" /daemon) = 2 ] ||
+  # A rank comes back twice if it gave up a connection while the daemon started.
+  [ $(grep -c "came back" /daemon) -ge 2 ] ||
     { cat /daemon; echo "test rxe::$plane::ranks_come_back ... FAILED"; }
 }
 

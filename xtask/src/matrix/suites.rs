@@ -1,6 +1,7 @@
 //! The tests that run inside a machine, and their results.
 
 use anyhow::{Context, Result};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,6 +13,8 @@ use super::qemu::Machine;
 pub const END: &str = "matrix: all was run";
 /// Many times longer than a kernel needs on an idle machine, in seconds: after that, it hangs.
 const LIMIT: &str = "1800";
+/// Lines before the result of a failed test that are shown with it.
+const KEPT: usize = 100;
 
 /// The results of the tests on a kernel.
 #[derive(Default)]
@@ -63,6 +66,36 @@ impl Outcome {
     }
 }
 
+/// Picks the lines to show: results, and what failed tests printed. Scripts print that before the
+/// result, and Rust's tests below all results.
+#[derive(Default)]
+struct Shown {
+    /// The last lines since a result.
+    before: VecDeque<String>,
+    below: bool,
+}
+
+impl Shown {
+    /// The lines to show when this one comes.
+    fn next(&mut self, line: &str) -> Vec<String> {
+        if line.starts_with("test ") {
+            self.below = false;
+            let before = self.before.drain(..);
+            let explains = if line.ends_with("... FAILED") { before.collect() } else { Vec::new() };
+            return [explains, vec![line.to_owned()]].concat();
+        }
+        self.below |= line == "failures:";
+        if self.below {
+            return vec![line.to_owned()];
+        }
+        if self.before.len() == KEPT {
+            self.before.pop_front();
+        }
+        self.before.push_back(line.to_owned());
+        Vec::new()
+    }
+}
+
 /// Boots the kernel with these options, shows the results of its tests, and waits until its machine
 /// ends. All output goes to `console`.
 pub fn run(machine: &Machine, options: &str, console: &Path) -> Result<Outcome> {
@@ -77,16 +110,14 @@ pub fn run(machine: &Machine, options: &str, console: &Path) -> Result<Outcome> 
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start QEMU")?;
-    let mut outcome = Outcome::default();
+    let (mut outcome, mut shown) = (Outcome::default(), Shown::default());
     for line in BufReader::new(machine.stdout.take().context("QEMU has no output")?).split(b'\n') {
         let line = line?;
         console.write_all(&line)?;
         console.write_all(b"\n")?;
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
-        if text.starts_with("test ") {
-            eprintln!("{text}");
-        }
+        shown.next(text).iter().for_each(|line| eprintln!("{line}"));
         outcome.hear(text);
     }
     machine.wait()?;
@@ -95,7 +126,7 @@ pub fn run(machine: &Machine, options: &str, console: &Path) -> Result<Outcome> 
 
 #[cfg(test)]
 mod tests {
-    use super::{END, Outcome};
+    use super::{END, Outcome, Shown};
 
     fn heard(lines: &[&str]) -> Outcome {
         let mut outcome = Outcome::default();
@@ -130,5 +161,23 @@ mod tests {
         let failed = heard(&["test native::a ... FAILED", "skipped b: no namespaces", END]);
         assert_eq!(failed.problem().expect("two"), "failed: native::a, b: no namespaces (skipped)");
         assert_eq!(failed.of("native::"), "0 of 1 pass");
+    }
+
+    #[test]
+    fn failed_tests_are_shown_with_what_they_printed() {
+        let mut shown = Shown::default();
+        let mut show = |lines: &[&str]| -> Vec<String> {
+            lines.iter().flat_map(|line| shown.next(line)).collect()
+        };
+        assert_eq!(show(&["[1.0] boot", "test a ... ok"]), ["test a ... ok"]);
+        assert_eq!(show(&["error: b", "test b ... FAILED"]), ["error: b", "test b ... FAILED"]);
+        assert_eq!(show(&["usual", "test c ... ok"]), ["test c ... ok"]);
+        let below = ["failures:", "panicked at", "test result: FAILED. 2 passed; 1 failed"];
+        assert_eq!(show(&[&["", ""], &below[..]].concat()), below);
+        assert_eq!(show(&["usual"]), Vec::<String>::new());
+        let long: Vec<_> = (0..150).map(|number| number.to_string()).collect();
+        let long: Vec<_> = long.iter().map(String::as_str).collect();
+        let last = show(&[&long[..], &["test d ... FAILED"]].concat());
+        assert_eq!((last.len(), last[0].as_str()), (101, "50"));
     }
 }

@@ -16,6 +16,11 @@ const NEEDED: [(&str, &str); 3] = [
     (build::EMULATOR[0], "qemu-user-static"),
 ];
 
+/// Installs the emulator of ARM programs, with the libraries that they need.
+pub fn install_emulator() -> Result<()> {
+    install(&NEEDED, "programs for ARM run with")
+}
+
 /// The ends of the names of functions that turn elements into lanes and back.
 const LOOPS: [&str; 5] = [
     "numerics::codec::Codec>::exponent>:",

@@ -4,7 +4,8 @@
 use crate::command::output;
 use crate::{cargo, setup::Compiler};
 use anyhow::Result;
-use std::{env, path::PathBuf, process::Command};
+use std::path::{Path, PathBuf};
+use std::{env, process::Command};
 
 /// The target that this machine builds without a cross compiler.
 pub const AMD64: &str = "x86_64-unknown-linux-gnu";
@@ -28,7 +29,17 @@ pub fn folder(target: &str) -> Result<PathBuf> {
 
 /// A cargo command, such as `build`, that makes a release for a target.
 pub fn command(subcommand: &str, target: &str) -> Result<Command> {
-    let mut command = cargo::command_in(subcommand, &target_folder()?);
+    let mut command = command_in(&target_folder()?, subcommand, target)?;
+    if target == ARM64 {
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+    }
+    Ok(command)
+}
+
+/// A cargo command, such as `zigbuild`, that makes a release for a target in a target folder.
+/// Zig's names of targets may end with a version of glibc.
+pub fn command_in(folder: &Path, subcommand: &str, target: &str) -> Result<Command> {
+    let mut command = cargo::command_in(subcommand, folder);
     command.args(["--release", "--locked", "--target", target]);
     let mut flags = set_environment(&mut command)?;
     if target.ends_with("-musl") {
@@ -36,17 +47,24 @@ pub fn command(subcommand: &str, target: &str) -> Result<Command> {
         flags.push("-Clink-self-contained=no".to_owned());
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }
-    if target == ARM64 {
-        with_std(&mut command);
-        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
-    }
+    with_std(&mut command, target)?;
     Ok(command)
+}
+
+/// The compiler's name of one of Zig's targets.
+pub fn target_of(zigs: &str) -> &str {
+    zigs.split('.').next().unwrap_or(zigs)
 }
 
 /// Builds the standard library, too, for a target for which this Rust has none. Its source is
 /// there, because the BPF programs need the source of `core`.
-pub fn with_std(command: &mut Command) {
-    command.args(["-Z", "build-std=std,panic_abort"]).env("RUSTC_BOOTSTRAP", "1");
+pub fn with_std(command: &mut Command, target: &str) -> Result<()> {
+    let library = Compiler::find()?.sysroot.join("lib/rustlib").join(target_of(target)).join("lib");
+    // Rust's own musl would be another one than that which the flags above choose.
+    if target.ends_with("-musl") || !library.is_dir() {
+        command.args(["-Z", "build-std=std,panic_abort"]).env("RUSTC_BOOTSTRAP", "1");
+    }
+    Ok(())
 }
 
 /// Sets flags that replace folders of this machine in the compilers' output. Returns the flags for

@@ -1,5 +1,7 @@
 //! The scripts in `userspace/deploy/slurm`, with a folder of this test instead of the system's.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
@@ -28,6 +30,13 @@ impl Node {
         fs::write(self.file(file), text).expect("written");
     }
 
+    /// Makes a program for the scripts.
+    fn program(&self, name: &str, script: &str) {
+        self.write(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
+        let program = self.file("bin").join(name);
+        fs::set_permissions(program, Permissions::from_mode(0o755)).expect("executable");
+    }
+
     /// The output of a script for job 7 with additional variables.
     fn run(&self, script: &str, variables: &[(&str, &str)]) -> String {
         let text =
@@ -35,6 +44,8 @@ impl Node {
         let here = |folder: &str| self.file(folder).display().to_string();
         let text = text.expect("the script").replace("/etc/switchml", &here("etc"));
         let text = text.replace("/run/switchml", &here("run"));
+        // Programs of this test, and no others of this project, which this machine may have.
+        let text = text.replace("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:", "PATH=");
         let text = text.replace("PATH=", &format!("PATH={}:", here("bin")));
         let mut shell = Command::new("sh");
         shell.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
@@ -60,15 +71,35 @@ fn tasks_know_the_aggregator_and_their_token() {
 }
 
 #[test]
+fn a_job_reads_once_why_a_node_has_no_token_for_it() {
+    let node = Node::new();
+    node.write("etc/token.key", "key");
+    let user = [("SLURM_JOB_USER", "ada"), ("SLURM_JOB_UID", "0")];
+    let of_task = |task| node.run("task_prolog", &[("SLURM_LOCALID", task)]);
+    assert_eq!(node.run("prolog", &user), "");
+    let told = of_task("0");
+    assert!(told.starts_with("print switchml: node "), "{told}");
+    let end =
+        " has no job token: switchml-aggregator is not installed there; install its package\n";
+    assert!(told.ends_with(end), "{told}");
+    assert_eq!(of_task("1"), "", "once for each node");
+    let own = [("SLURM_LOCALID", "0"), ("SWITCHML_TOKEN", "own")];
+    assert_eq!(node.run("task_prolog", &own), "", "it needs none");
+    node.program("switchml-aggregator", "echo 'a wrong key' >&2; exit 2");
+    node.run("prolog", &user);
+    assert!(of_task("0").ends_with(" has no job token: a wrong key\n"), "{}", of_task("0"));
+    node.run("epilog", &[]);
+    assert_eq!(of_task("0"), "");
+}
+
+#[test]
 fn a_job_has_a_token_of_its_users_while_it_lasts() {
     let node = Node::new();
     let user = [("SLURM_JOB_USER", "ada"), ("SLURM_JOB_UID", "0")];
     node.run("prolog", &user);
     assert!(!node.file("run/7.token").exists(), "there is no key");
     node.write("etc/token.key", "key");
-    node.write("bin/switchml-aggregator", "#!/bin/sh\necho \"$@\"\n");
-    let program = node.file("bin/switchml-aggregator");
-    assert!(Command::new("chmod").arg("+x").arg(program).status().expect("chmod").success());
+    node.program("switchml-aggregator", "echo \"$@\"");
     let is_root = rustix::process::geteuid().is_root();
     node.run("prolog", &user);
     // Only root can give a file away; other users make no file.

@@ -1,13 +1,12 @@
 //! The worker's command line as a static program, which runs on any Linux of its processor, even in
 //! an empty container.
 
-use super::build;
-use crate::command::{output, succeed};
-use crate::python;
+use super::{build, zig};
+use crate::command::output;
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
 use switchml_cli::say;
 
 /// The machine for which a static worker is made.
@@ -28,10 +27,6 @@ pub const ARM64: Kind = Kind {
     emulator: Some(build::EMULATOR[0]),
 };
 
-/// Zig has musl and the unwinder, which Debian lacks. cargo-zigbuild, by the makers of maturin,
-/// links Rust's programs with them.
-const TOOLS: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.0"];
-
 /// Builds the worker into the folder, and checks that it is static.
 pub fn make(folder: &Path, kind: &Kind) -> Result<()> {
     let built = compile(kind, &["switchml-worker-cli"])?.join("switchml-worker");
@@ -42,18 +37,10 @@ pub fn make(folder: &Path, kind: &Kind) -> Result<()> {
     check(&worker, kind)
 }
 
-/// Builds the programs of these packages statically. Returns their folder.
+/// Builds the programs of these packages statically, with the musl and the unwinder of Zig. Returns
+/// their folder.
 pub fn compile(kind: &Kind, packages: &[&str]) -> Result<PathBuf> {
-    let tools = python::with_tools("zig", &TOOLS)?;
-    let path = env::var_os("PATH").unwrap_or_default();
-    let path = env::join_paths([tools.clone()].into_iter().chain(env::split_paths(&path)))?;
-    let mut cargo = build::command("zigbuild", kind.target)?;
-    build::with_std(&mut cargo);
-    cargo.args(packages.iter().flat_map(|package| ["-p", package])).arg("--bins").env("PATH", path);
-    // The symbols are removed here, because no later step removes them.
-    cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-    succeed(&mut cargo)?;
-    build::folder(kind.target)
+    zig::build(&build::target_folder()?, kind.target, packages)
 }
 
 /// Fails if the worker needs the system's loader or a library to start.

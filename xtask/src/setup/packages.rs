@@ -31,6 +31,14 @@ pub const MPI: [(&str, &str); 5] = [
     ("/usr/lib/python3/dist-packages/mpi4py", "python3-mpi4py"),
 ];
 
+/// Slurm's controller, its daemon for nodes, its commands, and what they authenticate with.
+pub const SLURM: [(&str, &str); 4] = [
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("srun", "slurm-client"),
+    ("munged", "munge"),
+];
+
 /// Folders of the superuser's tools, which are not in every user's `PATH`.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 

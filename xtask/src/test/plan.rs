@@ -7,14 +7,21 @@ use super::times::{self, Level};
 use crate::{programs::Program, python, setup};
 
 /// Tests that need large dependencies, by package, program and the beginning of their names: torch,
-/// Open MPI and MPICH, a browser and Prometheus, and the schemas of Kubernetes.
-const WITH_FRAMEWORKS: [(&str, &str, &str); 5] = [
+/// vLLM, Ray, Open MPI and MPICH, Slurm, a browser and Prometheus, and the schemas of Kubernetes.
+const WITH_FRAMEWORKS: [(&str, &str, &str); 8] = [
     ("switchml-rack", "python", ""),
+    ("switchml-rack", BY_NAME_ONLY[0], ""),
+    ("switchml-rack", BY_NAME_ONLY[1], ""),
     ("switchml-rack", "independent_worker", ""),
+    ("switchml-rack", "slurm", ""),
     ("switchml-c", "mpi", ""),
     ("switchml-userspace", "suite", "web::"),
     ("xtask", "xtask", "package::kubernetes_tests::"),
 ];
+
+/// The test programs that no level has, only `cargo xtask test -- --test NAME`: vLLM's takes 5
+/// minutes and 2.3 GB, Ray's 0.6 GB.
+pub const BY_NAME_ONLY: [&str; 2] = ["vllm", "ray"];
 
 /// The seed of property tests, which makes their verdict reproducible. A plain `cargo test` tries
 /// other cases each time.
@@ -25,29 +32,38 @@ pub const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "2026");
 pub struct Plan {
     /// Whether a test needs Python with torch.
     pub python: bool,
+    /// Whether a test needs vLLM, beside torch.
+    pub vllm: bool,
+    /// Whether a test needs Ray, beside torch.
+    pub ray: bool,
     /// Whether a test needs Prometheus and a browser.
     pub watches: bool,
     /// Whether manifests for Kubernetes are validated.
     pub validates: bool,
     /// Whether a test needs Open MPI and MPICH.
     pub mpi: bool,
+    /// Whether a test needs Slurm.
+    pub slurm: bool,
 }
 
 impl Plan {
     /// The dependencies of the tests of a level.
     pub fn of(level: Level) -> Self {
         let all = level == Level::All;
-        Self { python: all, watches: all, validates: all, mpi: all }
+        Self { python: all, watches: all, validates: all, mpi: all, slurm: all, ..Self::default() }
     }
 
     /// The dependencies of the tests that some arguments of `cargo test` choose.
     pub fn chosen(arguments: &[String]) -> Self {
         let names = |wanted: &str| arguments.iter().any(|argument| argument.starts_with(wanted));
         Self {
-            python: names("python") || names("independent_worker"),
+            python: ["python", "independent_worker", "vllm", "ray", "slurm"].into_iter().any(names),
+            vllm: names("vllm"),
+            ray: names("ray"),
             watches: names("web"),
             validates: names("xtask"),
             mpi: names("mpi"),
+            slurm: names("slurm"),
         }
     }
 
@@ -56,6 +72,12 @@ impl Plan {
         let mut missing = setup::missing()?;
         if self.python {
             missing.extend(python::missing()?);
+        }
+        if self.vllm {
+            missing.extend(python::missing_vllm()?);
+        }
+        if self.ray {
+            missing.extend(python::missing_ray()?);
         }
         if !missing.is_empty() {
             say!("installs first: {}", missing.join("; "));
@@ -68,9 +90,10 @@ impl Plan {
 pub fn announce(level: Level) {
     let what = match level {
         Level::Usual => {
-            "all tests that need no framework (--all: torch, MPI, a browser, QEMU and fuzzing, too)"
+            "all tests that need no framework (--all: torch, MPI, Slurm, a browser, QEMU and \
+             fuzzing, too)"
         }
-        Level::All => "all tests, with torch, MPI, a browser, QEMU and fuzzing",
+        Level::All => "all tests, with torch, MPI, Slurm, a browser, QEMU and fuzzing",
     };
     say!("runs {what}; {}", times::announced(level));
 }
@@ -79,7 +102,8 @@ pub fn announce(level: Level) {
 /// leaves out the program.
 pub fn left_out(level: Level, program: &Program) -> Option<Vec<&'static str>> {
     let of_program = WITH_FRAMEWORKS.iter().filter(|(package, target, _)| {
-        level == Level::Usual && *package == program.package && *target == program.target
+        let is_left_out = level == Level::Usual || BY_NAME_ONLY.contains(target);
+        is_left_out && *package == program.package && *target == program.target
     });
     let tests: Vec<_> = of_program.map(|&(_, _, tests)| tests).collect();
     (!tests.contains(&"")).then_some(tests)

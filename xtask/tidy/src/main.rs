@@ -97,7 +97,8 @@ fn check(Tidy { folder, roots }: &Tidy) -> Result<()> {
     }
 }
 
-/// All files that git tracks or would add, relative to the workspace's root.
+/// All files that git tracks or would add, relative to the workspace's root, without code that a
+/// program wrote.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
         .current_dir(folder)
@@ -108,7 +109,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let names = String::from_utf8(output.stdout).context("a file's name is not UTF-8")?;
     let names = names.split_terminator('\0').map(PathBuf::from);
     // Git also lists files that are deleted but not yet committed.
-    Ok(names.filter(|path| folder.join(path).is_file()).collect())
+    let is_ours = |path: &PathBuf| path.iter().all(|part| part != "generated");
+    Ok(names.filter(|path| is_ours(path) && folder.join(path).is_file()).collect())
 }
 
 /// Whether the file's name has one of the extensions.

@@ -1,4 +1,4 @@
-//! Every rule of the protocol that code or prose cites by its number is in `docs/protocol.md`,
+//! Every rule of the protocol that code or prose cites by its number is in `docs/spec`,
 //! where it begins with that number in bold; and code cites every rule, where it is kept.
 
 use std::collections::BTreeSet;
@@ -6,12 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use regex::Regex;
 
 use super::{Finding, has_extension};
 
-const SPECIFICATION: &str = "docs/protocol.md";
+/// The folder of the specification.
+const SPECIFICATION: &str = "docs/spec";
 const CODE: [&str; 7] = ["rs", "p4", "py", "c", "h", "proto", "cpp"];
 
 /// The number that a rule begins with.
@@ -31,26 +32,36 @@ static NUMBER: LazyLock<Regex> =
 
 /// Checks the citations in these files.
 pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
-    let text = fs::read_to_string(root.join(SPECIFICATION))
-        .with_context(|| format!("cannot read {SPECIFICATION}"))?;
-    let rules = defined(&text);
+    let read = |path: &Path| {
+        fs::read_to_string(root.join(path))
+            .with_context(|| format!("cannot read {}", path.display()))
+    };
+    let is_page = |path: &Path| path.starts_with(SPECIFICATION) && has_extension(path, &["md"]);
+    let mut pages = Vec::new();
+    for path in files.iter().filter(|path| is_page(path)) {
+        pages.push((path, read(path)?));
+    }
+    ensure!(!pages.is_empty(), "there is no page in {SPECIFICATION}");
+    let rules: BTreeSet<&str> = pages.iter().flat_map(|(_, text)| defined(text)).collect();
     let (mut findings, mut in_code) = (Vec::new(), BTreeSet::new());
     for path in files {
         let is_code = has_extension(path, &CODE);
         if !is_code && !has_extension(path, &["md"]) {
             continue;
         }
-        let text = fs::read_to_string(root.join(path))
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = read(path)?;
         findings.extend(unknown(path, &text, &rules));
         if is_code {
             in_code.extend(cited(&text));
         }
     }
-    findings.extend(uncited(&text, &in_code));
+    for (path, text) in &pages {
+        findings.extend(uncited(path, text, &in_code));
+    }
     Ok(findings)
 }
 
+/// The rules that a page of the specification has.
 fn defined(specification: &str) -> BTreeSet<&str> {
     let numbers = DEFINITION.captures_iter(specification);
     numbers.filter_map(|found| Some(found.get(1)?.as_str())).collect()
@@ -90,13 +101,13 @@ fn range(from: &str, to: &str) -> Vec<String> {
         .collect()
 }
 
-fn uncited(specification: &str, in_code: &BTreeSet<String>) -> Vec<Finding> {
-    let definitions = DEFINITION.captures_iter(specification).filter_map(|found| found.get(1));
+fn uncited(path: &Path, page: &str, in_code: &BTreeSet<String>) -> Vec<Finding> {
+    let definitions = DEFINITION.captures_iter(page).filter_map(|found| found.get(1));
     definitions
         .filter(|number| !in_code.contains(number.as_str()))
         .map(|number| Finding {
-            path: SPECIFICATION.into(),
-            line: specification[..number.start()].matches('\n').count() + 1,
+            path: path.to_owned(),
+            line: page[..number.start()].matches('\n').count() + 1,
             text: format!(
                 "rule {} is cited by no code; cite it in a comment where it is kept",
                 number.as_str()
@@ -154,7 +165,8 @@ mod tests {
         let specification = "**1.1** A.\n\n**1.2** B.\n**1.3** C.\n**2.1** D.\n**2.2** E.\n";
         let code = "// R% 1.1; as by r%s 1.2 and 2.1.\n".replace('%', "ule");
         let lines = |code: &str| {
-            let found = uncited(specification, &cited(code).into_iter().collect());
+            let in_code = cited(code).into_iter().collect();
+            let found = uncited(Path::new("a.md"), specification, &in_code);
             found.into_iter().map(|finding| finding.line).collect::<Vec<_>>()
         };
         assert_eq!(lines(&code), [4, 6]);

@@ -167,7 +167,7 @@ impl Worker {
             return None;
         }
         let (host, group) = (world.scenario.hosts[self.index], self.rank / RANKS_PER_GROUP);
-        world.hosts.meet((host, identity.epoch, group), self.rank)
+        world.hosts.meet((host, identity.epoch, group), self.index, self.rank)
     }
 }
 

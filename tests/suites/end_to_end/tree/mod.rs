@@ -2,6 +2,7 @@
 //! happens to combiners, uplinks and ranks, and errors name the ranks at fault, with their rack.
 
 mod bits;
+mod copies;
 mod hostile;
 mod switched;
 
@@ -21,6 +22,7 @@ use switchml_worker::{Communicator, Error, ReduceOp};
 use crate::{PATIENCE, SOON, host_name, report};
 use bits::eight_ranks_in_two_racks_have_the_bits_of_one_rack;
 use bits::sixteen_ranks_in_four_racks_have_the_bits_of_one_rack;
+use copies::copies_of_a_combiner_reach_a_host_once;
 use hostile::partial_sums_that_are_no_combiners_change_no_sum;
 use hostile::partial_sums_that_overlap_add_nobody_twice;
 
@@ -60,6 +62,7 @@ on_all_planes! {
     a_combiner_that_stays_away_is_named,
     partial_sums_that_are_no_combiners_change_no_sum,
     partial_sums_that_overlap_add_nobody_twice,
+    copies_of_a_combiner_reach_a_host_once,
 }
 
 /// Two ranks in each of two racks.
@@ -113,11 +116,16 @@ impl Site {
     }
 
     fn start_combiner(&self, rack: usize, parent: &str) -> Process {
+        self.start_combiner_with(rack, parent, &[])
+    }
+
+    /// Starts one with further options.
+    fn start_combiner_with(&self, rack: usize, parent: &str, options: &[&str]) -> Process {
         let address = combiner_at(rack);
         assert_eq!(self.racks.host_address(rack).to_string() + ":48865", address);
         let ports = self.racks.host_ports(rack);
         let mut command = daemon(&self.binaries, self.plane, self.racks.mode(), &ports);
-        command.args(["--control", &address, "--parent", parent]);
+        command.args(["--control", &address, "--parent", parent]).args(options);
         serve(self.racks.hosts()[rack].spawn("combiner", command).unwrap())
     }
 

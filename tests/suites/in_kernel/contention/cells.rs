@@ -82,7 +82,7 @@ fn play_round(
 
 fn two_cpus_on_the_same_cell_lose_nothing(mode: Mode) {
     let Some(cpus) = two_cpus("two_cpus_on_the_same_cell_lose_nothing") else { return };
-    let kernel = combiner(switchml_userspace::xdp_object());
+    let kernel = combiner(switchml_data_plane::xdp_object());
     assert_eq!(play(&kernel, mode, &cpus, ROUNDS), Ok(()));
     let (counters, cell) = match mode {
         Mode::Auto => (kernel.tc().counters(), kernel.tc().cell(0)),

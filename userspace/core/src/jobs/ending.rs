@@ -96,7 +96,9 @@ impl JobTable {
                 let combiner = job.and_then(|job| job.member(rank)?.combiner());
                 match combiner {
                     Some(combiner) => self.cut_off(number, rank, stream, &combiner, what),
-                    None => self.depart(number, rank, Some((Ending::RankLost, what, vec![rank]))),
+                    None => self.await_again(number, rank).unwrap_or_else(|| {
+                        self.depart(number, rank, Some((Ending::RankLost, what, vec![rank])))
+                    }),
                 }
             }
             Some((JobKey::Waiting(name), rank)) => self.give_up(&name, rank),

@@ -183,6 +183,8 @@ pub struct JobTable {
     /// The job and rank of each open stream.
     streams: BTreeMap<StreamId, (JobKey, u32)>,
     recent_aborts: RecentAborts,
+    /// Numbers and epochs of restored jobs, as long as their ranks may come back.
+    restored: Vec<(u16, u32)>,
     round_trips: RoundTrips,
     next_stream: StreamId,
     epochs: Epochs,
@@ -217,6 +219,7 @@ impl JobTable {
             jobs: BTreeMap::new(),
             streams: BTreeMap::new(),
             recent_aborts: RecentAborts::default(),
+            restored: Vec::new(),
             round_trips: RoundTrips::default(),
             next_stream: StreamId::FIRST,
         }

@@ -44,6 +44,7 @@ impl JobTable {
             _ => Effect::Start(shard, ways.clone()),
         };
         let mut effects: Vec<_> = [log].into_iter().chain(job.on_shards(again)).collect();
+        self.restored.push((number, job.epoch));
         self.jobs.insert(number, job);
         effects.extend(self.remove_if_empty(number));
         effects
@@ -110,8 +111,28 @@ impl JobTable {
         Ok((stream, effects))
     }
 
+    /// A rank's stream has ended. If its job was restored, and ranks may still come back, the rank
+    /// is awaited again, and the effects are returned: it may have given up this connection while
+    /// the daemon started, which then took it for the rank's present one.
+    pub(super) fn await_again(&mut self, number: u16, rank: u32) -> Option<Vec<Effect>> {
+        let job = self.jobs.get_mut(&number)?;
+        if !self.restored.contains(&(number, job.epoch))
+            || matches!(job.state, State::Aborted { .. })
+        {
+            return None;
+        }
+        let member = job.member_mut(rank)?;
+        member.presence = Presence::Awaited;
+        let who = member.in_words(rank);
+        Some(vec![info(format!(
+            "job {number} {:?}: {who}: the connection broke again, the rank is still missing",
+            job.name
+        ))])
+    }
+
     /// Rule 23.4: ranks that are awaited still have had their time, and are taken for dead.
     pub fn expire(&mut self) -> Vec<Effect> {
+        self.restored.clear();
         let numbers: Vec<_> = self.jobs.keys().copied().collect();
         let mut effects = Vec::new();
         for number in numbers {

@@ -36,6 +36,8 @@ pub(super) struct Job {
 pub(super) struct Member {
     secret: u64,
     way: Way,
+    /// The rank whose copies of RESULTs it reads.
+    pub taker: Option<u16>,
     /// Whether the data plane sends RESULTs to all to this rank.
     is_served: bool,
     pub stream: Option<StreamId>,
@@ -58,8 +60,20 @@ impl Job {
     /// Has the data plane send RESULTs to all to the ranks that it is to serve.
     pub fn starts(&self) -> Vec<Effect> {
         let served = self.ranks.iter().filter(|(_, member)| member.is_served);
-        let ways: Vec<_> = served.map(|(rank, member)| (*rank, member.way)).collect();
+        let ways: Vec<_> = served.map(|(rank, member)| (*rank, self.way(*rank, member))).collect();
         self.shards.iter().map(|shard| Effect::Start(*shard, ways.clone())).collect()
+    }
+
+    /// Rule 38.3: a rank that gets copies reads those of another one, if that gets some itself.
+    fn way(&self, rank: u16, member: &Member) -> Way {
+        let gets_own = |taker: &u16| {
+            let taker = self.ranks.get(taker).filter(|other| other.is_served);
+            taker.is_some_and(|other| other.way == Way::Copy && other.taker.is_none())
+        };
+        match (member.way, member.taker.filter(gets_own)) {
+            (Way::Copy, Some(taker)) if taker != rank => Way::With(taker),
+            (way, _) => way,
+        }
     }
 
     /// Serves the ranks that have said HELLO by now, and checks again later while some have not.
@@ -122,6 +136,7 @@ impl Proxy {
         let member = member.or_insert(Member {
             secret: assigned.control_secret,
             way,
+            taker: None,
             is_served: false,
             stream: Some(stream),
         });

@@ -157,7 +157,7 @@ fn what_is_assigned_opens_the_job_and_is_other_below() {
     assert_eq!(effects[..2], [Effect::Admit(7, 3, 103), Effect::Admit(500, 3, 103)]);
     assert_eq!(effects.len(), 3);
     // The combiner's group does not reach rank 3.
-    proxy.ready(id(3), true);
+    proxy.ready(id(3), true, None);
     let ways = vec![(2, Way::Group), (3, Way::Copy)];
     assert_eq!(
         proxy.hear(three, started()),
@@ -171,6 +171,29 @@ fn what_is_assigned_opens_the_job_and_is_other_below() {
     );
     let stranger = MemberId { secret: 0, ..id(2) };
     assert_eq!(proxy.report_no_multicast(stranger), Err(Refused::NoMember(2)));
+}
+
+/// Rule 38.3, among the ranks below.
+#[test]
+fn a_rank_that_reads_along_gets_no_copies() {
+    let (mut proxy, _) = running(false);
+    let ways = |proxy: &mut Proxy, two, three| {
+        let effects = proxy.report_no_multicast(id(3)).expect("a member");
+        assert_eq!(effects[0], Effect::Start(7, vec![(2, two), (3, three)]));
+    };
+    // Rank 2 hears the group, so it has no copies that rank 3 could read.
+    proxy.ready(id(3), true, Some(2));
+    ways(&mut proxy, Way::Group, Way::Copy);
+    proxy.ready(id(2), true, None);
+    ways(&mut proxy, Way::Copy, Way::With(2));
+    // A taker that reads along itself, one elsewhere, and the rank itself are none.
+    proxy.ready(id(2), true, Some(3));
+    ways(&mut proxy, Way::Copy, Way::Copy);
+    proxy.ready(id(2), true, None);
+    proxy.ready(id(3), true, Some(1));
+    ways(&mut proxy, Way::Copy, Way::Copy);
+    proxy.ready(id(3), true, Some(3));
+    ways(&mut proxy, Way::Copy, Way::Copy);
 }
 
 /// The root knows of ranks below only that the combiner serves them.

@@ -1,5 +1,5 @@
 //! Unfinished rounds, as registers have them: a job's sets for even rounds begin at twice its first
-//! slot, those for odd rounds follow (rule 24.7, docs/tofino.md).
+//! slot, those for odd rounds follow (rule 24.7, docs/research/tofino.md).
 
 use switchml_protocol::ranks::Ranks;
 use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};

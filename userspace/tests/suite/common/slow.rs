@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use switchml_data_plane::software::Software;
 use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
-use switchml_userspace::data_plane::software::Software;
 use switchml_userspace_core::data_plane::{DataPlane, Error, JobSpec, Limits, ServesJobs};
 
 /// The software data plane, which does one thing when it is told to.

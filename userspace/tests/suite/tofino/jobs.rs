@@ -375,8 +375,8 @@ async fn slots_that_lack_a_rank_are_those_of_the_ranks_pipeline() {
     daemon.stop().await;
 }
 
-/// Expected values by hand, from docs/tofino.md: computed and written entries might agree and both
-/// be wrong.
+/// Expected values by hand, from docs/research/tofino.md: computed and written entries might agree
+/// and both be wrong.
 fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
     let of_rank = |table: &str| -> Vec<Entry> {
         let mut entries = switch.entries(&full(table));

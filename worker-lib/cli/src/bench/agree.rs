@@ -1,16 +1,13 @@
 //! What all ranks find out together about a result.
 
+use switchml_pattern::{Pattern, Tested, all_equal, digest, digest_words, wrong_elements};
 use switchml_worker::{Communicator, Error, ReduceOp, Reduction};
-
-use super::check::{all_equal, digest, digest_words, wrong_elements};
-use super::pattern::Pattern;
-use super::value::Value;
 
 /// A count of wrong elements that all ranks can add up in an i32.
 const MOST_WRONG: usize = (i32::MAX / 1024) as usize;
 
 /// Wrong elements of all ranks' results of one call, and whether two ranks have different bits.
-pub fn on_result<T: Value>(
+pub fn on_result<T: Tested>(
     communicator: &Communicator,
     pattern: &Pattern,
     op: Reduction,

@@ -1,20 +1,18 @@
 //! `switchml-worker bench`: nccl-tests' all-reduce benchmark, and replays of training steps.
 
 mod agree;
-mod check;
-mod pattern;
 mod progress;
 mod replay;
 mod replayed;
 mod report;
 mod run;
 mod table;
-mod value;
 
 use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
 
 use half::{bf16, f16};
 use switchml_cli::size;
+use switchml_pattern::{Tested, Zeros};
 use switchml_worker::{
     Communicator, DType, Precision, ReduceOp, Reduction, Stripe, control, interface::Interface,
     numerics::Codec,
@@ -23,19 +21,20 @@ use switchml_worker::{
 use super::job::{self, Job};
 use super::step::{Chosen, StepOptions};
 use super::{Failure, say};
-pub use check::wrong_elements;
-pub use pattern::{Pattern, Zeros};
 pub use progress::Progress;
 pub use replay::Replay;
 use replayed::Replayed;
 use report::{Report, Setup};
 use run::Runner;
 use table::{Foot, Head};
-use value::Value;
+
+/// Headings of `--help`; options that most users need stand above them.
+const TENSORS: &str = "Tensors";
+const MEASUREMENT: &str = "Measurement";
 
 /// Measures all-reduces, checks every element, and prints nccl-tests' table on rank 0
 #[derive(clap::Args)]
-#[command(after_help = super::exit_codes())]
+#[command(after_help = super::after_help("bench"))]
 pub struct Bench {
     #[command(flatten)]
     job: Job,
@@ -55,14 +54,14 @@ pub struct Bench {
     maxbytes: usize,
     /// Each tensor is this many times as large as the one before [default: 2]
     #[arg(
-        short = 'f', long, value_name = "FACTOR",
+        short = 'f', long, help_heading = TENSORS, value_name = "FACTOR",
         value_parser = clap::value_parser!(u16).range(2..),
         conflicts_with_all = ["model", "trace"]
     )]
     stepfactor: Option<u16>,
     /// Each tensor is this much larger than the one before
     #[arg(
-        short = 'i', long, value_name = "SIZE", value_parser = size::parse,
+        short = 'i', long, help_heading = TENSORS, value_name = "SIZE", value_parser = size::parse,
         conflicts_with_all = ["stepfactor", "model", "trace"]
     )]
     stepbytes: Option<usize>,
@@ -70,29 +69,36 @@ pub struct Bench {
     #[arg(short = 'n', long, value_name = "N", default_value = "20")]
     iters: NonZeroUsize,
     /// Iterations at the largest and the smallest size before anything is timed
-    #[arg(short = 'w', long, alias = "warmup_iters", value_name = "N", default_value = "5")]
+    #[arg(
+        short = 'w', long, help_heading = MEASUREMENT, alias = "warmup_iters", value_name = "N",
+        default_value = "5"
+    )]
     warmup_iters: usize,
     /// Iterations of each size whose every element is checked, apart from the timed ones; 0 to
     /// check nothing
-    #[arg(short = 'c', long, value_name = "N", default_value = "1")]
+    #[arg(short = 'c', long, help_heading = MEASUREMENT, value_name = "N", default_value = "1")]
     check: usize,
     /// Element type: f32, f64, f16, bf16, i32 or i64
-    #[arg(short = 'd', long, alias = "datatype", value_name = "TYPE", default_value = "f32")]
+    #[arg(
+        short = 'd', long, help_heading = TENSORS, alias = "datatype", value_name = "TYPE",
+        default_value = "f32"
+    )]
     dtype: DType,
     /// Reduction: sum, avg, max or min
-    #[arg(short = 'o', long, default_value = "sum")]
+    #[arg(short = 'o', long, help_heading = TENSORS, default_value = "sum")]
     op: ReduceOp,
     /// Bits of an element that travel in a sum or an average of floats: exact, 16 (half the
     /// packets) or 8 (a quarter)
-    #[arg(long, value_name = "BITS", default_value = "exact")]
+    #[arg(long, help_heading = TENSORS, value_name = "BITS", default_value = "exact")]
     precision: Precision,
     /// Share of the chunks that are zero on all ranks, 0 to 1
     #[arg(
-        long, value_name = "SHARE", default_value = "0", value_parser = share,
+        long, help_heading = TENSORS, value_name = "SHARE", default_value = "0",
+        value_parser = share,
         conflicts_with_all = ["model", "trace"]
     )]
     sparsity: f64,
-    /// Also write the results as JSON to a file; to standard output, in place of the table, with -
+    /// Also write the results as JSON to a file; to standard output, instead of the table, with -
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -110,7 +116,7 @@ impl Bench {
         }
     }
 
-    fn run_with<T: Value>(&self) -> Result<(), Failure> {
+    fn run_with<T: Tested>(&self) -> Result<(), Failure> {
         match self.step.load()? {
             Some(chosen) => self.run_step::<T>(&chosen),
             None => self.run_sizes::<T>(),
@@ -118,7 +124,7 @@ impl Bench {
     }
 
     /// Replays a training step, with computing and without, in turn.
-    fn run_step<T: Value>(&self, chosen: &Chosen) -> Result<(), Failure> {
+    fn run_step<T: Tested>(&self, chosen: &Chosen) -> Result<(), Failure> {
         let settings = self.job.settings()?;
         Codec::reduction(self.dtype, self.reduction(), 1, 1)
             .map_err(|error| Failure::Usage(error.to_string()))?;
@@ -144,7 +150,7 @@ impl Bench {
         report.verdict()
     }
 
-    fn run_sizes<T: Value>(&self) -> Result<(), Failure> {
+    fn run_sizes<T: Tested>(&self) -> Result<(), Failure> {
         let counts = self.counts().map_err(Failure::Usage)?;
         Codec::reduction(self.dtype, self.reduction(), 1, counts[0])
             .map_err(|error| Failure::Usage(error.to_string()))?;
@@ -243,7 +249,7 @@ impl Bench {
         Ok(Zeros { share: self.sparsity, chunk: bytes / self.dtype.size() })
     }
 
-    fn setup<T: Value>(&self, communicator: &Communicator, served: &[Served]) -> Setup {
+    fn setup<T: Tested>(&self, communicator: &Communicator, served: &[Served]) -> Setup {
         let addresses = served.iter().zip(communicator.info().shares());
         let aggregator = match served {
             [only] => only.address.clone(),

@@ -6,13 +6,12 @@ use std::mem;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use switchml_pattern::{Pattern, Tested, Zeros};
 use switchml_step::{Step, buckets, buckets::Bucket};
 use switchml_worker::{Communicator, Error, Handle, Reduction};
 
 use super::agree;
-use super::pattern::{Pattern, Zeros};
 use super::progress::Progress;
-use super::value::Value;
 
 /// One rank's replay.
 pub struct Replay<'a, T> {
@@ -29,7 +28,7 @@ pub struct Replay<'a, T> {
     seed: u64,
 }
 
-impl<'a, T: Value> Replay<'a, T> {
+impl<'a, T: Tested> Replay<'a, T> {
     /// The replay of a step.
     pub fn new(
         communicator: &'a Communicator,

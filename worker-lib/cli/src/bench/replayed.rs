@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde::Serialize;
+use switchml_pattern::Tested;
 use switchml_step::{buckets, timeline};
 use switchml_worker::Reduction;
 
-use super::value::Value;
 use crate::Failure;
 use crate::step::Chosen;
 
@@ -40,7 +40,7 @@ pub struct Replayed {
 
 impl Replayed {
     /// A report without times yet.
-    pub fn new<T: Value>(chosen: &Chosen, world_size: u32, op: Reduction) -> Self {
+    pub fn new<T: Tested>(chosen: &Chosen, world_size: u32, op: Reduction) -> Self {
         let Chosen { title, step } = chosen;
         Self {
             version: env!("CARGO_PKG_VERSION"),

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use switchml_pattern::{Pattern, Tested, Zeros};
 use switchml_worker::{CallStats, Communicator, Error, Reduction, Stats};
 
 use super::agree;
-use super::pattern::{Pattern, Zeros};
 use super::progress::Progress;
 use super::report::{Measured, Row};
-use super::value::Value;
 
 /// Bytes of values that the in-place iterations of small sizes take turns on.
 const ROTATION: usize = 64 << 20;
@@ -36,7 +35,7 @@ enum Way {
     InPlace,
 }
 
-impl<T: Value> Runner<T> {
+impl<T: Tested> Runner<T> {
     /// A runner for tensors of up to `largest` elements.
     pub fn new(
         communicator: Communicator,

@@ -487,7 +487,7 @@ impl fmt::Display for Instead {
 }
 
 /// The remark on a firewall whose chains cannot be seen.
-fn unseen(chains: &Option<Vec<String>>) -> &'static str {
+pub fn unseen(chains: &Option<Vec<String>>) -> &'static str {
     match chains {
         None => " (only root can see its rules: `sudo nft list ruleset`)",
         Some(_) => "",

@@ -1,5 +1,6 @@
-//! `switchml-worker doctor`: checks the path to the aggregator and back, step by step. If a step
-//! fails, or works worse than it could, it looks for the cause.
+//! `switchml-worker doctor`: checks the path to the aggregator and back, step by step, or without
+//! one the ways between the ranks. If a step fails, or works worse than it could, it looks for the
+//! cause.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -14,6 +15,7 @@
 //! | [`probes`] | packets to the aggregator, and what the network reports about them |
 //! | [`firewall`] | this host's firewall |
 //! | [`rdma`] | the way of a rank by RDMA |
+//! | [`ranks`] | the ways between hosts of ranks that serve each other |
 //! | [`obstacle`] | causes that ranks by RDMA alone have |
 //! | [`small_packets`] | packets by RDMA that are smaller than they could be |
 
@@ -28,6 +30,7 @@ mod here;
 mod judge;
 mod obstacle;
 mod probes;
+mod ranks;
 mod rdma;
 mod small_packets;
 
@@ -50,7 +53,7 @@ use device_errors::DeviceErrors;
 use fix::Fix;
 use obstacle::Obstacle;
 
-use super::job::{self, Aggregator};
+use super::job::{Aggregator, Place};
 use super::{Failure, say};
 
 /// Longest wait for anything: a way that works takes milliseconds.
@@ -58,12 +61,15 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// All-reduces to measure the round trip with; the first warms up.
 const ROUNDS: usize = 21;
 
-/// Checks the way to the aggregator and back, and says what is wrong with it
+/// Checks the way to the aggregator and back, and says what is wrong with it. Without an
+/// aggregator, start it as each rank, like bench: it checks the ways between the ranks' hosts
 #[derive(clap::Args)]
-#[command(after_help = super::exit_codes())]
+#[command(after_help = super::after_help("doctor"))]
 pub struct Doctor {
     #[command(flatten)]
     aggregator: Aggregator,
+    #[command(flatten)]
+    place: Place,
 }
 
 impl Doctor {
@@ -71,7 +77,10 @@ impl Doctor {
     /// what it found.
     pub fn run(&self) -> Result<(), Failure> {
         let settings = self.aggregator.settings()?;
-        let aggregators = job::aggregators(&settings)?;
+        let aggregators = settings.get_aggregators();
+        if aggregators.is_empty() {
+            return self.between_ranks(settings);
+        }
         let mut outcome = Ok(());
         for access in &aggregators {
             if aggregators.len() > 1 {
@@ -84,16 +93,29 @@ impl Doctor {
                 // The others take what a slow port cannot carry.
                 causes.retain(|cause| !matches!(cause, Cause::SlowPort(_)));
             }
-            causes.iter().for_each(explain);
+            for cause in &causes {
+                explain(cause, cause.breaks(), cause.fix());
+            }
         }
         outcome
     }
+
+    fn between_ranks(&self, settings: Builder) -> Result<(), Failure> {
+        if settings.get_meeting().is_none() {
+            return Err(Failure::Usage(
+                "no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR; \
+                 for ranks that serve each other, set MASTER_ADDR and MASTER_PORT, and start it as \
+                 each rank"
+                    .to_owned(),
+            ));
+        }
+        ranks::check(&self.place.over(settings))
+    }
 }
 
-/// Prints a cause, and what to do.
-fn explain(cause: &Cause) {
-    let Fix { host, command } = cause.fix();
-    say(format_args!("{:4}  {cause}", if cause.breaks() { "WHY" } else { "NOTE" }));
+/// Prints a cause, whether it breaks things, and what to do.
+fn explain(cause: &impl fmt::Display, breaks: bool, Fix { host, command }: Fix) {
+    say(format_args!("{:4}  {cause}", if breaks { "WHY" } else { "NOTE" }));
     say(format_args!("FIX   on {host}: {command}"));
 }
 

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!((host.starts_with(HERE), &*command), (true, "unset SWITCHML_RDMA"));
     }
 
-    /// What `docs/rocev2.md` says to each line of a rank.
+    /// Each reason for which a rank cannot use RDMA, with its line and its command.
     #[test]
     fn what_is_missing_here_is_named_with_a_command() {
         let local = "10.0.0.7".parse().unwrap();

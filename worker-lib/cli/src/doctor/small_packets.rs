@@ -1,5 +1,5 @@
 //! Packets by RDMA that are smaller than they could be: the port's path MTU against the interface's
-//! MTU, and the lanes that come of it (rule 37.6 of `docs/protocol.md`).
+//! MTU, and the lanes that come of it (rule 37.6 of `docs/spec`).
 
 use std::fmt;
 

@@ -196,7 +196,7 @@ fn the_aggregator_dies() {
         let (code, line) = failure(rank);
         assert_eq!(code, COLLECTIVE, "{line}");
         assert!(
-            line.contains(&format!("the aggregator at {} went away", daemon.address)),
+            line.contains(&format!("lost the connection to the aggregator at {}", daemon.address)),
             "{line}"
         );
     }

@@ -8,7 +8,8 @@ fn plan(arguments: &[&str]) -> Output {
 }
 
 /// 16 MiB take 134.22 ms at 1 Gb/s. A ring of 4 takes 1.5 times that, and TCP's headers; the ranks'
-/// hosts 1.5, the spare machine 4, all together 1.333 times, with ours.
+/// hosts 1.5, the spare machine 4, all together 1.333 times, with ours. 16 MiB are 17.54 MB by TCP,
+/// and 17.71 in packets.
 #[test]
 fn a_table_and_a_line_of_advice() {
     let output = plan(&["--ranks", "4", "--rate", "1G", "--spare", "1"]);
@@ -18,13 +19,14 @@ fn a_table_and_a_line_of_advice() {
 4 ranks on 4 hosts with links of 1 Gb/s, a spare machine with 1 Gb/s;
 sums of 16777216 bytes of f32, MTU 1500
 
-                                       exact             16 bits              8 bits
-                                  ms   ratio          ms   ratio          ms   ratio
-ring (Gloo, NCCL on TCP)      210.50    1.00      105.25    0.50           -       -
-ranks' hosts                  212.51    1.01      106.25    0.50       53.13    0.25
-spare machine                 566.69    2.69      283.35    1.35      141.67    0.67
-both                          188.90    0.90       94.45    0.45       47.22    0.22
+                            MB on a link               exact             16 bits              8 bits
+                            host   spare          ms   ratio          ms   ratio          ms   ratio
+ring (Gloo, NCCL on TCP)   26.31       -      210.50    1.00      105.25    0.50           -       -
+ranks' hosts               26.56       -      212.51    1.01      106.25    0.50       53.13    0.25
+spare machine              17.71   70.84      566.69    2.69      283.35    1.35      141.67    0.67
+both                       23.61   23.61      188.90    0.90       94.45    0.45       47.22    0.22
 
+MB on a link: 10^6 bytes each way, exact.
 ratio: to the time of a ring of f32. Only links take time; headers are counted.
 start switchml-aggregator on the spare machine; ranks' hosts help: SWITCHML_AGGREGATOR=SPARE
 ";
@@ -46,7 +48,11 @@ steps of resnet50 on P100, batch 64 (tensorflow/docs, \
 292.2 ms of computing, 102228128 bytes of f32 in 5 buckets, MTU 1500
 ";
     assert!(text.starts_with(expected), "{text}");
-    assert!(text.contains("ring (Gloo, NCCL on TCP)      696.08    1.00  "), "{text}");
+    // A ring's links carry 1.75 times 102.23 MB, with 1514 bytes for 1448.
+    assert!(
+        text.contains("ring (Gloo, NCCL on TCP)  187.05       -      696.08    1.00  "),
+        "{text}"
+    );
     assert!(text.contains("  306.61    2.27\n"), "{text}");
     assert!(text.contains("speedup: over a ring of f32. Only computing and links take time"));
 }
@@ -72,6 +78,16 @@ fn a_model_written_to_a_file() {
     assert!(of_file.starts_with("415.6 ms of computing, 553430176 bytes"), "{of_file}");
 
     assert_eq!(trace(&[]).stderr, b"error: no model is given; use --model NAME\n");
+}
+
+/// Four ranks on each of two hosts: a ring of 8 carries 1.75 times 17.5419 MB, and ours, whose
+/// ranks of a host share memory, 1 times 17.7091.
+#[test]
+fn ranks_of_a_host_carry_a_sum_once() {
+    let output = plan(&["--ranks", "8", "--ranks-per-host", "4", "--rate", "1G"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("ring (Gloo, NCCL on TCP)   30.70       -      245.59 "), "{text}");
+    assert!(text.contains("ranks' hosts               17.71       -      141.67 "), "{text}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Datagrams and a monotonic time in nanoseconds go in, decisions come out. It has no I/O, no
 //! clock, no allocation per chunk and no payload; it is deterministic and cloneable, so that
 //! simulators and model checkers drive the same code as the sockets do. Sections 12 to 14 of
-//! `docs/protocol.md` are the specification.
+//! `docs/spec` are the specification.
 //!
 //! The session's chunks are numbered c = 0, 1, 2, … across collectives; chunk c uses slot c mod S
 //! in round c div S. A chunk may go out once the result of chunk c - S is here, and while fewer

@@ -2,7 +2,7 @@
 //!
 //! An aggregator adds 32-bit integers; tensors hold floats. A [`Codec`] turns each chunk of
 //! elements into lanes, and the lanes of the result into elements. Pure functions, one call per
-//! chunk. Sections 17 to 21 of `docs/protocol.md` are the specification.
+//! chunk. Sections 17 to 21 of `docs/spec` are the specification.
 //!
 //! # What a result is
 //!
@@ -83,8 +83,8 @@
 //! than 32 ranks), plus half a unit in the last place. Each rank contributes 63-2L bits and a sign:
 //! all 53 bits of elements near M up to 32 ranks, 51 bits up to 64, 43 bits for 1024.
 //!
-//! `cargo run --release -p switchml-worker --example precision` measures what that is for some
-//! distributions (`docs/benchmarks.md`).
+//! `cargo run --release -p switchml-worker-core --example precision` measures what that is for
+//! some distributions (`docs/research/benchmarks.md`).
 //!
 //! **`Avg`** of these and of f64 is the same integer sum. f32, f16, bf16: times the f64 nearest to
 //! step/N, in f64, and then rounded to the type; so an average that the type can hold comes out

@@ -1,4 +1,4 @@
-//! Ranks send exactly what docs/protocol.md shows: the two calls there, byte by byte. The bytes
+//! Ranks send exactly what docs/spec shows: the two calls there, byte by byte. The bytes
 //! come from a generator that shares no code with the worker.
 
 use std::collections::VecDeque;

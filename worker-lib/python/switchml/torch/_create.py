@@ -22,7 +22,7 @@ from ._gloo import address_towards, gloo_group, in_words
 from ._group import Group, Kin, backends_of, group_of, log
 from ._losses import Losses, note
 from ._membership import Membership
-from ._peers import own_aggregator
+from ._peers import meeting_host, own_aggregator
 from ._reconfigure import Reconfigurable, ReconfigurableGroup
 from ._rendezvous import HeardError, Meeting
 from ._threads import NAME
@@ -82,11 +82,11 @@ def make(
     is_first = not dist.is_initialized()
     at_once = at_once or is_first or bool(fallback)
     try:
-        met = _meet(store, rank, size, timeout, kin)
+        met = _meet(store, rank, size, timeout, kin, parent)
     except Error as error:
         raise backend_error(error) from None
     if is_first:
-        announce(parent, rank, address_towards(met.aggregator, os.environ.get("MASTER_ADDR", "")))
+        announce(parent, rank, address_towards(met.aggregator, met.host))
     membership = met.membership(met.job)
     gathering = met.membership(f"{met.job}-gathers", membership.failure)
     failure = ""
@@ -102,7 +102,7 @@ def make(
     reasons = _failures(store, rank, size, failure) if fallback else {}
     try:
         meeting = dist.PrefixStore("gloo", store)
-        gloo = gloo_group(meeting, rank, size, timeout, met.aggregator)
+        gloo = gloo_group(meeting, rank, size, timeout, met.aggregator, met.host)
     except RuntimeError as error:
         # Other ranks do not wait for this one. If the job has ended, that is no other failure.
         membership.abort()
@@ -157,6 +157,8 @@ class _Met:
     joining: float
     # As host or host:port, with commas between; without any, ranks serve each other.
     aggregator: str
+    # Where ranks meet, if it is known.
+    host: str
     job: str
     # Why ranks do not find each other at their aggregators, if they do not, and at whose fault.
     doubt: tuple[str, list[int]] | None
@@ -180,9 +182,9 @@ class _Met:
         me = store, self.rank, self.size, self.most, "to join its job"
         meeting = Meeting(*me, is_wanted, losses, self.kin.home)
         with meeting.telling():
-            own = None if self.aggregator else own_aggregator(job)
-            addresses = meeting.come(own.address if own else "")
-            return self._connect(job, meeting, own and (own, addresses))
+            own = None if self.aggregator else own_aggregator(self.host, job)
+            peers = meeting.come(own.peer if own else "")
+            return self._connect(job, meeting, own and (own, peers))
 
     def _connect(self, job: str, meeting: Meeting, peers: Any) -> Communicator:
         # No exception object: that would keep what is in its traceback's frames, such as Gloo.
@@ -295,17 +297,19 @@ def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:
     return {other: reason for other, reason in enumerate(failures) if reason}
 
 
-def _meet(store: Any, rank: int, size: int, timeout: timedelta, kin: Kin) -> _Met:
+def _meet(
+    store: Any, rank: int, size: int, timeout: timedelta, kin: Kin, gloos: dist.Store
+) -> _Met:
     """What the environment of this rank does not say is taken from the first rank.
 
     Raises `switchml.Error` with the ranks that do not come in time, or have other settings.
     """
     given = os.environ.get("SWITCHML_AGGREGATOR", "")
-    limit = _seconds("SWITCHML_JOIN_TIMEOUT")
+    limit = seconds_in("SWITCHML_JOIN_TIMEOUT")
     most = timeout.total_seconds()
     most = most if limit is None else min(most, limit)
     losses = Losses(kin.members, rank)
-    meeting = Meeting(store, rank, size, most, losses=losses, home=kin.home)
+    meeting = Meeting(store, rank, size, most, losses=losses, home=kin.home, gloos=gloos)
     said = {
         "aggregator": given,
         "job": f"torch-{uuid.uuid4()}",
@@ -324,12 +328,13 @@ def _meet(store: Any, rank: int, size: int, timeout: timedelta, kin: Kin) -> _Me
         most=most,
         joining=min(most, _JOINING) if limit is None else most,
         aggregator=given or first["aggregator"],
+        host=meeting_host(store),
         job=first["job"],
         doubt=_settings.doubt(settings),
     )
 
 
-def _seconds(name: str) -> float | None:
+def seconds_in(name: str) -> float | None:
     given = os.environ.get(name)
     try:
         return float(given) if given else None

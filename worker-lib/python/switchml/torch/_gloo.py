@@ -22,16 +22,17 @@ _PAUSE = 0.05
 
 
 def gloo_group(
-    store: dist.Store, rank: int, size: int, timeout: timedelta, aggregator: str
+    store: dist.Store, rank: int, size: int, timeout: timedelta, aggregator: str, host: str
 ) -> Backend:
     """A Gloo group on the interface that GLOO_SOCKET_IFNAME names.
 
-    If that is not set, it is on the interface that leads to the aggregator. Raises
+    If that is not set, it is on the interface that leads to the aggregator, or else to the host
+    where ranks meet. Raises
     `switchml.Error` if ranks end meanwhile whose processes are watched.
     """
     address = None
     if not os.environ.get("GLOO_SOCKET_IFNAME"):
-        address = address_towards(aggregator, os.environ.get("MASTER_ADDR", ""))
+        address = address_towards(aggregator, host)
     if address is None:
         return _connected(lambda met: dist.ProcessGroupGloo(met, rank, size, timeout), store, size)
     options = dist.ProcessGroupGloo._Options()

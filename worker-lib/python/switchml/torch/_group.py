@@ -29,7 +29,7 @@ from ._membership import Membership, added
 from ._parts import Scratch, as_words, parted
 from ._staging import STREAMS, Call, Staging
 from ._threads import CALLBACKS, NAME, CallThread, Failed
-from ._trampoline import IS_BACKEND, Base, Options, can_delegate, method_of
+from ._trampoline import Base, Options, can_delegate, method_of
 from ._untraced import keep_out
 from ._work import CallWork, GlooWork, backend_error, in_call
 
@@ -63,9 +63,14 @@ _OPS = {
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.MIN: "min",
 }
-# Tensors of this many bytes or more are gathered in the network. Gloo is as fast with smaller ones,
-# and a job at the aggregator is not worth it for a few sizes or objects.
+# Tensors of this many bytes or more are gathered in the network also by a group that has made no
+# call there. A job at the aggregator is not worth it for a few sizes or objects.
 _LEAST_GATHERED = 1 << 16
+# All-gathers of this many bytes or more have a job of their own.
+_GATHERED_APART = 1 << 20
+# The bytes up to which a call runs on the thread that waits for it. To hand a larger one to another
+# thread at once takes less time than that thread gains, if the caller has something else to do.
+_SMALL = 1 << 18
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # Maxima and minima of these have more bits than the network compares.
 _WIDE = (torch.int64, torch.float64)
@@ -103,7 +108,7 @@ class Group(Base):
         kin: Kin,
     ) -> None:
         super().__init__(rank, size)
-        # All-gathers have their own job: they fill the path from the aggregator, and
+        # Large all-gathers have their own job: they fill the path from the aggregator, and
         # reduce-scatters the path to it, so that both together take no longer than one of them.
         self._membership, self._gathering = memberships
         # Any, because Gloo has more methods than torch's types declare.
@@ -174,7 +179,7 @@ class Group(Base):
             # The two calls have options of different types.
             return self._delegate(name, tensors, *([] if opts is None else [opts]))
         # Several run side by side, and so have to start before the first is waited for.
-        deferred = is_awaited and len(tensors) == 1
+        deferred = len(tensors) == 1 and (is_awaited or _is_small(tensors))
         return self._start(
             "all_reduce",
             tensors,
@@ -185,8 +190,7 @@ class Group(Base):
     def _can_be_at_once(self, tensor: torch.Tensor, op: str) -> bool:
         """Whether a reduction that its maker waits for needs nothing but the library's call."""
         return (
-            IS_BACKEND
-            and tensor.is_cpu
+            tensor.is_cpu
             and _is_offered(tensor, op)
             and is_plain(tensor)
             and not _is_wide(tensor, op)
@@ -273,7 +277,8 @@ class Group(Base):
         outputs, given = behind((outputs, given))
         calls = parted(given, outputs)
         size = self.size()
-        is_large = sum(call.part.nbytes for call in calls) * size >= _LEAST_GATHERED
+        gathered = sum(call.part.nbytes for call in calls) * size
+        is_large = gathered >= _LEAST_GATHERED or (self._is_used and gathered > 0)
         if not is_large or not all(call.fits(size) for call in calls):
             return self._delegate(name, outputs, given, opts)
         with torch.inference_mode():
@@ -281,19 +286,22 @@ class Group(Base):
         if not all(as_words(flat, size) is not None for flat in wholes):
             return self._delegate(name, outputs, given, opts)
 
+        membership = self._gathering if gathered >= _GATHERED_APART else self._membership
+        is_awaited = _is_awaited(opts)
+        deferred = len(wholes) == 1 and (is_awaited or _is_small(wholes))
+
         def start(there: list[torch.Tensor]) -> list[Started]:
-            agreed = self._agree_to_gather()
-            start = self._gathering.communicator().all_gather_start
-            return [*agreed, *((start(as_words(flat, size)), lambda: None) for flat in there)]
+            agreed = self._agree_to_gather() if membership is self._gathering else []
+            start = membership.communicator().all_gather_start
+            words = [as_words(flat, size) for flat in there]
+            return [*agreed, *((start(word, deferred=deferred), lambda: None) for word in words)]
 
         def take() -> None:
             for call, flat in zip(calls, wholes):
                 call.take_whole(flat)
 
         results = list(tensors_in([call.whole for call in calls]))
-        return self._start(
-            "all_gather", wholes, start, _is_awaited(opts), self._gathering, results, take
-        )
+        return self._start("all_gather", wholes, start, is_awaited, membership, results, take)
 
     def _agree_to_gather(self) -> list[Started]:
         """Tells other ranks that this one gathers in the network, as `_announce` does for Gloo.
@@ -453,10 +461,13 @@ class Group(Base):
         work = CallWork(name, tensors if results is None else results, membership.late_ranks)
         self._watch_order(work)
         staging = Staging(tensors, work, self._staging)
+        is_left_to_waiter = not is_awaited and _is_small(tensors)
 
         def call(then: Callable[[Callable[[], None], Failed], None]) -> None:
             staging.arrive()
             started = start(staging.there)
+            if is_left_to_waiter:
+                _send(started)
             then(lambda: finish(started), failed)
 
         def finish(started: list[Started]) -> None:
@@ -484,7 +495,12 @@ class Group(Base):
             return work
         try:
             with torch.inference_mode():
-                call(self._completions.run_now if is_awaited else self._completions.add)
+                if is_awaited:
+                    call(self._completions.run_now)
+                elif is_left_to_waiter:
+                    call(lambda *both: work.leave_to_waiter(self._completions.defer(*both)))
+                else:
+                    call(self._completions.add)
         except Error as error:
             failed(error)
             raise work.exception() or error from None
@@ -686,6 +702,17 @@ def _is_awaited(opts: Any) -> bool:
     Older versions, such as 2.4, say so of few kinds of calls.
     """
     return not getattr(opts, "asyncOp", True)
+
+
+def _send(started: list[Started]) -> None:
+    """Lets packets travel while the caller does something else."""
+    for handle, _ in started:
+        handle.send()
+
+
+def _is_small(tensors: list[torch.Tensor]) -> bool:
+    """Whether the caller ends such a call that it waits for later, as its own thread."""
+    return sum(tensor.nbytes for tensor in tensors) <= _SMALL
 
 
 def _is_offered(tensor: torch.Tensor, op: str) -> bool:

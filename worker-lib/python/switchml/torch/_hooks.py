@@ -34,8 +34,9 @@ def fixed8_compress_hook(
 
         model.register_comm_hook(None, switchml.torch.fixed8_compress_hook)
 
-    Errors are zero on average, but larger, the more ranks there are; docs/benchmarks.md has
-    figures. With more than 32 ranks it takes 16 bits. All else is as for `fixed16_compress_hook`.
+    Errors are zero on average, but larger, the more ranks there are;
+    docs/research/benchmarks.md has figures. With more than 32 ranks it takes 16 bits. All else is
+    as for `fixed16_compress_hook`.
     """
     return _averaged_in_bits(8, group, bucket)
 

@@ -57,6 +57,8 @@ class Meeting:
     losses: Losses | None = None
     # The rank in whose process the store is, if that is known.
     home: int | None = None
+    # Where they would meet as ranks of Gloo, if they may.
+    gloos: Any = None
     # Since when the store has not answered, and how.
     _silence: tuple[float, str] | None = field(default=None, init=False)
 
@@ -152,6 +154,12 @@ class Meeting:
 
     def _be_late(self, missing: list[int], seconds: float) -> None:
         """Says for which ranks this one waits. Raises that if it does not wait any longer."""
+        if others := [rank for rank in missing if self._is_gloos(rank)]:
+            raise Error(
+                f"{rank_list(others)} formed this group with Gloo; choose {NAME} on all ranks (for "
+                "vLLM: set SWITCHML_VLLM=1 on all nodes)",
+                others,
+            )
         ranks = f"{rank_list(missing)} of {self.size}"
         hint = ""
         if missing == [0] and self.home is None:
@@ -165,6 +173,11 @@ class Meeting:
             )
         waits = f"has waited {seconds:.0f} s for {ranks} {self.purpose}{hint}"
         log.warning("%s: rank %s %s", NAME, self.rank, waits)
+
+    def _is_gloos(self, rank: int) -> bool:
+        """Whether a rank has come with torch's Gloo, which says so below the number of a device."""
+        gloos = self.gloos
+        return gloos is not None and bool(self._ask(lambda: gloos.check([f"0/{rank}"])))
 
     def _has(self, key: str) -> bool:
         return bool(self._ask(lambda: self.store.check([key])))

@@ -75,6 +75,74 @@ class _Lender:
 _LENDER = _Lender()
 
 
+class _Watch:
+    """Looks after functions that were left to those who wait for them, and who may never do so.
+
+    A thread looks now and then while there are such functions. To wake it up for each would take
+    longer than a small call.
+    """
+
+    # Seconds between looks, and how many find nothing before the thread ends.
+    PAUSE = 0.001
+    LOOKS = 50
+
+    def __init__(self) -> None:
+        self._begin()
+        # A fork has not got the thread.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._new: set[CallThread] = set()
+        self._is_there = False
+
+    def add(self, thread: "CallThread") -> None:
+        """A function was left with this thread."""
+        if thread in self._new and self._is_there:
+            return
+        with self._lock:
+            self._new.add(thread)
+            if self._is_there:
+                return
+            self._is_there = True
+        _LENDER.lend(self._run)
+
+    def _run(self) -> None:
+        idle = 0
+        while True:
+            time.sleep(self.PAUSE)
+            with self._lock:
+                threads, self._new = self._new, set()
+            idle = 0 if threads else idle + 1
+            while threads:
+                thread = threads.pop()
+                if thread.take_over(time.monotonic() - self.PAUSE):
+                    with self._lock:
+                        self._new.add(thread)
+                # Otherwise the name would keep a group.
+                del thread
+            with self._lock:
+                if idle >= self.LOOKS and not self._new:
+                    self._is_there = False
+                    return
+
+
+class Deferred:
+    """A function that runs on the thread that waits for it first."""
+
+    def __init__(self, thread: "CallThread", run: Callable[[], object], failed: Failed) -> None:
+        self._thread, self.run, self.failed = thread, run, failed
+        self.since = time.monotonic()
+
+    def run_here(self) -> None:
+        """Runs it on the caller's thread, unless another one does."""
+        self._thread.run_deferred(self)
+
+    def hand_over(self) -> None:
+        """Does not leave it to those who wait for it, nor what was left to them before."""
+        self._thread.take_over(self.since)
+
+
 class CallThread:
     """Runs functions in order on another thread. An exception goes to the function given with each.
 
@@ -83,6 +151,8 @@ class CallThread:
 
     def __init__(self) -> None:
         self._todo: deque[tuple[Callable[[], object], Failed]] = deque()
+        # Left to those who wait for them, in the order of calls.
+        self._deferred: deque[Deferred] = deque()
         self._closed = False
         # Functions that were given and have not returned.
         self._open = 0
@@ -103,15 +173,32 @@ class CallThread:
         """
         with self._lock:
             self._open_one()
-        try:
-            run()
-        except Exception as error:
-            failed(error)
-        except BaseException:
-            with self._lock:
-                self._put(run, failed)
-            raise
-        self._over()
+        self._run_here(run, failed)
+
+    def defer(self, run: Callable[[], object], failed: Failed) -> Deferred:
+        """Leaves it to a thread that waits for it soon. If there is none, this one does it."""
+        deferred = Deferred(self, run, failed)
+        with self._lock:
+            self._open_one()
+            self._deferred.append(deferred)
+        _WATCH.add(self)
+        return deferred
+
+    def run_deferred(self, deferred: Deferred) -> None:
+        """Runs it on the caller's thread, unless it has been taken over."""
+        with self._lock:
+            if deferred not in self._deferred:
+                return
+            self._deferred.remove(deferred)
+        self._run_here(deferred.run, deferred.failed)
+
+    def take_over(self, until: float) -> bool:
+        """Runs what was left to others by that time. Returns whether there is some of later."""
+        with self._lock:
+            while self._deferred and self._deferred[0].since <= until:
+                deferred = self._deferred.popleft()
+                self._put(deferred.run, deferred.failed)
+            return bool(self._deferred)
 
     def is_idle(self) -> bool:
         """Whether all that was given before is done."""
@@ -127,12 +214,24 @@ class CallThread:
 
     def close(self) -> None:
         """Returns when all is done that was given before."""
+        self.take_over(time.monotonic())
         with self._lock:
             self._closed = True
             if not self._has_thread:
                 return
             ended = self._ended = self._ended or threading.Event()
         ended.wait()
+
+    def _run_here(self, run: Callable[[], object], failed: Failed) -> None:
+        try:
+            run()
+        except Exception as error:
+            failed(error)
+        except BaseException:
+            with self._lock:
+                self._put(run, failed)
+            raise
+        self._over()
 
     def _open_one(self) -> None:
         if self._closed:
@@ -170,6 +269,9 @@ class CallThread:
             self._over()
             # Otherwise the names would keep tensors until the next item comes.
             del item, run, failed
+
+
+_WATCH = _Watch()
 
 
 class CallbackThreads:

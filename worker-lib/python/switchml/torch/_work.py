@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Work
 from .._error import Error
 from ._delegated import Delegated
 from ._profile import Span
-from ._threads import CALLBACKS, NAME
+from ._threads import CALLBACKS, NAME, Deferred
 
 # Longer waits overflow, in Python's locks and in C++.
 _LONGEST = timedelta(days=36_500)
@@ -138,6 +138,12 @@ class CallWork(HeldWork):
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._finished: torch.futures.Future[None] | None = None
         self._lock = threading.Lock()
+        # What ends the call, if that is left to the first who waits.
+        self._deferred: Deferred | None = None
+
+    def leave_to_waiter(self, deferred: Deferred) -> None:
+        """The first thread that waits without a limit ends the call."""
+        self._deferred = deferred
 
     def finish(self, error: Exception | None = None) -> None:
         """The call is over."""
@@ -174,6 +180,8 @@ class CallWork(HeldWork):
         # The communicator's own deadline ends every call. Torch passes 0 or less for no limit.
         given = timeout if timeout and timeout > timedelta() else None
         limit = min(given, _LONGEST).total_seconds() if given else None
+        if limit is None and not self._is_over and self._deferred is not None:
+            self._deferred.run_here()
         if not self._over_within(limit):
             ranks = self._late_ranks()
             waits = "; it waits for " + rank_list(ranks) if ranks else ""
@@ -187,6 +195,9 @@ class CallWork(HeldWork):
         return True
 
     def future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        if self._deferred is not None:
+            # Nobody may wait for a call that has callbacks.
+            self._deferred.hand_over()
         with self._lock:
             if self._future is None:
                 finished = torch.futures.Future(devices=_gpus_of(self._tensors))

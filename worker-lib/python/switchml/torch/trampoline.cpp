@@ -76,6 +76,15 @@ class PythonWork : public c10d::Work {
     Held held_;
 };
 
+// A call that was over when it returned.
+class OverWork : public c10d::Work {
+  public:
+    bool wait(std::chrono::milliseconds) override { return true; }
+    bool isCompleted() override { return true; }
+    bool isSuccess() const override { return true; }
+    void synchronize() override {}
+};
+
 // A process group.
 class PythonBackend : public Backend {
   public:
@@ -196,7 +205,9 @@ class PythonBackend : public Backend {
     template <typename... Arguments>
     WorkPtr start(const char* name, Arguments&... arguments) {
         py::gil_scoped_acquire lock;
-        return c10::make_intrusive<PythonWork>(held_.object().attr(name)(arguments...));
+        py::object work = held_.object().attr(name)(arguments...);
+        if (work.is_none()) return c10::make_intrusive<OverWork>();
+        return c10::make_intrusive<PythonWork>(std::move(work));
     }
 
     Held held_;

@@ -1,4 +1,4 @@
-//! RDMA by RoCEv2 (section 37 of `docs/protocol.md`): the NIC takes packets from registered memory
+//! RDMA by RoCEv2 (section 37 of `docs/spec`): the NIC takes packets from registered memory
 //! and writes answers there, without the kernel's sockets.
 
 mod device;

@@ -20,7 +20,7 @@ pub enum Unusable {
         /// The devices, with what they have instead if that says something.
         devices: String,
     },
-    /// Devices have the address for other kinds of RDMA alone.
+    /// Devices have the address only for other kinds of RDMA.
     #[error("{local} is {entries}, and not of RoCE v2")]
     OtherKind {
         /// The address.

@@ -1,13 +1,16 @@
-//! Two ranks that have a wheel installed, and an aggregator in software, all on this host.
+//! An environment with a wheel alone: ranks and an aggregator in software on this host and, if the
+//! user is root, its programs in racks.
 
-use super::super::build;
+use super::super::{arm64, build, zig};
+use super::PROGRAMS;
 use crate::command::{output, succeed};
 use crate::{cargo, python};
 use anyhow::{Context, Result};
-use std::fs;
+use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use std::{env, fs};
 use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Namespace};
 
@@ -44,28 +47,49 @@ pub fn run(wheel: &Path) -> Result<()> {
     let ranks = Ranks { python: folder.join("bin/python"), folder };
     let mut pip = Command::new(&ranks.python);
     succeed(pip.args(["-m", "pip", "install", "--quiet", "--no-index"]).arg(wheel))?;
+    let programs = ranks.folder.join("bin");
     let host = Namespace::of_host()?;
-    let aggregator = Aggregator::on_loopback(&binaries()?, &host)?;
+    let aggregator = Aggregator::on_loopback(&Binaries::in_folder(&programs)?, &host)?;
     ranks.run(ARRAYS, &host, &aggregator)?;
-    say!("the wheel adds up in an empty environment");
+    say!("the wheel adds up in an empty environment, through its own aggregator");
     ranks.add_packages_of(&python::with_torch()?)?;
     ranks.run(TENSORS, &host, &aggregator)?;
     say!("the wheel adds up torch's tensors");
     aggregator.stop()?;
+    in_racks(&programs)?;
     fs::remove_dir_all(&ranks.folder).context("cannot clean up")
 }
 
-/// The binaries of the Debian packages.
-fn binaries() -> Result<Binaries> {
-    let mut daemon = build::command("build", build::AMD64)?;
-    succeed(daemon.args(["--bins", "-p", "switchml-userspace"]))?;
-    let built = build::folder(build::AMD64)?;
-    let file = |name| built.join(name);
-    Ok(Binaries {
-        aggregator: file("switchml-aggregator"),
-        worker: file("switchml-worker"),
-        impairment: file("switchml-impairment"),
-    })
+/// Fails unless the programs of a wheel for 64-bit ARM start.
+pub fn emulate(wheel: &Path) -> Result<()> {
+    arm64::install_emulator()?;
+    let folder = cargo::target_folder()?.join("package-check-wheel");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    succeed(zig::tool("wheel")?.args(["unpack", "--dest"]).arg(&folder).arg(wheel))?;
+    let content = format!("switchml-{}", env!("CARGO_PKG_VERSION"));
+    let scripts = folder.join(&content).join(format!("{content}.data/scripts"));
+    for (program, _) in PROGRAMS {
+        let (emulator, arguments) = build::EMULATOR.split_first().context("no emulator")?;
+        let mut start = Command::new(emulator);
+        start.args(arguments).arg(scripts.join(program)).arg("--version");
+        say!("{} on ARM", output(&mut start)?.lines().next().unwrap_or_default());
+    }
+    fs::remove_dir_all(&folder).context("cannot clean up")
+}
+
+/// Runs the benchmark with these programs in racks, at tc ingress and in native XDP.
+fn in_racks(programs: &Path) -> Result<()> {
+    if !geteuid().is_root() {
+        say!("not tried, because only root can: the wheel's BPF programs");
+        return Ok(());
+    }
+    for mode in ["auto", "native"] {
+        let mut run = Command::new(env::current_exe().context("cannot find this program")?);
+        run.args(["run", "--mode", mode, "-b", "1M", "-e", "1M", "--binaries"]).arg(programs);
+        succeed(&mut run)?;
+    }
+    Ok(())
 }
 
 /// A Python environment for the ranks.

@@ -77,6 +77,25 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     assert_eq!(table.free_slots(), POOL);
 }
 
+/// A rank gives up a connection while the daemon starts. The daemon serves it all the same, before
+/// it sees the end, and before or behind the rank's next one.
+#[test]
+fn a_connection_that_a_rank_gave_up_while_the_daemon_started_ends_no_job() {
+    let (_, spec, job) = durable_job(&mut durable_table(1));
+    let mut table = durable_table(2);
+    table.restore(vec![job], used_epochs());
+    let back = |table: &mut Table, rank| table.resume(member(&spec, rank), peer(rank)).unwrap().0;
+    let [zero, stale, _two] = [0, 1, 2].map(|rank| back(&mut table, rank));
+    assert_eq!(table.disconnect(stale), []);
+    // The next one's end comes, too, before the time is over.
+    let present = back(&mut table, 1);
+    assert_eq!(table.disconnect(present), []);
+    let news =
+        aborted("rank 1 (10.0.0.2) did not come back after the aggregator was restarted", &[1]);
+    let effects = table.expire();
+    assert!(effects.contains(&Effect::Tell(zero, news)), "{effects:?}");
+}
+
 /// A frozen rank is taken for dead, and the job ends without it; when it goes on, it is told so.
 #[test]
 fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {

@@ -36,7 +36,8 @@
 //! - **Aggregators that die** in the middle of a job at several are a world of their own
 //!   ([`moves`]), whose slots and packets are ideal: the other worlds search theirs.
 //! - **Ranks that share memory** are a world of their own ([`host`]): there, what they do is cut
-//!   into steps at each access to a shared word.
+//!   into steps at each access to a shared word. So are ranks that all share slots
+//!   ([`shared_slots`]), where taking a lock is a step, too.
 //! - **Lanes** hold [tallies](tally): a sum says who is in it and how often. What else they might
 //!   hold, packed fields or not, neither engine nor slot machine looks at.
 //!
@@ -59,6 +60,8 @@ mod properties;
 mod published;
 mod rules;
 mod search;
+mod search_host;
+mod shared_slots;
 mod tally;
 mod tree;
 mod worker;

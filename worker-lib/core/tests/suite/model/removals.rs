@@ -51,7 +51,7 @@ fn the_published_algorithm() {
     violates(&Setup { published: true, rounds: 2, ..Setup::new(3, 1) }, RIGHT_SUMS, 15);
 }
 
-/// The execution that docs/protocol.md writes down: c1/0, c0/0, RESULT, c1/1, c1/0 again, c1/1
+/// The execution that docs/spec writes down: c1/0, c0/0, RESULT, c1/1, c1/0 again, c1/1
 /// again.
 #[test]
 fn the_published_algorithm_as_in_the_specification() {

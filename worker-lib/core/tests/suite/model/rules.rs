@@ -2,7 +2,7 @@
 //! is taken out by making the two equal before the real code compares them, and restoring them
 //! afterwards.
 
-/// A rule of docs/protocol.md.
+/// A rule of docs/spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Admission: a contribution of another epoch is dropped.

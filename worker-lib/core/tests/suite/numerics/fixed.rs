@@ -239,7 +239,7 @@ fn no_field_carries() {
     }
 }
 
-/// The example of docs/protocol.md, section 26.
+/// The example of docs/spec, section 26.
 #[test]
 fn the_example_of_packed_lanes() {
     let mut elements = [0f32; 64];

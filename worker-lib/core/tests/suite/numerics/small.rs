@@ -247,7 +247,7 @@ fn no_sum_overflows() {
     }
 }
 
-/// The example of docs/protocol.md: 2 ranks, E = 23.
+/// The example of docs/spec: 2 ranks, E = 23.
 #[test]
 fn the_example_of_the_specification() {
     let codec = small(DType::F32, ReduceOp::Sum, 2);

@@ -22,12 +22,8 @@ mod settled;
 mod tasks;
 mod world;
 
-use std::time::Instant;
-
-use stateright::{Checker, HasDiscoveries, Model};
-
 use super::plan::{Plan, Setup};
-use super::promises::DONE;
+use super::search_host::search_host;
 use bounds::Bounds;
 use network::Host;
 use settled::Settled;
@@ -39,27 +35,10 @@ fn hold(worlds: &[Bounds], large: &[Bounds]) {
 }
 
 fn search(bounds: &Bounds) {
-    let begin = Instant::now();
     let Bounds { ranks, slots, rounds, .. } = *bounds;
     let plan = Plan::new(Setup { rounds, ..Setup::new(ranks, slots) });
-    let checker = Host::new(plan, *bounds)
-        .checker()
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join();
-    let mut found = checker.discoveries();
-    let done = found.remove(DONE);
-    if let Some((property, path)) = found.into_iter().next() {
-        let settled = Settled::of(checker.model(), path.last_state());
-        panic!("{bounds}: violated: {property}\n{:?}\n{settled:?}", path.into_actions());
-    }
-    assert!(done.is_some(), "{bounds}: nobody can get all results");
-    println!(
-        "| {bounds} | {} | {} | {:.1} |",
-        checker.unique_state_count(),
-        checker.max_depth() - 1,
-        begin.elapsed().as_secs_f64()
-    );
+    let tell = |host: &Host, state: &_| format!("{:?}", Settled::of(host, state));
+    search_host(Host::new(plan, *bounds), bounds, tell);
 }
 
 #[test]
