@@ -24,6 +24,9 @@ pub use moves::{
 pub use rank_list::rank_list;
 pub use variable::Variable;
 
+/// What people are told of a rank whose connection broke at once, after its name.
+pub const GONE: &str = "is gone: its process ended, or its connection broke";
+
 /// The most data threads of a rank, and so the most shards of a job. At 14 Gb/s each, these are
 /// more than a link of 100 Gb/s needs.
 pub const MAX_DATA_THREADS: u32 = 8;

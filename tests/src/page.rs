@@ -3,7 +3,8 @@
 //! Blocks of code of the kind `console` begin with the comment `# on HOST`, or `# on HOST, until
 //! the end` for a program that the reader ends. Lines with `$ ` are commands, and those after them
 //! are what they print: `…` is any text, and a line of `…` any lines. The blocks below one heading
-//! run at the same time. A block of the kind `python` is the file that the paragraph above it
+//! run at the same time. If a block's program runs until the end, the blocks below it start once it
+//! has said its first line. A block of the kind `python` is the file that the paragraph above it
 //! names.
 
 use std::fs;
@@ -77,17 +78,21 @@ impl Page {
         }
         let mut daemons = Vec::new();
         for blocks in &self.sections {
-            let mut started: Vec<(Process, &Block)> =
-                blocks.iter().map(|block| (start(block), block)).collect();
-            for (process, block) in &mut started {
+            let mut started = Vec::new();
+            for block in blocks {
+                let mut process = start(block);
                 if block.until_the_end {
+                    // What comes next needs it.
                     process.wait_for_line(&block.first_words(), patience).unwrap();
+                    daemons.push(process);
                 } else {
-                    process.wait_success(patience).unwrap();
-                    block.check(&process.stdout());
+                    started.push((process, block));
                 }
             }
-            daemons.extend(started.into_iter().filter(|(_, block)| block.until_the_end));
+            for (mut process, block) in started {
+                process.wait_success(patience).unwrap();
+                block.check(&process.stdout());
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ mod moving;
 #[cfg(test)]
 mod orders;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddrV4;
 use std::ops::AddAssign;
@@ -408,6 +409,21 @@ impl Wire for Batches<'_> {
     }
 }
 
+/// Takes a turn's packets after a failure: no rank waits for them any more.
+struct Nowhere;
+
+impl Wire for Nowhere {
+    type Error = Infallible;
+
+    fn put(&mut self, _: &Header, _: impl FnOnce(&mut [u8])) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
 impl Driver {
     /// Ends the driver, after all collectives are done or because something failed. The last driver
     /// leaves the job.
@@ -451,8 +467,9 @@ impl Driver {
     ) -> Result<(), Error> {
         let mut core = Core::default();
         loop {
-            if let Some(error) = self.shared.failure() {
-                return Err(error.clone());
+            if let Some(error) = self.shared.failure().cloned() {
+                self.take_last_results();
+                return Err(error);
             }
             self.take_submissions();
             if !self.is_connected() {
@@ -479,6 +496,17 @@ impl Driver {
                 core = Core::default();
                 self.spin.end(self.now());
             }
+        }
+    }
+
+    /// Takes the results that came before the news that the communicator failed, so that their
+    /// calls succeed: a rank that has the same results may have ended because of that.
+    fn take_last_results(&mut self) {
+        while self.is_connected() && self.read_or_receive().is_ok_and(|packets| packets > 0) {
+            // In a turn a call finds out that nothing is left to send.
+            let others = self.others();
+            let _ = self.data_path.turn(self.now(), others, &mut Nowhere);
+            self.give_back();
         }
     }
 
@@ -550,12 +578,7 @@ impl Driver {
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
         self.data_path.set_timeout(*lock(&self.shared.timeout));
-        let others = Others {
-            departed: self.membership.departed(),
-            // Rule 14.3: with others left, the session ends by itself.
-            are_watched: self.moves.is_some() || self.membership.is_watched(),
-            stand_still: self.is_peers && self.membership.stands_still(),
-        };
+        let others = self.others();
         self.greet(now);
         let packets = match self.turn(now, others) {
             Ok(packets) => packets,
@@ -571,6 +594,16 @@ impl Driver {
         self.say_who_is_late(now);
         self.give_back();
         Ok(packets)
+    }
+
+    /// What the control plane knows of the other ranks.
+    fn others(&self) -> Others {
+        Others {
+            departed: self.membership.departed(),
+            // Rule 14.3: with others left, the session ends by itself.
+            are_watched: self.moves.is_some() || self.membership.is_watched(),
+            stand_still: self.is_peers && self.membership.stands_still(),
+        }
     }
 
     /// A turn of the data path, whose packets go to memory that serves them, or to the aggregator.

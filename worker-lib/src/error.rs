@@ -55,7 +55,7 @@ impl fmt::Display for Server {
         match self.rank {
             None => write!(f, "the aggregator at {}", self.address),
             // Its port is one that was free.
-            Some(rank) => write!(f, "rank {rank} at {}", self.address.ip()),
+            Some(rank) => write!(f, "rank {rank} ({})", self.address.ip()),
         }
     }
 }
@@ -414,7 +414,7 @@ mod tests {
             let told = error.to_string();
             assert!(told.contains("10.94.0.3:34237") && !told.contains("rank 2"), "{told}");
             let told = error.served_by(Some(2)).to_string();
-            assert!(told.contains("rank 2 at 10.94.0.3"), "{told}");
+            assert!(told.contains("rank 2 (10.94.0.3)"), "{told}");
             assert!(!told.contains("aggregator") && !told.contains("34237"), "{told}");
         }
         let silent = Error::AggregatorSilent { aggregator, waited }.served_by(Some(2));

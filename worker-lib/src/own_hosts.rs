@@ -150,9 +150,7 @@ fn reach(all: &[Option<Peer>]) -> Result<Vec<Peer>, Refusal> {
         &address, PATIENCE,
     ) {
         Ok(_) => Ok(()),
-        Err(error) => {
-            Err(Some(Error::NoPeer { why: format!("rank {rank} at {address}: {error}") }))
-        }
+        Err(error) => Err(Some(Error::NoPeer { why: format!("rank {rank} ({address}): {error}") })),
     };
     thread::scope(|scope| {
         let start = |place| thread::Builder::new().spawn_scoped(scope, move || knock(place));

@@ -204,11 +204,6 @@ impl Job<'_> {
             told.text.is_empty() || told.text.contains("Invalid job id")
         });
     }
-
-    /// Waits for a state.
-    pub fn wait_until(&self, state: &str) {
-        wait_until(&format!("job {} is {state}", self.id), || self.state() == state);
-    }
 }
 
 /// What a command has printed, and how it ended.
@@ -229,7 +224,7 @@ impl Told {
 /// # Panics
 ///
 /// If it does not come true.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < PATIENCE, "waited for {PATIENCE:?} until {what}");

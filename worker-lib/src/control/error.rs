@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use switchml_control::tls::TlsError;
-use switchml_control::{host, rank_list};
+use switchml_control::{GONE, host, rank_list};
 use switchml_worker_core::session::MadeCall;
 
 /// Why a rank has no session, or has lost it. Each is one line that says what to do.
@@ -223,9 +223,7 @@ impl Error {
     pub(super) fn of_peer(self, rank: u16) -> Self {
         let (reason, ranks) = match self {
             Self::Lost { address, why } | Self::Forgotten { address, why } => {
-                let at = host(&address);
-                let reason = format!("rank {rank} at {at} is gone, and what it adds up ({why})");
-                (reason, vec![rank])
+                (format!("rank {rank} ({}) {GONE} ({why})", host(&address)), vec![rank])
             }
             // It names a rank whose connection broke (rule 36.17).
             Self::Stopped { reason, ranks } if !ranks.is_empty() => (reason, ranks),
@@ -235,13 +233,13 @@ impl Error {
             Self::Answer { address, what } => {
                 let at = host(&address);
                 let reason = format!(
-                    "rank {rank} at {at} sent {what}; its version and this library's differ"
+                    "rank {rank} ({at}) sent {what}; its version and this library's differ"
                 );
                 (reason, vec![rank])
             }
             // The fault may be this rank's own.
             Self::Refused { address, why } => {
-                (format!("{why} (says rank {rank} at {})", host(&address)), Vec::new())
+                (format!("{why} (says rank {rank}, {})", host(&address)), Vec::new())
             }
             error => return error,
         };

@@ -285,6 +285,26 @@ fn an_aborted_call_ends_on_all_ranks() {
     });
 }
 
+/// A rank that has its results may end at once, while another one has not looked for its own.
+#[test]
+fn results_that_came_before_the_end_of_another_rank_count() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "ends", 2, |communicator| {
+        let call = communicator.all_reduce_deferred(vec![1f32; 100], ReduceOp::Sum).unwrap();
+        if communicator.rank() == 1 {
+            assert_eq!(call.wait().unwrap(), [2.0; 100]);
+            communicator.abort();
+            return;
+        }
+        let has_heard = || {
+            call.send();
+            communicator.failure().is_some()
+        };
+        switchml_rack::wait_until!(PATIENCE, has_heard(), "rank 0 does not hear of the end");
+        assert_eq!(call.wait().unwrap(), [2.0; 100]);
+    });
+}
+
 #[test]
 fn several_collectives_in_flight() {
     let daemon = Daemon::start();

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use switchml_control::GONE;
+
 use super::error::MemberError;
 use super::job::{Member, Presence, State};
 use super::tally::Ending;
@@ -19,7 +21,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// cannot be reached, or its process is frozen.
 pub(crate) fn how_lost(silence: Duration) -> String {
     match silence.as_secs() {
-        _ if silence < SHORT => "is gone: its process ended, or its connection broke".to_owned(),
+        _ if silence < SHORT => GONE.to_owned(),
         seconds => format!("did not answer for {seconds} s, and is considered dead"),
     }
 }
