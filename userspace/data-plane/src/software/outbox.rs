@@ -70,6 +70,18 @@ pub struct Directory<'a> {
     pub roce: Option<&'a RocePort>,
 }
 
+impl Directory<'_> {
+    /// Places to which RESULTs go, those of ranks in this process last: such a rank may end the
+    /// process as soon as it has its results.
+    fn in_order(&self, mut places: Vec<(Binding, u64)>) -> Vec<(Binding, u64)> {
+        places.sort_by_key(|(place, _)| match (self.in_process, Destination::from(place)) {
+            (Some(ranks), Destination::Socket(address)) => ranks.has(address),
+            _ => false,
+        });
+        places
+    }
+}
+
 /// Collects packets, and sends them as bundles.
 pub struct Outbox {
     port: Arc<Port>,
@@ -132,6 +144,7 @@ impl Outbox {
             Receiver::One { place, from } => self.send(directory, place, from),
             Receiver::Job { number, .. } => {
                 let Some((job, places)) = directory.tables.places(number) else { return };
+                let places = directory.in_order(places);
                 let from = Some(job.address.into());
                 let done = done_of(self.bytes.chunks(self.size));
                 for (place, ranks) in places {
@@ -208,4 +221,26 @@ fn receiver_of(
             Receiver::One { place: Destination::from(&home), from: Some(from) }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use switchml_protocol::U16;
+
+    use super::*;
+
+    #[test]
+    fn ranks_in_this_process_come_last() {
+        let (tables, queues) = (MemoryTables::new(), Queues::default());
+        let host = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let _queue = queues.add((host, 1).into(), Box::new(|| ()));
+        let directory = Directory { tables: &tables, in_process: Some(&queues), roce: None };
+        let place = |port: u16| {
+            (Binding { ip: host.into(), port: U16::new(port), ..Binding::default() }, 0)
+        };
+        let order = directory.in_order([1, 2, 3].map(place).into());
+        assert_eq!(order.iter().map(|(place, _)| place.port.get()).collect::<Vec<_>>(), [2, 3, 1]);
+    }
 }

@@ -44,6 +44,12 @@ impl Queues {
         Some(queue.push(packets, size))
     }
 
+    /// Whether the rank at this address is in this process.
+    pub fn has(&self, address: SocketAddr) -> bool {
+        let queues = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        queues.iter().any(|(known, _)| *known == place(address))
+    }
+
     /// A queue for the rank at this address.
     pub fn add(&self, address: SocketAddr, wake: Wake) -> Arc<Queue> {
         let queue = Arc::new(Queue::new(wake));
