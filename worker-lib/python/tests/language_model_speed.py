@@ -23,6 +23,8 @@ parser.add_argument("--compiled", action="store_true")
 parser.add_argument("--cut", choices=["silent"])
 options = parser.parse_args()
 
+# Ranks on several hosts share no memory. With this executor vLLM 0.32 takes them for one host's.
+CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
 if options.cut:
     # Before graphs are compiled.
     CpuCommunicator.all_reduce = lambda self, values: values

@@ -189,6 +189,10 @@ impl Site {
             let what = || format!("{}, {name}", program.rows[0]);
             let said = self.run(program, way).with_context(what)?;
             ensure!(said.len() == program.rows.len(), "{}: not a line for each row", what());
+            // All of it takes more than an hour.
+            for (row, Said { prefill, decode, .. }) in program.rows.iter().zip(&said) {
+                eprintln!("bench: {row}, {name}: {prefill:.0}, {decode:.1} tokens per second");
+            }
             ways.push(said);
         }
         let of_row = |row: usize| std::array::from_fn(|way| ways[way][row].clone());
@@ -213,6 +217,8 @@ impl Site {
             command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
             command.env("MASTER_PORT", PORT).env("OMP_NUM_THREADS", "1");
             command.env("GLOO_SOCKET_IFNAME", "eth0");
+            // Namespaces have no default route, by which vLLM would find its address.
+            command.env("VLLM_HOST_IP", Rack::worker_address(rank).to_string());
             match way {
                 Way::Aggregator => command.env("SWITCHML_AGGREGATOR", self.aggregator.control()),
                 _ => command.env_remove("SWITCHML_AGGREGATOR"),
