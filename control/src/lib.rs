@@ -12,6 +12,8 @@ mod rank_list;
 #[cfg(feature = "grpc")]
 pub mod signs;
 #[cfg(feature = "grpc")]
+pub mod thread;
+#[cfg(feature = "grpc")]
 pub mod tls;
 mod variable;
 

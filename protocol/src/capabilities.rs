@@ -1,8 +1,9 @@
 //! What some data planes can do and others cannot.
 //!
 //! A new capability is a row here and one in rule 22.13 of `docs/spec`. The data planes that
-//! have it say so in their `Limits`: [`crate::aggregator::CAPABILITIES`] for those that use this
-//! crate. `Assigned` carries all of them to the workers as they are.
+//! have it say so in their `Limits`: [`crate::root::CAPABILITIES`] for those that use this crate.
+//! [`crate::features`] says which jobs cannot use it. `Assigned` carries the others to the workers
+//! as they are.
 
 bitflags::bitflags! {
     /// A data plane's capabilities, as `Assigned` tells them to the workers. Bits that this program
@@ -27,4 +28,11 @@ bitflags::bitflags! {
         /// Ranks may send packets as messages of RoCEv2.
         const ROCE = 1 << 6;
     }
+}
+
+impl Capabilities {
+    /// Those that decide on the chunks of calls (rule 36.8): an aggregator that lacks one of them
+    /// cannot go on with a job that uses it.
+    pub const SHAPING: Self =
+        Self::CHECKED_MAXIMA.union(Self::EMPTY_CONTRIBUTIONS).union(Self::AUDIENCES);
 }

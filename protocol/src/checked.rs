@@ -5,10 +5,10 @@
 //! lock is held.
 
 use crate::LANES_PER_BLOCK;
-use crate::header::Header;
 use crate::lanes::{Payload, Values};
 use crate::outcome::Outcome;
-use crate::share::Share;
+use crate::wire::header::{CheckWord, Header, Op};
+use crate::wire::share::Share;
 
 /// Blocks of the packet's payload.
 #[inline(always)]
@@ -37,9 +37,26 @@ pub(crate) fn exchange<P: Payload + ?Sized>(
     Err(Outcome::BadCheck)
 }
 
+/// Combines the values with the payload. If the check word disagrees, they are as before.
+#[inline(always)]
+pub(crate) fn combine<P: Payload + ?Sized>(
+    op: Op,
+    values: &mut Values,
+    header: &Header,
+    payload: &P,
+) -> Result<(), Outcome> {
+    match op.check_word() {
+        CheckWord::AddsUp => add(values, header, payload),
+        CheckWord::OfLanes => {
+            check(header, payload)?;
+            Ok(payload.combine_into(op, values, blocks(header))?)
+        }
+    }
+}
+
 /// Adds the payload to the values. If the check word disagrees, they are as before.
 #[inline(always)]
-pub(crate) fn add<P: Payload + ?Sized>(
+fn add<P: Payload + ?Sized>(
     values: &mut Values,
     header: &Header,
     payload: &P,

@@ -3,8 +3,8 @@
 
 use zerocopy::{FromBytes, transmute, transmute_mut, transmute_ref};
 
-use crate::auth::Key;
-use crate::header::Header;
+use crate::wire::auth::Key;
+use crate::wire::header::{Header, Op};
 use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32, U64};
 
 /// 32 lanes of a packet.
@@ -82,10 +82,10 @@ pub trait Payload {
         subtract(values, self, blocks)
     }
 
-    /// [`maximum`] with this payload.
+    /// [`combine`] with this payload.
     #[inline(always)]
-    fn maximum_into(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        maximum(values, self, blocks)
+    fn combine_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        combine(op, values, self, blocks)
     }
 
     /// [`load`] into this payload.
@@ -232,14 +232,15 @@ pub fn subtract<P: Payload + ?Sized>(
     combine_with(values, payload, blocks, u32::wrapping_sub)
 }
 
-/// Raises `values` to the payload where that is greater.
+/// Combines each lane of `values` with that of the payload.
 #[inline(always)]
-pub fn maximum<P: Payload + ?Sized>(
+pub fn combine<P: Payload + ?Sized>(
+    op: Op,
     values: &mut Values,
     payload: &P,
     blocks: usize,
 ) -> Result<(), ShortPayload> {
-    combine_with(values, payload, blocks, |a, b| (a as i32).max(b as i32) as u32)
+    combine_with(values, payload, blocks, |a, b| op.combine(a, b))
 }
 
 /// Writes `values` into the payload.

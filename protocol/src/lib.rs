@@ -1,33 +1,23 @@
 //! The aggregation protocol: its wire format, and the way an aggregator serves a packet.
 //!
 //! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and
-//! every test drive this same code. `docs/spec` is the specification; [`aggregator`] holds
-//! its section 7, [`slot`] section 8, [`combiner`] section 27.
+//! every test drive this same code. `docs/spec` is the specification.
+//!
+//! A packet's way: [`node::ingress`] says whether a frame is for this node; [`node`] serves its
+//! packets, by [`root`] or by [`combiner`], and says where each goes.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`header`] | the 32-byte header, its kinds, operators and flags |
-//! | [`audience`] | the ranks that get the lanes of a result |
-//! | [`auth`] | keys, and the tags of packets |
-//! | [`frame`] | Ethernet, IP and UDP around a packet, for data planes that see whole frames |
-//! | [`job`] | what the control plane tells the data plane: jobs and their members |
-//! | [`share`] | the ranks that a packet stands for |
-//! | [`ranks`] | sets of ranks of a job |
-//! | [`slot`] | the slot state machine |
-//! | [`done`] | complete rounds, reported to ranks that need none of their lanes |
-//! | [`combiner`] | adding up contributions on the way to an aggregator |
-//! | [`patience`] | how long a combiner's cell waits for its ranks |
+//! | [`wire`] | what travels: packets, and what they say |
+//! | [`root`] | the root's admission and slots |
+//! | [`combiner`] | the combiner's admission and cells |
+//! | [`node`] | what both do when a frame or packet comes in, and where it goes |
+//! | [`bpf_types`] | what lies in BPF maps |
 //! | [`lanes`] | adding up payloads |
-//! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
-//! | [`relay`] | one packet at a combiner, over any storage of jobs and cells |
-//! | [`node`] | what media call for a packet: marks, events, and where it goes |
-//! | [`shell`] | whose frames are served |
-//! | [`roce`] | a packet as a message of RDMA |
-//! | [`icrc`] | the checksum of such a message, for BPF |
-//! | [`capabilities`] | what some data planes can do and others cannot |
-//! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
-//! | [`times`] | a histogram of times |
+//! | [`ranks`] | sets of ranks of a job |
 //! | [`outcome`] | what became of a packet: action, counter and log line in one |
+//! | [`capabilities`] | what some data planes can do and others cannot |
+//! | [`features`] | what a job uses of that, and why not the rest |
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -35,31 +25,17 @@
 #[macro_use]
 mod tables;
 
-pub mod aggregator;
-pub mod audience;
-pub mod auth;
+pub mod bpf_types;
 pub mod capabilities;
 mod checked;
 pub mod combiner;
-pub mod done;
-pub mod fanout;
-pub mod frame;
-pub mod header;
-pub mod icrc;
-pub mod ip;
-pub mod job;
+pub mod features;
 pub mod lanes;
-pub mod maps;
 pub mod node;
 pub mod outcome;
-pub mod patience;
 pub mod ranks;
-pub mod relay;
-pub mod roce;
-pub mod share;
-pub mod shell;
-pub mod slot;
-pub mod times;
+pub mod root;
+pub mod wire;
 
 pub use zerocopy::big_endian::{U16, U32, U64};
 

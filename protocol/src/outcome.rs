@@ -1,8 +1,8 @@
 //! What became of a packet: one value that gives the action, the counter and the log line, so that
 //! they agree.
 
-use crate::header::Malformed;
 use crate::lanes::ShortPayload;
+use crate::wire::header::Malformed;
 
 /// What a data plane does with a packet after serving it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

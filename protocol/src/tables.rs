@@ -3,7 +3,7 @@
 //!
 //! | numbers | table |
 //! | --- | --- |
-//! | kinds, operators, flags | [`crate::header`] |
+//! | kinds, operators, flags | [`crate::wire::header`] |
 //! | what a data plane can do | [`crate::capabilities`] |
 //! | outcomes with their counters and help texts, REJECT reasons | [`crate::outcome`] |
 //!

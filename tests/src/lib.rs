@@ -150,6 +150,7 @@ macro_rules! in_both_modes {
 
 mod aggregator;
 mod binaries;
+pub mod daemon;
 mod deadline;
 mod error;
 mod impairment;
@@ -164,8 +165,10 @@ pub mod p4_compilers;
 pub mod page;
 mod privilege;
 mod process;
+mod public;
 mod rack;
 mod racks;
+pub mod raw_socket;
 mod shaping;
 mod simple_switch;
 mod taps;
@@ -186,6 +189,7 @@ pub use namespace::Namespace;
 pub use network::{Fabric, Multicast, Router, Topology};
 pub use privilege::{LEFT_OUT, can_build_racks, leave_out, name_of_test, skip};
 pub use process::Process;
+pub use public::{give_public_addresses, open_ports, public_address};
 pub use rack::{Mode, Rack, RackOptions, SWITCHED_ADDRESS};
 pub use racks::{Carried, Racks};
 pub use rustix::process::Signal;

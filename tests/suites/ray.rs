@@ -81,10 +81,12 @@ impl Site {
     fn cluster(&self, nodes: usize) -> Vec<Process> {
         let head = Rack::worker_address(0);
         let node = |number: usize| {
-            let whose =
-                if number == 0 { "--head".to_owned() } else { format!("--address={head}:6379") };
+            let whose = match number {
+                0 => "--head --include-dashboard=false".to_owned(),
+                _ => format!("--address={head}:6379"),
+            };
             let address = Rack::worker_address(number);
-            let more = "--num-cpus=4 --include-dashboard=false --block";
+            let more = "--num-cpus=4 --block";
             let command = format!("ray start {whose} --node-ip-address={address} {more}");
             let mut node = self.start(HOSTS[number], &command, &[]);
             node.wait_for_line("Ray runtime started.", PATIENCE).unwrap();

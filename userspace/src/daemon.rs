@@ -24,7 +24,7 @@ use switchml_cli::say;
 use switchml_control::tls::{ClientTls, WrongSetting};
 use switchml_data_plane::xdp::{self, PinError};
 use switchml_host::dual;
-use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::bpf_types::maps::MAX_JOBS;
 use switchml_protocol::{CONTROL_PORT, MAX_RANKS};
 use switchml_userspace::combiner::CombinerService;
 use switchml_userspace::combiner::parent::Parent;

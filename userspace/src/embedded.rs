@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::bpf_types::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
@@ -80,8 +80,8 @@ impl Embedded {
         let guard = Guard { secret: Some(secret), ..Guard::default() };
         let service = Service::new(table, Arc::clone(&data_plane) as _, guard);
         let serve = move || runtime.block_on(serve(listener, service, stopped));
-        let thread = std::thread::Builder::new().name("switchml-aggr".to_owned()).spawn(serve);
-        let thread = Some(thread.map_err(failed)?);
+        let thread = switchml_control::thread::spawn("switchml-aggr", serve).map_err(failed)?;
+        let thread = Some(thread);
         Ok(Self { control, secret, has_tags, data_plane, stop: Some(stop), thread })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use switchml_protocol::maps::Event;
+use switchml_protocol::bpf_types::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::data_plane::EventSink;
 use tokio::sync::mpsc;
@@ -106,7 +106,7 @@ fn line(event: &Event, outcome: Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use switchml_protocol::U16;
-    use switchml_protocol::job::Binding;
+    use switchml_protocol::bpf_types::job::Binding;
     use zerocopy::FromZeros;
 
     use super::*;

@@ -89,6 +89,7 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
         job.stripe().iter().for_each(|stripe| say!("aggregators  job \"{name}\": {stripe}"));
         job.wait().iter().for_each(|wait| say!("waits        job \"{name}\": {wait}"));
         job.slow.iter().for_each(|slow| say!("slow         job \"{name}\": {slow}"));
+        job.unused().iter().for_each(|unused| say!("unused       job \"{name}\": {unused}"));
         paths(job).for_each(|path| say!("packets      job \"{name}\": {path}"));
         racks(job).for_each(|(rack, ranks)| say!("racks        job \"{name}\", {ranks}: {rack}"));
         results(job).for_each(|(way, ranks)| say!("results      job \"{name}\", {ranks}: {way}"));

@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde::Serialize;
 use switchml_control::{
     Copies, EndedJob, Ending, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal,
-    Security, StatusReply, Tenant, Throughput, Times, shown_name,
+    Security, StatusReply, Tenant, Throughput, Times, Unused, shown_name,
 };
-use switchml_protocol::times;
+use switchml_protocol::bpf_types::times;
 
 /// An aggregator.
 #[derive(Debug, PartialEq, Serialize)]
@@ -210,8 +210,19 @@ pub struct JobView {
     pub waiting_seconds: Option<f64>,
     /// Which ranks make it slow, and why; none if it is not known that some do.
     pub slow: Option<String>,
+    /// The protocol's options that it does not use.
+    pub unused: Vec<UnusedView>,
     /// The ranks that have joined.
     pub members: Vec<MemberView>,
+}
+
+/// A capability that a job does not use.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct UnusedView {
+    /// The capability's name in the specification.
+    pub capability: String,
+    /// Why the job does not use it.
+    pub reason: String,
 }
 
 /// A job's throughput: the bytes of results that each of its ranks gets.
@@ -365,6 +376,12 @@ impl TimesView {
     }
 }
 
+impl UnusedView {
+    fn new(Unused { capability, reason }: &Unused) -> Self {
+        Self { capability: capability.clone(), reason: reason.clone() }
+    }
+}
+
 impl PortView {
     fn new(port: Port) -> Self {
         Self {
@@ -451,6 +468,7 @@ impl JobView {
             waits_for_them,
             waiting_seconds: waited.map(seconds),
             slow: Some(job.slow.clone()).filter(|slow| !slow.is_empty()),
+            unused: job.unused.iter().map(UnusedView::new).collect(),
             members,
         }
     }
@@ -461,6 +479,17 @@ impl JobView {
         let ranks = format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(", "));
         let since = self.waiting_seconds.map(|seconds| format!(", for {seconds:.0} s"));
         Some(format!("waits for {ranks} {}{}", self.waits_for_them?, since.unwrap_or_default()))
+    }
+
+    /// The options that it does not use, by reason.
+    pub fn unused(&self) -> Vec<String> {
+        let reasons: BTreeSet<_> = self.unused.iter().map(|unused| &unused.reason).collect();
+        let line = |reason: &String| {
+            let has_reason = self.unused.iter().filter(|unused| unused.reason == *reason);
+            let names: Vec<_> = has_reason.map(|unused| unused.capability.as_str()).collect();
+            format!("{} ({reason})", names.join(", "))
+        };
+        reasons.into_iter().map(line).collect()
     }
 
     /// This aggregator among those of the job, its share of calls, and the others; none if it is
@@ -626,6 +655,26 @@ fn way(member: &MemberStatus) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_that_a_job_does_not_use_are_told_by_reason() {
+        let unused = |capability: &str, reason: &str| Unused {
+            capability: capability.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let job = JobStatus {
+            unused: vec![
+                unused("PARTIAL_SUMS", "packets have tags"),
+                unused("ROCE", "the data plane lacks it"),
+                unused("AUDIENCES", "packets have tags"),
+            ],
+            ..JobStatus::default()
+        };
+        assert_eq!(
+            JobView::new(&job).unused(),
+            ["PARTIAL_SUMS, AUDIENCES (packets have tags)", "ROCE (the data plane lacks it)"]
+        );
+    }
 
     #[test]
     fn a_program_that_sees_frames_first_is_a_fault_at_either_hook() {

@@ -133,12 +133,8 @@ impl Builder {
         (rank, ranks): (u16, u16),
     ) -> Option<Meeting> {
         let assigned = &opened.assigned;
-        // Rule 7.14: partial sums have no tags.
-        if !self.local_sums
-            || opened.tag_len() > 0
-            || ranks < 2
-            || !assigned.capabilities.contains(Capabilities::PARTIAL_SUMS)
-        {
+        let takes_sums = assigned.capabilities.contains(Capabilities::PARTIAL_SUMS);
+        if !self.local_sums || ranks < 2 || !takes_sums {
             return None;
         }
         let by_peers = opened.access.peer.is_some();

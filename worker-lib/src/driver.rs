@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_control as control;
+use switchml_protocol::bpf_types::times::Times;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::Header;
-use switchml_protocol::times::Times;
+use switchml_protocol::wire::header::Header;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};

@@ -4,8 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::header::Header;
-use switchml_protocol::roce;
+use switchml_protocol::node::roce;
+use switchml_protocol::wire::header::Header;
 use switchml_worker_core::engine::Identity;
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath, PathFailure};
 use switchml_worker_core::packet::{ip_packet_len, len_of, packet_len};

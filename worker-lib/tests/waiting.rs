@@ -1,16 +1,13 @@
 //! Ranks that wait use no processor time between calls, and little on a core that other threads
 //! want. A separate program, because the tests measure the time that their process runs.
 
-#[path = "suite/daemon.rs"]
-mod daemon;
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use daemon::{Daemon, PATIENCE};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
+use switchml_rack::daemon::{Daemon, PATIENCE};
 use switchml_worker::{Communicator, ReduceOp, WaitStats};
 
 /// Runs one test at a time: they measure this process's time, and crowd a core.

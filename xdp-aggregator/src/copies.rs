@@ -9,12 +9,12 @@
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::btf_maps::PerCpuHashMap;
 use aya_ebpf::macros::btf_map;
-use switchml_protocol::done::Done;
-use switchml_protocol::fanout::MAX_PLACES;
-use switchml_protocol::frame::{Ipv4, Ipv6, Network, sum_of_done};
-use switchml_protocol::maps::MAX_PORTS;
+use switchml_protocol::bpf_types::fanout::MAX_PLACES;
+use switchml_protocol::bpf_types::maps::MAX_PORTS;
+use switchml_protocol::node::frame::{Ipv4, Ipv6, Network, sum_of_done};
+use switchml_protocol::node::roce::ICRC_LEN;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::roce::ICRC_LEN;
+use switchml_protocol::root::done::Done;
 use switchml_protocol::{EVERYONE, U64};
 
 use crate::packet::Frame;

@@ -1,8 +1,7 @@
 //! The aggregator's data plane: programs for XDP and for tc ingress around
 //! [`switchml_protocol::node`]. This file lists the programs: [`xdp`] and [`tc`] hold them.
 //!
-//! Maps, with keys and values as in [`switchml_protocol::maps`], [`switchml_protocol::job`] and
-//! [`switchml_protocol::relay`]:
+//! Maps, with keys and values as in [`switchml_protocol::bpf_types`]:
 //!
 //! | map | type | key → value |
 //! | --- | --- | --- |
@@ -20,7 +19,7 @@
 //! | `LEAVING` | per-CPU array | 0 → the interface that a frame leaves by |
 //! | `UNSENT` | per-CPU hash | interface → frames that the kernel could not send by it |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
-//! | `TIMES` | per-CPU array | index in [`switchml_protocol::times::Times`] → its value |
+//! | `TIMES` | per-CPU array | index in [`switchml_protocol::bpf_types::times::Times`] → its value |
 //! | `EVENTS` | ring buffer | `Event`s |
 #![no_std]
 #![no_main]
@@ -61,7 +60,7 @@ pub fn switchml(ctx: XdpContext) -> u32 {
 
 /// A combiner's program for XDP.
 #[xdp]
-pub fn switchml_relay(ctx: XdpContext) -> u32 {
+pub fn switchml_combiner(ctx: XdpContext) -> u32 {
     // SAFETY: as above.
     xdp::serve_combiner(&unsafe { Frame::new(ctx.ctx) })
 }
@@ -96,7 +95,7 @@ pub fn switchml_bundle(ctx: TcContext) -> i32 {
 
 /// A combiner's program for tc ingress.
 #[classifier]
-pub fn switchml_relay_bundle(ctx: TcContext) -> i32 {
+pub fn switchml_combiner_bundle(ctx: TcContext) -> i32 {
     // SAFETY: as above.
     tc::serve_combiner(&unsafe { Skb::new(ctx.skb.skb) })
 }

@@ -5,12 +5,12 @@ use core::mem::offset_of;
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail};
-use switchml_protocol::frame::{ETHERNET_LEN, Envelope, Ipv4, Network, TAG_LEN, Tag, Tagged};
-use switchml_protocol::header::{self, HEADER_LEN, Header};
+use switchml_protocol::bpf_types::maps::Endpoint;
 use switchml_protocol::lanes::Block;
-use switchml_protocol::maps::Endpoint;
-use switchml_protocol::roce::{Headers, ICRC_LEN};
-use switchml_protocol::shell::Hook;
+use switchml_protocol::node::frame::{ETHERNET_LEN, Envelope, Ipv4, Network, TAG_LEN, Tag, Tagged};
+use switchml_protocol::node::ingress::Hook;
+use switchml_protocol::node::roce::{Headers, ICRC_LEN};
+use switchml_protocol::wire::header::{self, HEADER_LEN, Header};
 use switchml_protocol::{MAX_LANES, U64};
 
 use crate::bounds::at_most;
@@ -30,7 +30,7 @@ const MAX_WORDS: usize = MAX_LANES + header::TAG_LEN / 4;
 pub struct Frame {
     ctx: *mut xdp_md,
     tag: Tag,
-    /// [`Binding::roce`](switchml_protocol::job::Binding::roce) of who sent it.
+    /// [`Binding::roce`](switchml_protocol::bpf_types::job::Binding::roce) of who sent it.
     pub roce: [u8; 2],
 }
 

@@ -6,9 +6,9 @@ use core::arch::asm;
 use core::ptr;
 
 use aya_ebpf::bindings::xdp_md;
-use switchml_protocol::auth::Key;
-use switchml_protocol::header::Header;
 use switchml_protocol::lanes::{self, Block, Payload, ShortPayload, Values};
+use switchml_protocol::wire::auth::Key;
+use switchml_protocol::wire::header::{Header, Op};
 use switchml_protocol::{MAX_BLOCKS, MAX_LANES, U32, U64};
 
 use crate::bounds::at_most;
@@ -204,8 +204,12 @@ impl<P: Loops> Payload for Lanes<P> {
     }
 
     #[inline(always)]
-    fn maximum_into(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        self.call(Loop::Maximum, values, blocks).map(drop)
+    fn combine_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        let which = match op {
+            Op::Sum => Loop::Add,
+            Op::Max => Loop::Maximum,
+        };
+        self.call(which, values, blocks).map(drop)
     }
 
     #[inline(always)]
@@ -261,7 +265,7 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u3
         match which {
             Loop::Add => lanes::add(values, &payload, blocks),
             Loop::Subtract => lanes::subtract(values, &payload, blocks).map(|()| 0),
-            Loop::Maximum => lanes::maximum(values, &payload, blocks).map(|()| 0),
+            Loop::Maximum => lanes::combine(Op::Max, values, &payload, blocks).map(|()| 0),
             _ => lanes::exchange(values, &mut payload, blocks),
         }
     };

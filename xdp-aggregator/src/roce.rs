@@ -9,11 +9,11 @@
 use core::arch::asm;
 
 use aya_ebpf::bindings::xdp_md;
-use switchml_protocol::frame::{Ipv4, Ipv6, Network};
-use switchml_protocol::icrc::{self, Folding};
+use switchml_protocol::node::frame::{Ipv4, Ipv6, Network};
+use switchml_protocol::node::ingress::Hook;
+use switchml_protocol::node::roce::{self, ICRC_LEN, Transport};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::roce::{self, ICRC_LEN, Transport};
-use switchml_protocol::shell::Hook;
+use switchml_protocol::wire::icrc::{self, Folding};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_BLOCKS};
 use zerocopy::IntoBytes;
 
@@ -82,8 +82,8 @@ pub fn wrap(frame: &Frame, roce: [u8; 2]) -> Option<()> {
 // datagrams do not come by them.
 
 /// Makes a datagram of a frame with a message for the aggregator. Returns
-/// [`Binding::roce`](switchml_protocol::job::Binding::roce) of its sender, in network byte order.
-/// Leaves any other frame as it is, and returns an [`Outcome`], which is below 2^8.
+/// [`Binding::roce`](switchml_protocol::bpf_types::job::Binding::roce) of its sender, in network
+/// byte order. Leaves any other frame as it is, and returns an [`Outcome`], which is below 2^8.
 ///
 /// # Safety
 ///

@@ -4,13 +4,13 @@ use core::arch::asm;
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::btf_map;
-use switchml_protocol::auth::TAG_LEN;
-use switchml_protocol::done::Done;
-use switchml_protocol::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
-use switchml_protocol::header::{HEADER_LEN, Header};
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
-use switchml_protocol::shell::Origin;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::node::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
+use switchml_protocol::node::ingress::Origin;
+use switchml_protocol::root::done::Done;
+use switchml_protocol::wire::auth::TAG_LEN;
+use switchml_protocol::wire::header::{HEADER_LEN, Header};
+use switchml_protocol::wire::ip::Ip;
 use switchml_protocol::{MAX_LANES, U16, U32};
 
 use crate::bounds::LANE_BOUND;

@@ -8,9 +8,9 @@ use aya_ebpf::helpers::{
 use core::arch::asm;
 use core::mem::{MaybeUninit, offset_of};
 use switchml_protocol::U32;
-use switchml_protocol::frame::{Checksum, ETHERNET_LEN, Envelope, Network, Tag};
-use switchml_protocol::maps::Endpoint;
-use switchml_protocol::shell::Hook;
+use switchml_protocol::bpf_types::maps::Endpoint;
+use switchml_protocol::node::frame::{Checksum, ETHERNET_LEN, Envelope, Network, Tag};
+use switchml_protocol::node::ingress::Hook;
 
 use crate::scratch::{LOADED_LEN, MAX_PACKET_LEN, MAX_SEGMENTS, Packet};
 use crate::tables;

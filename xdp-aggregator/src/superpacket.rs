@@ -8,13 +8,13 @@
 use core::mem::offset_of;
 
 use aya_ebpf::bindings::__sk_buff;
-use switchml_protocol::frame::{
+use switchml_protocol::node::frame::{
     Checksum, Envelope, Ipv4, Ipv6, Network, sum_of_done, sum_of_packet,
 };
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::node::ingress::Hook;
 use switchml_protocol::node::{Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::shell::Hook;
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 
 use crate::payload::Lanes;
 use crate::scratch::{self, Answer, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};

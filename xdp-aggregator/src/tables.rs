@@ -5,21 +5,22 @@ use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, PerCpu
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_ns};
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_RANKS;
-use switchml_protocol::aggregator::{Members, Tables};
-use switchml_protocol::combiner::{Cell, cell_of};
-use switchml_protocol::fanout::{MAX_PLACES, Receivers};
-use switchml_protocol::header::Header;
-use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
-use switchml_protocol::maps::{
-    Endpoint, Event, LockedCell, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
-};
+use switchml_protocol::bpf_types::fanout::{MAX_PLACES, Receivers};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::maps::{Endpoint, Event, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::bpf_types::times::{self, Times};
+use switchml_protocol::bpf_types::uplink::Uplink;
+use switchml_protocol::combiner::admission::Cells;
+use switchml_protocol::combiner::cell::LockedCell;
+use switchml_protocol::combiner::cell::{Cell, cell_of};
+use switchml_protocol::combiner::hold_time;
 use switchml_protocol::node::{Medium, Traced};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::patience;
 use switchml_protocol::ranks;
-use switchml_protocol::relay::{Cells, Uplink};
-use switchml_protocol::slot::Slot;
-use switchml_protocol::times::{self, Times};
+use switchml_protocol::root::admission::{Members, Tables};
+use switchml_protocol::root::slot::LockedSlot;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::header::Header;
 use zerocopy::transmute;
 
 use crate::{lock, trace, unsent};
@@ -60,7 +61,7 @@ static TIMES: PerCpuArray<u64, { size_of::<Times>() / 8 }> = PerCpuArray::new();
 static CELLS: Array<LockedCell, 1> = Array::new();
 #[btf_map]
 static UPLINKS: Array<Uplink, MAX_SHARDS> = Array::new();
-/// See [`switchml_protocol::patience`].
+/// See [`switchml_protocol::combiner::hold_time`].
 #[btf_map]
 static AVERAGE: Array<u32, 1> = Array::new();
 /// Packets are lost, for tests, of which 32 random bits are below this. The daemon sets it when it
@@ -247,7 +248,7 @@ impl Cells for Maps {
 
     #[inline(always)]
     fn clock(&self) -> (u32, u32) {
-        (now(), patience())
+        (now(), hold_time())
     }
 
     #[inline(always)]
@@ -289,8 +290,8 @@ fn now() -> u32 {
 
 /// Rule 27.10.
 #[inline(always)]
-fn patience() -> u32 {
-    patience::patience(AVERAGE.get(0).copied().unwrap_or(patience::FIRST))
+fn hold_time() -> u32 {
+    hold_time::hold_time(AVERAGE.get(0).copied().unwrap_or(hold_time::FIRST))
 }
 
 /// CPUs may lose each other's samples, which does no harm.
@@ -298,7 +299,7 @@ fn patience() -> u32 {
 fn note_age(age: u32) {
     if let Some(average) = AVERAGE.get_ptr_mut(0) {
         // SAFETY: the entry exists as long as the program runs; any word is an average.
-        unsafe { *average = patience::average(*average, age) };
+        unsafe { *average = hold_time::average(*average, age) };
     }
 }
 

@@ -6,15 +6,15 @@
 
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect};
-use switchml_protocol::aggregator::Members;
-use switchml_protocol::fanout::MAX_PLACES;
-use switchml_protocol::frame::{Ipv4, Ipv6, Network};
-use switchml_protocol::header::HEADER_LEN;
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::fanout::MAX_PLACES;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::node::frame::{Ipv4, Ipv6, Network};
+use switchml_protocol::node::ingress::{self, Direction, Hook};
 use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::shell::{self, Heading, Hook};
+use switchml_protocol::root::admission::Members;
+use switchml_protocol::wire::header::HEADER_LEN;
+use switchml_protocol::wire::ip::Ip;
 
 use crate::payload::Lanes;
 use crate::scratch::{self, MAX_PACKET_LEN, Packet, Scratch};
@@ -70,7 +70,7 @@ fn open<N: Network>(skb: &Skb) -> Result<(), Outcome> {
     let work = scratch::get().ok_or(Outcome::NotOurs)?;
     let envelope = work.envelope.of::<N>();
     skb.load(0, envelope).map_err(|_| Outcome::NotOurs)?;
-    let (origin, payload_len) = shell::open(skb, envelope)?;
+    let (origin, payload_len) = ingress::open(skb, envelope)?;
     work.begin::<N>(origin, payload_len, skb.segment_len());
     Ok(())
 }
@@ -207,23 +207,23 @@ pub unsafe extern "C" fn tc_open(ctx: *mut __sk_buff) -> u64 {
         false => open_combiner::<Ipv4>(&skb),
     };
     match opened {
-        Ok(Heading::Up) => UP,
-        Ok(Heading::Down) => DOWN,
+        Ok(Direction::Up) => UP,
+        Ok(Direction::Down) => DOWN,
         Err(outcome) => Served::unanswered(outcome).to_word(),
     }
 }
 
 #[inline(always)]
-fn open_combiner<N: Network>(skb: &Skb) -> Result<Heading, Outcome> {
+fn open_combiner<N: Network>(skb: &Skb) -> Result<Direction, Outcome> {
     let work = scratch::get().ok_or(Outcome::NotOurs)?;
     let envelope = work.envelope.of::<N>();
     skb.load(0, envelope).map_err(|_| Outcome::NotOurs)?;
     let first = superpacket::first_packet::<N>(skb);
-    let (origin, payload_len, heading) =
-        shell::open_combiner(&Maps, skb, envelope, first as usize)?;
+    let (origin, payload_len, direction) =
+        ingress::open_combiner(&Maps, skb, envelope, first as usize)?;
     work.begin::<N>(origin, payload_len, skb.segment_len());
     work.first = first;
-    Ok(heading)
+    Ok(direction)
 }
 
 /// Sends the segments that go to all, to the parent, or to the sender. Returns the verdict.

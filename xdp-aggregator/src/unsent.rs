@@ -10,7 +10,7 @@ use aya_ebpf::bindings::bpf_map_type::BPF_MAP_TYPE_DEVMAP_HASH;
 use aya_ebpf::btf_maps::{PerCpuArray, PerCpuHashMap};
 use aya_ebpf::macros::btf_map;
 use aya_ebpf::programs::RawTracePointContext;
-use switchml_protocol::maps::MAX_PORTS;
+use switchml_protocol::bpf_types::maps::MAX_PORTS;
 
 /// The port by which this CPU's last frame leaves; 0 if the kernel has said what became of it.
 #[btf_map]

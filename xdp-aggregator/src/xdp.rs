@@ -3,13 +3,13 @@
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::bindings::xdp_md;
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::aggregator::Members;
-use switchml_protocol::frame::{Envelope, Ipv4, Ipv6, Network, sum_of_packet};
-use switchml_protocol::header::Header;
+use switchml_protocol::combiner::admission::Cells;
+use switchml_protocol::node::frame::{Envelope, Ipv4, Ipv6, Network, sum_of_packet};
+use switchml_protocol::node::ingress::{self, Direction, Hook, Origin};
 use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::relay::Cells;
-use switchml_protocol::shell::{self, Heading, Hook, Origin};
+use switchml_protocol::root::admission::Members;
+use switchml_protocol::wire::header::Header;
 
 use crate::packet::Frame;
 use crate::payload::Lanes;
@@ -60,7 +60,7 @@ pub fn serve_combiner(frame: &Frame) -> u32 {
 fn open<N: Network>(frame: &mut Frame) -> Result<(Origin, usize), Outcome> {
     roce::unwrap::<N>(frame)?;
     let envelope = frame.envelope::<N>().ok_or(Outcome::NotOurs)?;
-    let (mut origin, payload_len) = shell::open(frame, envelope)?;
+    let (mut origin, payload_len) = ingress::open(frame, envelope)?;
     origin.binding.roce = frame.roce;
     frame.align::<N>().map_err(|_| Outcome::SendFailed)?;
     Ok((origin, payload_len))
@@ -97,8 +97,9 @@ pub unsafe extern "C" fn xdp_admit(ctx: *mut xdp_md) -> u64 {
 fn admit<N: Network>(frame: &Frame) -> Result<Result<u32, Served>, Outcome> {
     let envelope = frame.envelope::<N>().ok_or(Outcome::NotOurs)?;
     let port = envelope.destination_port.get();
-    let (origin, len, heading) = shell::open_combiner(&Maps, frame, envelope, Envelope::<N>::LEN)?;
-    if heading == Heading::Down {
+    let (origin, len, direction) =
+        ingress::open_combiner(&Maps, frame, envelope, Envelope::<N>::LEN)?;
+    if direction == Direction::Down {
         // The packet leaves as if it had come to the data port.
         let job =
             frame.word(Envelope::<N>::LEN).map_or(0, |[_, _, a, b]| u16::from_be_bytes([a, b]));
@@ -106,7 +107,7 @@ fn admit<N: Network>(frame: &Frame) -> Result<Result<u32, Served>, Outcome> {
     }
     frame.align::<N>().map_err(|_| Outcome::SendFailed)?;
     let header = frame.header().ok_or(Outcome::Truncated)?;
-    if heading == Heading::Down {
+    if direction == Direction::Down {
         return Ok(Err(node::down(&Maps, &Maps, &origin, port, header, len)));
     }
     // SAFETY: as in `serve`.

@@ -157,6 +157,11 @@ pub fn kubernetes() -> Result<PathBuf> {
     with_tools("kubernetes", &["kubernetes-validate==1.37.0"])
 }
 
+/// The folder with an interpreter that has MLX for Linux, which uses MPI.
+pub fn mlx() -> Result<PathBuf> {
+    with_tools("mlx", &["mlx==0.32.4", "mlx-cpu==0.32.4"])
+}
+
 /// The interpreter of an environment in a folder, with the wanted packages, which take so many
 /// gigabytes.
 fn with(environment: &Path, wanted: &str, (about, size): (&str, f64)) -> Result<PathBuf> {

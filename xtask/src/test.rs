@@ -36,6 +36,8 @@ const RAY: &str = "SWITCHML_PYTHON_RAY";
 const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
 /// Names the folder that has kubernetes-validate, with its interpreter.
 pub const KUBERNETES: &str = "SWITCHML_KUBERNETES";
+/// Names the folder with an interpreter that has MLX.
+const MLX: &str = "SWITCHML_MLX";
 /// Names the folder with the binaries that the end-to-end tests start.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
@@ -162,6 +164,11 @@ impl Test {
         }
         if plan.mpi {
             setup::mpi()?;
+            // Its wheels need a newer system than the other tests do.
+            match python::mlx() {
+                Ok(tools) => environment.push((MLX, tools)),
+                Err(error) => say!("no MLX: {error:#}"),
+            }
         }
         if plan.slurm {
             setup::slurm()?;

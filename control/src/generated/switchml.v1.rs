@@ -418,6 +418,19 @@ pub struct JobStatus {
     pub other_aggregators: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "15")]
     pub in_place_of: ::prost::alloc::string::String,
+    /// The capabilities that its Assigned lacks; empty while ranks are missing.
+    #[prost(message, repeated, tag = "16")]
+    pub unused: ::prost::alloc::vec::Vec<Unused>,
+}
+/// A capability that a job does not use.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Unused {
+    /// Its name in rule 22.13 of docs/spec.
+    #[prost(string, tag = "1")]
+    pub capability: ::prost::alloc::string::String,
+    /// Why, for people.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// What a job gets done. A packet's lanes count as they travel, so those of a sum with 16 bits a
 /// value hold two each; those of a call's last packet count as if they were all there.

@@ -5,8 +5,8 @@ use core::hash::Hasher;
 
 use proptest::prelude::*;
 use siphasher::sip::SipHasher24;
-use switchml_protocol::auth::Key;
-use switchml_protocol::header::{HEADER_LEN, Header, flags};
+use switchml_protocol::wire::auth::Key;
+use switchml_protocol::wire::header::{HEADER_LEN, Header, flags};
 use zerocopy::FromBytes;
 
 const FLAGS_AT: usize = 17;

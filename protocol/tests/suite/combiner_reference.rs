@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::packet::{CE, CHECKED, CONTRIBUTION, EMPTY, Packet, RETRANSMIT, combine};
+use switchml_test_support::packet::{
+    CE, CHECKED, CONTRIBUTION, EMPTY, Packet, RETRANSMIT, combine,
+};
 
 #[derive(Clone, Default)]
 pub struct Reference {

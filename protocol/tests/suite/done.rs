@@ -1,11 +1,11 @@
 //! DONE: which results it may stand for, and what its lanes name (rule 9.4).
 
-use switchml_protocol::done::{Done, named};
-use switchml_protocol::header::Header;
+use switchml_protocol::root::done::{Done, named};
+use switchml_protocol::wire::header::Header;
 use zerocopy::FromBytes;
 
-use crate::packet::{CE, CHECKED, DONE, EVERYONE, Packet, RESULT, SUM, TAGGED};
-use crate::switch::contribution;
+use switchml_test_support::packet::{CE, CHECKED, DONE, EVERYONE, Packet, RESULT, SUM, TAGGED};
+use switchml_test_support::switch::contribution;
 
 /// Sums whose lanes are for rank 3 alone, and for all others (rule 2.10).
 const ONE: u8 = 0x40 | 3;

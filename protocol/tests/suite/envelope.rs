@@ -1,7 +1,7 @@
 //! Ethernet, IPv4 and UDP around a packet, against bytes written by hand.
 
-use switchml_protocol::frame::{self, Ipv4, Source, Tag, Tagged, source};
-use switchml_protocol::job::{Binding, JobEntry};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry};
+use switchml_protocol::node::frame::{self, Ipv4, Source, Tag, Tagged, source};
 use switchml_protocol::outcome::Outcome;
 use zerocopy::{FromBytes, IntoBytes};
 

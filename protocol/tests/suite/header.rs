@@ -1,13 +1,13 @@
 //! The header against the specification's byte table, and the check word against numbers worked out
 //! by hand.
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, Malformed, Op, decode};
 use switchml_protocol::outcome::RejectReason;
+use switchml_protocol::wire::header::{CheckWord, HEADER_LEN, Header, Kind, Malformed, Op, decode};
 use switchml_protocol::{U32, lanes};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::packet::{ALL_OPS, FILLER, PENDING, Packet, REJECT, RESULT, check_word};
-use crate::switch::contribution;
+use switchml_test_support::packet::{ALL_OPS, FILLER, PENDING, Packet, REJECT, RESULT, check_word};
+use switchml_test_support::switch::contribution;
 
 /// Every byte its own offset, except version, kind, op, and a lane count of 32.
 const BYTES: [u8; 32] = [
@@ -51,7 +51,7 @@ fn numbers_of_the_tables_are_read_back_and_no_others_are() {
     assert!(reasons.iter().all(|reason| RejectReason::from_wire(*reason as u32) == Some(*reason)));
     assert_eq!((0..=255).filter_map(RejectReason::from_wire).count(), reasons.len());
     let ops = ALL_OPS.map(|number| Op::from_wire(number).expect("an operator"));
-    assert_eq!(ops.map(Op::is_sum), [true, false]);
+    assert_eq!(ops.map(Op::check_word), [CheckWord::AddsUp, CheckWord::OfLanes]);
 }
 
 #[test]

@@ -1,17 +1,17 @@
 //! Bytes from anywhere: nothing panics, and nothing that is not admitted touches a slot.
 
 use proptest::prelude::*;
-use switchml_protocol::frame::{self, Ipv4};
-use switchml_protocol::header::{Kind, decode};
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::{Binding, JobEntry};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry};
+use switchml_protocol::node::frame::{self, Ipv4};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::wire::header::{Kind, decode};
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::FromBytes;
 
 type Envelope = frame::Envelope<Ipv4>;
 
-use crate::packet::{ALL_OPS, Packet, TAGGED};
-use crate::switch::{Switch, binding, contribution};
+use switchml_test_support::packet::{ALL_OPS, Packet, TAGGED};
+use switchml_test_support::switch::{Switch, binding, contribution};
 
 /// A switch with something in its slots: one begun, one complete, one untouched.
 fn used_switch() -> Switch {

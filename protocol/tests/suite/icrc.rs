@@ -1,7 +1,7 @@
 //! ICRCs made by tables and folding are those made bit by bit.
 
 use proptest::prelude::*;
-use switchml_protocol::icrc::{FIRST, Folding, join, take};
+use switchml_protocol::wire::icrc::{FIRST, Folding, join, take};
 
 /// The CRC-32 of IEEE 802.3, bit by bit, as it stands in a frame.
 fn crc(bytes: &[u8]) -> [u8; 4] {

@@ -3,13 +3,13 @@
 
 use proptest::prelude::*;
 use switchml_protocol::U32;
-use switchml_protocol::frame::{
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::node::frame::{
     Checksum, Envelope, Ipv6, Network, Source, Tag, source, sum_of_packet,
 };
-use switchml_protocol::header::{Header, flags};
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::header::{Header, flags};
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Headers of a frame from fd88::1 at port 0x1234 to fd88::fe at 48864, 40 bytes of UDP behind 62

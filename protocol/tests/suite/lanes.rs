@@ -1,9 +1,9 @@
 //! Payload arithmetic on numbers whose results are written down.
 
-use switchml_protocol::header::Op;
 use switchml_protocol::lanes::{
-    Payload, ShortPayload, Values, add, exchange, load, maximum, subtract, sum,
+    Payload, ShortPayload, Values, add, combine, exchange, load, subtract, sum,
 };
+use switchml_protocol::wire::header::{CheckWord, Op};
 use switchml_protocol::{MAX_LANES, U32};
 
 /// A payload of `lanes` zeros that begins with `first`.
@@ -28,13 +28,13 @@ fn combined<const N: usize>(op: Op, a: [u32; N], b: [u32; N]) -> [u32; N] {
     let mut values = values(&a);
     let before = values;
     let b = payload(32, &b);
-    if op.is_sum() {
-        assert_eq!(add(&mut values, &b[..], 1), sum(&b[..], 1));
-        let mut undone = values;
-        subtract(&mut undone, &b[..], 1).unwrap();
-        assert_eq!(undone, before);
-    } else {
-        maximum(&mut values, &b[..], 1).unwrap();
+    combine(op, &mut values, &b[..], 1).unwrap();
+    if op.check_word() == CheckWord::AddsUp {
+        let mut added = before;
+        assert_eq!(add(&mut added, &b[..], 1), sum(&b[..], 1));
+        assert_eq!(added, values);
+        subtract(&mut added, &b[..], 1).unwrap();
+        assert_eq!(added, before);
     }
     lanes(&values)[..N].try_into().unwrap()
 }
@@ -52,6 +52,24 @@ fn max_of_i32_is_signed() {
     let a = [1, minus_one, minus_one, 0x8000_0000, 0x7FFF_FFFF];
     let b = [2, 1, -2i32 as u32, minus_one, 0x8000_0000];
     assert_eq!(combined(Op::Max, a, b), [2, 1, minus_one, minus_one, 0x7FFF_FFFF]);
+}
+
+/// Ranks come in any order, and racks of them are combined first.
+#[test]
+fn operators_are_commutative_and_associative_and_have_an_identity() {
+    let lanes = [0, 1, 2, 0x7FFF_FFFF, 0x8000_0000, 0x8000_0001, 0xFFFF_FFFF, 0x1234_5678];
+    for op in Op::ALL.iter().copied() {
+        for a in lanes {
+            assert_eq!(op.combine(a, op.identity()), a, "{op:?}");
+            for b in lanes {
+                assert_eq!(op.combine(a, b), op.combine(b, a), "{op:?}");
+                for c in lanes {
+                    let (left, right) = (op.combine(op.combine(a, b), c), op.combine(b, c));
+                    assert_eq!(left, op.combine(a, right), "{op:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -129,7 +147,7 @@ fn a_short_payload_is_an_error_not_a_panic() {
     assert_eq!(exchange(&mut values, &mut short[..], 2), Err(ShortPayload));
     assert_eq!(add(&mut values, &short[..], 2), Err(ShortPayload));
     assert_eq!(subtract(&mut values, &short[..], 2), Err(ShortPayload));
-    assert_eq!(maximum(&mut values, &short[..], 2), Err(ShortPayload));
+    assert_eq!(combine(Op::Max, &mut values, &short[..], 2), Err(ShortPayload));
     assert_eq!(load(&values, &mut short[..], 2), Err(ShortPayload));
     assert!(short[..].block(0).is_some() && short[..].block(1).is_none());
     assert!(short[..].block_mut(0).is_some() && short[..].block_mut(1).is_none());

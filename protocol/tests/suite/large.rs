@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{MAX, PENDING, Packet, REJECT};
-use crate::switch::{EPOCH, Served, Switch, binding, contribution};
 use crate::traces::Lockstep;
+use switchml_test_support::packet::{MAX, PENDING, Packet, REJECT};
+use switchml_test_support::switch::{EPOCH, Served, Switch, binding, contribution};
 
 /// What a rank contributes: 32 lanes of its number plus 1.
 fn own(rank: u16, round: u32) -> Packet {

@@ -1,20 +1,20 @@
 //! A root's packets on their way through [`switchml_protocol::node`]: marks, events, and where they
-//! go. [`crate::relay`] looks at a combiner's.
+//! go. [`crate::combiner`] looks at a combiner's.
 
 use std::cell::RefCell;
 
 use switchml_protocol::U32;
-use switchml_protocol::header::Header;
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
-use switchml_protocol::maps::Event;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::bpf_types::maps::Event;
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Medium, Served, Target, Traced};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::shell::Origin;
+use switchml_protocol::wire::header::Header;
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::FromBytes;
 
-use crate::packet::{CE, GROUP, Packet};
-use crate::switch::{JOB, Switch, binding, contribution, hello, secret};
+use switchml_test_support::packet::{CE, GROUP, Packet};
+use switchml_test_support::switch::{JOB, Switch, binding, contribution, hello, secret};
 
 /// A medium that remembers what it was told.
 #[derive(Default)]

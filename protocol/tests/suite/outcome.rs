@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use switchml_protocol::header::Malformed;
 use switchml_protocol::outcome::{Action, Outcome, RejectReason};
+use switchml_protocol::wire::header::Malformed;
 
 #[test]
 fn every_outcome_has_the_action_of_the_specification() {

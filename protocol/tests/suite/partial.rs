@@ -1,10 +1,12 @@
 //! Partial sums at the root: rules 2.9, 3.5, 7.5, 7.9, 7.12, 8.14 and 8.15.
 
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{CE, CHECKED, EMPTY, EVERYONE, MAX, PARTIAL, Packet, RESULT, check_word};
-use crate::switch::{Served, Switch, binding, contribution};
+use switchml_test_support::packet::{
+    CE, CHECKED, EMPTY, EVERYONE, MAX, PARTIAL, Packet, RESULT, check_word,
+};
+use switchml_test_support::switch::{Served, Switch, binding, contribution};
 
 /// What a rank contributes: 32 lanes of its number plus 1.
 fn own(rank: u16, round: u32) -> Packet {
@@ -187,7 +189,7 @@ fn a_set_has_ranks_of_one_place_alone() {
 fn every_rank_of_a_set_has_said_hello() {
     let switch = Switch::new(3, 1);
     for rank in [0, 2] {
-        switch.receive(&binding(rank), &crate::switch::hello(rank));
+        switch.receive(&binding(rank), &switchml_test_support::switch::hello(rank));
     }
     assert_refused(&switch, &sum_of(&[0, 1], 0), Outcome::NoHello);
     assert_refused(&switch, &sum_of(&[0, 1, 2], 0), Outcome::NoHello);

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 use switchml_protocol::U16;
-use switchml_protocol::frame::{Ipv4, Ipv6, Network};
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::node::frame::{Ipv4, Ipv6, Network};
+use switchml_protocol::node::roce::{Covered, Transport, open};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::roce::{Covered, Transport, open};
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::{FromBytes, IntoBytes};
 
 const SENDER: u32 = 0xAB_CDEF;

@@ -1,18 +1,20 @@
 //! One case for every rule of the specification's aggregator section, and for every outcome of
 //! `serve`.
 
-use switchml_protocol::aggregator::serve;
-use switchml_protocol::header::Header;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::root::admission::serve;
+use switchml_protocol::wire::header::Header;
 use switchml_protocol::{MAX_LANES, U32};
 use zerocopy::FromBytes;
 
-use crate::packet::{
+use switchml_test_support::packet::{
     ALL_OPS, CE, CHECKED, EVERYONE, MAX, PENDING, Packet, REJECT, RESULT, RETRANSMIT, check_word,
     combine,
 };
-use crate::switch::{EPOCH, FIRST_SLOT, JOB, Served, Switch, binding, contribution, hello, secret};
+use switchml_test_support::switch::{
+    EPOCH, FIRST_SLOT, JOB, Served, Switch, binding, contribution, hello, secret,
+};
 
 /// A contribution whose 32 lanes are all `value`.
 fn uniform(rank: u16, slot: u16, round: u32, value: u32) -> Packet {

@@ -1,6 +1,6 @@
 //! Times by powers of two.
 
-use switchml_protocol::times::{BUCKETS, bound_seconds, bucket, seconds};
+use switchml_protocol::bpf_types::times::{BUCKETS, bound_seconds, bucket, seconds};
 
 #[test]
 fn a_time_is_below_the_bound_of_its_bucket_and_no_other_before() {

@@ -3,13 +3,17 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{CE, CHECKED, EMPTY, EVERYONE, MAX, PARTIAL, Packet, SUM, check_word};
-use crate::reference::{Reference, signed};
-use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, key, secret};
 use crate::worker::{Job, Worker};
+use switchml_test_support::packet::{
+    CE, CHECKED, EMPTY, EVERYONE, MAX, PARTIAL, Packet, SUM, check_word,
+};
+use switchml_test_support::reference::{Reference, signed};
+use switchml_test_support::switch::{
+    EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, key, secret,
+};
 
 /// The crate's aggregator, together with the reference that must give the same answers.
 pub struct Lockstep {

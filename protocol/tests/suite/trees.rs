@@ -5,16 +5,16 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 use switchml_protocol::U32;
-use switchml_protocol::combiner::{Cell, Fate, Surroundings, cell_of, combine, flush};
-use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::combiner::cell::{Cell, CellContext, cell_of, combine, flush};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::header::{Header, Kind};
 use zerocopy::FromBytes;
 
 use crate::combiner_reference::Reference;
-use crate::packet::{CONTRIBUTION, EVERYONE, Packet};
-use crate::switch::{EPOCH, binding};
 use crate::traces::{Lockstep, corrupt, last, origin, pick};
 use crate::worker::{Job, Worker};
+use switchml_test_support::packet::{CONTRIBUTION, EVERYONE, Packet};
+use switchml_test_support::switch::{EPOCH, binding};
 
 /// Where a packet goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,26 +92,26 @@ impl Node {
         };
         let ranks = packet.ranks();
         let is_below = |rank: &u16| *rank < 32 && self.below >> rank & 1 == 1;
-        let is_admitted =
-            header.epoch.get() == self.epoch && header.job.get() == crate::switch::JOB;
+        let is_admitted = header.epoch.get() == self.epoch
+            && header.job.get() == switchml_test_support::switch::JOB;
         if !is_admitted || ranks.is_empty() || !ranks.iter().all(is_below) {
             return vec![];
         }
         let lanes = payload.len() / 4;
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, lanes).expect("words");
         let index = cell_of(header, self.cells.len() as u32) as usize;
-        let around = Surroundings { below: self.below, now, patience };
+        let context = CellContext { below: self.below, now, hold_time: patience };
         let before = self.cells[index].clone();
-        let on = match combine(&mut self.cells[index], &around, op, header, payload) {
-            Fate::Held | Fate::Duplicate => vec![],
-            Fate::Refused(outcome) => {
+        let on = match combine(&mut self.cells[index], &context, op, header, payload) {
+            Outcome::Held | Outcome::Duplicate => vec![],
+            Outcome::Passed => vec![packet.clone()],
+            Outcome::Combined | Outcome::Evicted => vec![Packet::from_bytes(&bytes)],
+            Outcome::Flushed => self.let_go(index).into_iter().chain([packet.clone()]).collect(),
+            outcome => {
                 assert_eq!(outcome, Outcome::BadCheck);
                 assert!(self.cells[index] == before, "damage touched a cell");
                 return vec![];
             }
-            Fate::Passed => vec![packet.clone()],
-            Fate::Combined | Fate::Evicted => vec![Packet::from_bytes(&bytes)],
-            Fate::Flushes => self.let_go(index).into_iter().chain([packet.clone()]).collect(),
         };
         let below = (0..32).filter(|rank| self.below >> rank & 1 == 1).collect();
         assert_eq!(on, self.reference.receive(packet, &below, now, patience));
@@ -217,7 +217,7 @@ impl World {
             job,
             workers: (0..ranks).map(|rank| Worker::new(job, rank)).collect(),
             nodes,
-            // Soon it wraps around.
+            // Soon it wraps context.
             now: 0u32.wrapping_sub(100),
             up: Vec::new(),
             down: Vec::new(),

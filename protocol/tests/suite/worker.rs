@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::packet::{
+use switchml_test_support::packet::{
     ALL_OPS, CE, CHECKED, EVERYONE, Packet, REJECT, RESULT, RETRANSMIT, ROOM, SUM, check_word,
     combine,
 };
-use crate::reference::signed;
-use crate::switch::{contribution, key};
+use switchml_test_support::reference::signed;
+use switchml_test_support::switch::{contribution, key};
 
 /// What a job's workers know in common.
 #[derive(Clone, Copy)]

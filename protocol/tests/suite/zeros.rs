@@ -2,8 +2,10 @@
 
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{CE, CHECKED, EMPTY, MAX, Packet, RESULT, RETRANSMIT, ROOM, check_word};
-use crate::switch::{EPOCH, Served, Switch, contribution};
+use switchml_test_support::packet::{
+    CE, CHECKED, EMPTY, MAX, Packet, RESULT, RETRANSMIT, ROOM, check_word,
+};
+use switchml_test_support::switch::{EPOCH, Served, Switch, contribution};
 
 fn uniform(rank: u16, round: u32, value: u32) -> Packet {
     contribution(rank, 0, round, vec![value; 64])

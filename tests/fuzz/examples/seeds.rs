@@ -5,11 +5,7 @@
 
 use std::{fs, io, path::Path};
 
-#[allow(dead_code)]
-#[path = "../../suites/in_kernel/packet.rs"]
-mod packet;
-
-use packet::{CE, CHECKED, Envelope, MAX, PENDING, Packet};
+use switchml_test_support::frame::{CE, CHECKED, Envelope, MAX, PENDING, Packet};
 
 /// The bit of an input's first byte for frames over IPv6.
 const OVER_IPV6: u8 = 32;

@@ -8,31 +8,17 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use switchml_protocol::auth::Key;
-use switchml_protocol::frame::TAG_LEN;
-use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry, OPEN};
+use switchml_protocol::node::frame::TAG_LEN;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::auth::Key;
 
-// The aggregator's shell and the frames come from the tests of the programs in the kernel.
-#[allow(dead_code)]
-#[path = "../../suites/in_kernel/differential/host.rs"]
-mod host;
-#[allow(dead_code)]
-#[path = "../../suites/in_kernel/packet.rs"]
-mod packet;
-
-/// The part of the tests' `kernel` module that `host` uses.
-mod kernel {
-    /// Interface that all frames come in through.
-    pub const IFINDEX: u32 = 1;
-}
-
-use host::Host;
-use packet::{
-    AGGREGATOR_IP, CHECKED, EPOCH, GROUP_IP, GROUP_PORT, HELLO, Packet, RESULT, fix_ip_checksum,
-    over_ipv6, v6,
+use switchml_test_support::frame::{
+    self, AGGREGATOR_IP, CHECKED, EPOCH, GROUP_IP, GROUP_PORT, HELLO, IFINDEX, Packet, RESULT,
+    fix_ip_checksum, over_ipv6, v6,
 };
+use switchml_test_support::host::Host;
 
 const RANKS: u16 = 2;
 const SLOTS: u32 = 2;
@@ -78,14 +64,14 @@ fuzz_target!(|input: &[u8]| {
 fn host(is_v6: bool) -> Host {
     let at = |ip| if is_v6 { v6(ip).into() } else { ip.into() };
     let binding = |rank| Binding {
-        ifindex: kernel::IFINDEX,
-        ip: at(packet::ip(rank)),
-        mac: packet::mac(rank),
-        port: packet::port(rank).into(),
+        ifindex: IFINDEX,
+        ip: at(frame::ip(rank)),
+        mac: frame::mac(rank),
+        port: frame::port(rank).into(),
         ..Binding::default()
     };
     let member = |rank| MemberEntry {
-        secret: packet::secret(rank),
+        secret: frame::secret(rank),
         epoch: if rank == 0 { EPOCH } else { 0 },
         binding: if rank == 0 { binding(rank) } else { Binding::default() },
         key: Key::NONE,

@@ -7,21 +7,9 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use switchml_protocol::outcome::Outcome;
 
-// Shared with the protocol's tests: packets byte by byte, the rules over an unbounded history, the
-// aggregator in vectors.
-#[allow(dead_code)]
-#[path = "../../../protocol/tests/suite/packet.rs"]
-mod packet;
-#[allow(dead_code)]
-#[path = "../../../protocol/tests/suite/reference.rs"]
-mod reference;
-#[allow(dead_code)]
-#[path = "../../../protocol/tests/suite/switch.rs"]
-mod switch;
-
-use packet::{ALL_OPS, CE, CHECKED, Packet, check_word};
-use reference::{Reference, signed};
-use switch::{EPOCH, FIRST_SLOT, Switch, binding, contribution, hello, key};
+use switchml_test_support::packet::{ALL_OPS, CE, CHECKED, Packet, check_word};
+use switchml_test_support::reference::{Reference, signed};
+use switchml_test_support::switch::{EPOCH, FIRST_SLOT, Switch, binding, contribution, hello, key};
 
 const MAX_STEPS: usize = 400;
 /// A run may begin this many rounds before round numbers wrap around.

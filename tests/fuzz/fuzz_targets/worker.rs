@@ -21,19 +21,11 @@ use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 
-// Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
-#[path = "../../../worker-lib/core/tests/suite/answers.rs"]
-mod answers;
-#[allow(dead_code)]
-#[path = "../../../protocol/tests/suite/packet.rs"]
-mod packet;
-#[allow(dead_code)]
-#[path = "../../../protocol/tests/suite/switch.rs"]
-mod switch;
-
-use answers::{done_of, needs_lanes};
-use packet::{ALL_OPS, CHECKED, DONE, EMPTY, PENDING, Packet, REJECT, RESULT, ROOM, check_word};
-use switch::{EPOCH, JOB, Switch, binding};
+use switchml_test_support::answers::{done_of, needs_lanes};
+use switchml_test_support::packet::{
+    ALL_OPS, CHECKED, DONE, EMPTY, PENDING, Packet, REJECT, RESULT, ROOM, check_word,
+};
+use switchml_test_support::switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
 const MAX_STEPS: usize = 300;

@@ -2,13 +2,13 @@
 //! fail.
 
 use switchml_protocol::DATA_PORT;
-use switchml_protocol::aggregator::Members;
-use switchml_protocol::fanout::Way;
-use switchml_protocol::header::{Header, Kind, flags};
-use switchml_protocol::job::{ABORTED, Binding, VACANT};
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, VACANT};
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::shell::Origin;
+use switchml_protocol::root::admission::Members;
+use switchml_protocol::wire::header::{Header, Kind, flags};
 use switchml_userspace_core::data_plane::{Error, ServesJobs};
 use switchml_userspace_core::job_spec::JobSpec;
 use switchml_userspace_core::memory_cells::MemoryCells;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use switchml_control::{JoinRequest, LeaveRequest, ResumeRequest, join_event};
-use switchml_protocol::fanout::Way;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, ServesJobs};
 use switchml_userspace_core::jobs::{

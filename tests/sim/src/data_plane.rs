@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::bpf_types::fanout::{Receivers, Way};
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
+use switchml_protocol::bpf_types::maps::{MAX_JOBS, MAX_SHARDS};
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::{Receivers, Way};
-use switchml_protocol::header::{Header, Kind, Op, flags};
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
-use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{Medium, Served, Target};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
-use switchml_protocol::share::Share;
-use switchml_protocol::shell::Origin;
-use switchml_protocol::slot::{Slot, contribute};
+use switchml_protocol::root::admission::{Members, Tables};
+use switchml_protocol::root::slot::{Slot, contribute};
+use switchml_protocol::wire::header::{Header, Kind, Op, flags};
+use switchml_protocol::wire::share::Share;
 use switchml_protocol::{
     DATA_PORT, LANES_PER_BLOCK, MAX_RANKS, RANKS_PER_GROUP, U16, U32, VERSION,
 };

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::wire::auth::TAG_LEN;
 use switchml_userspace_core::data_plane::Fanout;
 use switchml_userspace_core::jobs::Threads;
 use switchml_worker_core::engine::Limits;

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{Header, Kind};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::share::Share;
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::header::{Header, Kind};
+use switchml_protocol::wire::share::Share;
 use switchml_worker_core::local_results::{self, Board};
 use switchml_worker_core::local_slots::Table;
 use switchml_worker_core::local_sum::{self, Cell, Claimed, MOST_RANKS, Readable};

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
 use switchml_protocol::DATA_PORT;
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_userspace_core::control_plane::Timer;
 use switchml_userspace_core::proxy;
 use tracing::trace;

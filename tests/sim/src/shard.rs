@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
-use switchml_protocol::header::{Header, Kind};
-use switchml_protocol::job::{JobEntry, OPEN};
-use switchml_protocol::share::Share;
+use switchml_protocol::bpf_types::job::{JobEntry, OPEN};
+use switchml_protocol::wire::header::{Header, Kind};
+use switchml_protocol::wire::share::Share;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::local_results::LocalResults;

@@ -1,7 +1,7 @@
 //! Draws the aggregators of jobs that have several: their number, their links, and their faults.
 
-use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::wire::auth::TAG_LEN;
 
 use crate::changes;
 use crate::draw::{Faults, draw_faults, draw_links};

@@ -1,7 +1,7 @@
 //! Draws the data threads that ranks offer, and calls that are large enough to be cut into parts.
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::auth::TAG_LEN;
+use switchml_protocol::wire::auth::TAG_LEN;
 use switchml_userspace_core::jobs::Threads;
 use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::packet::{LARGEST_DATAGRAM, packet_len};

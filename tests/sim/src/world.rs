@@ -2,7 +2,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U32};
 use switchml_worker_core::moves::LEAST_WAIT;
 use tracing::debug;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::HEADER_LEN;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::header::HEADER_LEN;
 use switchml_sim::campaign::{self, Limits, Report};
 use switchml_sim::changes;
 use switchml_sim::program::{Elements, Step};

@@ -11,9 +11,9 @@ use switchml_worker::{Communicator, ReduceOp};
 
 use crate::lost_ranks::{LONG, LOST, RANKS, others_name_it, start};
 use crate::networks::sums_are_right_in;
-use crate::strangers::raw::{self, RawSocket};
 use crate::strangers::sniffer::Capture;
 use crate::{Cluster, report};
+use switchml_rack::raw_socket::{self, RawSocket};
 
 in_both_modes! {
     sums_over_ipv6_are_right,
@@ -50,8 +50,8 @@ fn copies_over_ipv6_reach_members_alone(mode: Mode) {
     let fabric = Fabric { multicast: Multicast::Flooded, ..Fabric::default() };
     let cluster = cluster(mode, Topology::OneNic(fabric));
     let stranger = RANKS - 1;
-    let capture = Capture::start(RawSocket::open(cluster.rack.worker(stranger), raw::IPV6));
-    let member = Capture::start(RawSocket::open(cluster.rack.worker(0), raw::IPV6));
+    let capture = Capture::start(RawSocket::open(cluster.rack.worker(stranger), raw_socket::IPV6));
+    let member = Capture::start(RawSocket::open(cluster.rack.worker(0), raw_socket::IPV6));
     sums_are_right_in(&cluster, stranger, "64K");
     assert_eq!(capture.packets(), 0, "packets of the aggregator's");
     assert!(member.packets() > 0);

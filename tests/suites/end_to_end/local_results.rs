@@ -91,6 +91,9 @@ fn carried() -> [u64; 2] {
     })
 }
 
+/// Calls of which the least counts. Beside heavy load, most calls send a packet again.
+const CALLS: usize = 16;
+
 /// Bytes that the busiest link carries each way for a call, per byte of the tensor.
 fn load(
     rack: &Rack,
@@ -116,7 +119,7 @@ pub fn load_on(
         // Packets that were sent again for a rank that waited for a core are no news: the least of
         // some calls counts. Calls take turns at the hosts (rule 36.3), and each turn counts.
         let mut least = vec![u64::MAX; hosts];
-        for call_number in 0..4 * hosts {
+        for call_number in 0..CALLS * hosts {
             let mut values = values.clone();
             all.wait();
             let before = carried();

@@ -162,7 +162,7 @@ fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
 fn a_rank_that_misses_the_group_of_one_thread_gets_copies_in_all(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     // Further shards have the highest numbers.
-    let last = switchml_protocol::maps::MAX_SHARDS as u32 - 1;
+    let last = switchml_protocol::bpf_types::maps::MAX_SHARDS as u32 - 1;
     block_group(cluster.rack.worker(CUT_OFF), last);
     let arguments = ["-b", "1M", "-e", "1M", "-n", "40", "-w", "1", "--data-threads", "2"];
     let report = report(cluster.bench(RANKS, "train", &arguments));

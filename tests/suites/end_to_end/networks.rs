@@ -16,10 +16,10 @@ use switchml_worker::ReduceOp;
 
 use crate::loops::Loops;
 use crate::multicast::lines_of_copies;
-use crate::strangers::packet;
-use crate::strangers::raw::{self, RawSocket};
 use crate::strangers::sniffer::Capture;
 use crate::{Cluster, SOON, report};
+use switchml_rack::raw_socket::{self, RawSocket};
+use switchml_test_support::frame;
 
 in_both_modes! {
     one_port_at_a_switch_that_floods,
@@ -172,7 +172,7 @@ fn one_port_whose_other_end_has_no_gro(mode: Mode) {
 fn copies_reach_members_alone(mode: Mode) {
     let cluster = cluster(mode, fabric(Multicast::Blocked));
     let stranger = RANKS - 1;
-    let capture = Capture::start(RawSocket::open(cluster.rack.worker(stranger), raw::IPV4));
+    let capture = Capture::start(RawSocket::open(cluster.rack.worker(stranger), raw_socket::IPV4));
     sums_are_right_in(&cluster, stranger, "64K");
     assert_eq!(capture.packets(), 0, "packets of the aggregator's");
     cluster.stop();
@@ -203,7 +203,7 @@ struct Results {
 
 impl Results {
     fn sniff(cluster: &Cluster) -> Self {
-        let socket = RawSocket::open(cluster.rack.worker(0), raw::IPV4);
+        let socket = RawSocket::open(cluster.rack.worker(0), raw_socket::IPV4);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
@@ -212,7 +212,7 @@ impl Results {
                 let Some(frame) = socket.receive(&mut buffer) else { continue };
                 let is_result = frame.len() > 52
                     && (frame[23], &frame[34..36]) == (17, &48864u16.to_be_bytes()[..])
-                    && (frame[43], &frame[50..52]) == (packet::RESULT, &[0xFF; 2][..]);
+                    && (frame[43], &frame[50..52]) == (frame::RESULT, &[0xFF; 2][..]);
                 if is_result {
                     found.insert((frame[30] == 239, frame[22]));
                 }

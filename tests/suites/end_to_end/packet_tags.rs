@@ -16,11 +16,11 @@ use switchml_worker::control::ClientTls;
 use switchml_worker::engine::Ignored;
 use switchml_worker::{Builder, Communicator, ReduceOp, Stats};
 
-use crate::strangers::packet::{Packet, tagged};
-use crate::strangers::raw::{self, RawSocket};
 use crate::strangers::sniffer::{Contribution, Sniffer};
 use crate::strangers::{Stop, as_aggregator, replies_to, sum_until, to_group, to_member};
 use crate::{Cluster, PATIENCE};
+use switchml_rack::raw_socket::{self, RawSocket};
+use switchml_test_support::frame::{Packet, tagged};
 
 in_both_modes! {
     forged_packets_are_refused_even_from_a_members_place,
@@ -98,10 +98,10 @@ fn forged_packets_are_refused_even_from_a_members_place(mode: Mode) {
     let rack = RackOptions { workers: MEMBERS, mode, ..RackOptions::default() };
     let cluster = &Cluster::with_options(rack, &OPTIONS);
     let home = cluster.rack.worker(0);
-    let sniffer = Sniffer::start(RawSocket::open(home, raw::ALL), AGGREGATOR_ADDRESS);
+    let sniffer = Sniffer::start(RawSocket::open(home, raw_socket::ALL), AGGREGATOR_ADDRESS);
     // A namespace does one thing at a time: before it is a member's.
-    let from_member = RawSocket::open(home, raw::IPV4);
-    let to_member = RawSocket::open_on(cluster.rack.switch(), "p0", raw::IPV4);
+    let from_member = RawSocket::open(home, raw_socket::IPV4);
+    let to_member = RawSocket::open_on(cluster.rack.switch(), "p0", raw_socket::IPV4);
     let stop = Arc::new(AtomicBool::new(false));
     let fingerprint = cluster.aggregator.fingerprint().to_owned();
     let (lives, refused, ignored) = thread::scope(|scope| {

@@ -1,15 +1,13 @@
 //! Hosts with public addresses: everybody reaches the ports of ranks that serve each other.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use switchml_rack::Rack;
+use switchml_rack::{give_public_addresses, open_ports, public_address};
 use switchml_worker::Communicator;
 
 use crate::PATIENCE;
@@ -18,35 +16,6 @@ use crate::peers::{add_up, rack};
 const RANKS: usize = 4;
 /// The port at which ranks meet.
 const MEETING: u16 = 29_500;
-
-/// A public address (RFC 5737) of a host.
-fn address(host: usize) -> Ipv4Addr {
-    Ipv4Addr::new(203, 0, 113, host as u8 + 1)
-}
-
-/// A host for each rank, and one for a stranger.
-fn public_rack() -> Rack {
-    let rack = rack(RANKS + 1);
-    for host in 0..=RANKS {
-        let mut command = Command::new("ip");
-        command.args(["address", "add", &format!("{}/24", address(host)), "dev", "eth0"]);
-        assert!(rack.worker(host).output(command).unwrap().status.success());
-    }
-    rack
-}
-
-/// The ports of a protocol at which the calling thread's host listens.
-fn open_ports(protocol: &str) -> BTreeSet<u16> {
-    let table = fs::read_to_string(format!("/proc/thread-self/net/{protocol}")).unwrap();
-    // Of TCP, state 0A; of UDP, 07: not connected.
-    let is_open = |state: &str| state == "0A" || state == "07";
-    let port = |line: &str| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        let port = fields[1].rsplit_once(':').unwrap().1;
-        is_open(fields[3]).then(|| u16::from_str_radix(port, 16).unwrap())
-    };
-    table.lines().skip(1).filter_map(port).collect()
-}
 
 /// Joins as a rank of the ranks' job, and as a job of its own. Returns why it could not.
 fn join(control: SocketAddr) -> [String; 2] {
@@ -75,12 +44,14 @@ fn disturb(host: Ipv4Addr, tcp: &BTreeSet<u16>, udp: &BTreeSet<u16>) -> usize {
 
 #[test]
 fn ranks_at_public_addresses_serve_each_other() {
-    let rack = public_rack();
+    // A host for each rank, and one for a stranger.
+    let rack = rack(RANKS + 1);
+    give_public_addresses(&rack);
     let (tell, told) = mpsc::channel();
     let live = &|rank: usize, over: Receiver<()>| {
         let tell = tell.clone();
         rack.worker(rank).run(move || {
-            let meeting = SocketAddr::from((address(0), MEETING)).to_string();
+            let meeting = SocketAddr::from((public_address(0), MEETING)).to_string();
             let builder = Communicator::builder().meeting(meeting).job("public");
             let builder = builder.rank(rank as u32).world_size(RANKS as u32);
             let communicator = builder.connect().unwrap();
@@ -102,7 +73,7 @@ fn ranks_at_public_addresses_serve_each_other() {
             ranks.map(|(rank, over)| scope.spawn(move || live(rank, over))).collect();
         for _ in 0..RANKS {
             let (rank, [tcp, udp]) = told.recv_timeout(PATIENCE).expect("a rank's ports");
-            let refused = rack.worker(RANKS).run(move || disturb(address(rank), &tcp, &udp));
+            let refused = rack.worker(RANKS).run(move || disturb(public_address(rank), &tcp, &udp));
             assert_eq!(refused, 2, "at rank {rank}'s own aggregator");
         }
         drop(stays);

@@ -8,9 +8,9 @@ use switchml_rack::{
 };
 use switchml_worker::ReduceOp;
 
-use crate::strangers::packet::{Envelope, Packet};
-use crate::strangers::raw::RawSocket;
 use crate::{Cluster, PATIENCE, report};
+use switchml_rack::raw_socket::RawSocket;
+use switchml_test_support::frame::{Envelope, Packet};
 
 in_both_modes! {
     ranks_in_a_vlan_get_right_sums,

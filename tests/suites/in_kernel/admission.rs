@@ -1,17 +1,17 @@
 //! Who is let in, and what is passed on or dropped. No packet here may touch a slot, and only a
 //! member gets an answer.
 
-use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
 use switchml_rack::needs_racks;
 
-use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, POOL, SLOTS, binding, job, member};
-use crate::packet::{
-    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, Envelope, JOB, PENDING, Packet, REJECT,
-    RESULT, fix_ip_checksum,
+use switchml_test_support::frame::{
+    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, Envelope, IFINDEX, JOB, PENDING, Packet,
+    REJECT, RESULT, fix_ip_checksum,
 };
-use crate::table::Expect::{self, Drop, Pass, Reply};
+use switchml_test_support::kernel::table::Expect::{self, Drop, Pass, Reply};
+use switchml_test_support::kernel::{FIRST_SLOT, Kernel, POOL, SLOTS, binding, job, member};
 
 const ETHERTYPE: usize = 12;
 const IP: usize = 14;
@@ -330,7 +330,7 @@ fn lengths_that_disagree_are_dropped() {
 #[test]
 fn strangers_are_not_answered() {
     needs_racks!();
-    let mut kernel = Kernel::new();
+    let mut kernel = Kernel::of_root();
     kernel.add_local(AGGREGATOR_MAC, [192, 0, 2, 1], 1234);
     kernel.expect(&contribution(), &Drop(UnknownJob));
     kernel.expect(&Packet::hello(0, 32), &Drop(UnknownJob));

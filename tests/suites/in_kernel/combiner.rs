@@ -7,28 +7,29 @@ use std::cell::RefCell;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use switchml_protocol::aggregator::Members;
-use switchml_protocol::combiner::{self, Cell};
-use switchml_protocol::fanout::{Receivers, Way};
-use switchml_protocol::header::Header;
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
+use switchml_protocol::bpf_types::fanout::{Receivers, Way};
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
+use switchml_protocol::bpf_types::uplink::Uplink;
+use switchml_protocol::combiner::admission::Cells;
+use switchml_protocol::combiner::cell::{self, Cell};
 use switchml_protocol::node;
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::ranks::Ranks;
-use switchml_protocol::relay::{Cells, Uplink};
-use switchml_protocol::share::Share;
-use switchml_protocol::shell::Origin;
+use switchml_protocol::root::admission::Members;
+use switchml_protocol::wire::header::Header;
+use switchml_protocol::wire::share::Share;
 use switchml_protocol::{U16, U32};
 use switchml_rack::needs_racks;
 use zerocopy::FromBytes;
 
-use crate::kernel::{Kernel, SLOTS, binding, job, member};
-use crate::packet::{
+use switchml_test_support::frame::IFINDEX;
+use switchml_test_support::frame::{
     AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, CE, CHECKED, EMPTY, EPOCH, Envelope, FILLER,
     JOB, MAX, PARTIAL, Packet, RETRANSMIT, mac, over_ipv6, v6,
 };
-use crate::program::IFINDEX;
-use crate::tc_program::ENVELOPE_LEN;
+use switchml_test_support::kernel::tc::ENVELOPE_LEN;
+use switchml_test_support::kernel::{Kernel, SLOTS, binding, job, member};
 
 const RANKS: u16 = 4;
 /// Ranks 0 to 2 are below.
@@ -372,7 +373,7 @@ fn kernel_and_host_agree() {
     for number in 0..6000 {
         let rank = random.random_range(0..3);
         let packet = packet(rank, &mut rounds, &mut random);
-        let from = if random.random_ratio(1, 30) { 2 } else { packet.sender() };
+        let from = if random.random_ratio(1, 30) { 2 } else { sender_of(&packet) };
         let frame = sender(from).bytes(&packet.bytes());
         let before = kernel.counters();
         let run = kernel.run(&frame);
@@ -393,7 +394,7 @@ fn kernel_and_host_agree() {
     }
     for slot in 0..SLOTS as u16 {
         let bytes = own(0, slot).bytes();
-        let index = combiner::cell_of(Header::ref_from_prefix(&bytes).unwrap().0, CELLS);
+        let index = cell::cell_of(Header::ref_from_prefix(&bytes).unwrap().0, CELLS);
         let ours = &host.cells.borrow()[index as usize];
         for mut cell in [kernel.cell(index).cell, kernel.tc().cell(index).cell] {
             // Times are their own.
@@ -417,11 +418,9 @@ fn kernel_and_host_agree() {
     }
 }
 
-impl Packet {
-    /// The rank that sends the packet; for a partial sum, the only rank of its set.
-    fn sender(&self) -> u16 {
-        if self.kind == PARTIAL { self.aux.trailing_zeros() as u16 } else { self.rank }
-    }
+/// The rank that sends the packet; for a partial sum, the only rank of its set.
+fn sender_of(packet: &Packet) -> u16 {
+    if packet.kind == PARTIAL { packet.aux.trailing_zeros() as u16 } else { packet.rank }
 }
 
 fn sender(rank: u16) -> Envelope {
@@ -503,7 +502,7 @@ impl Cells for Host {
 
     fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {
         let mut cells = self.cells.borrow_mut();
-        let index = combiner::cell_of(header, cells.len() as u32);
+        let index = cell::cell_of(header, cells.len() as u32);
         f(&mut cells[index as usize])
     }
 }

@@ -14,8 +14,8 @@ use switchml_protocol::outcome::Outcome;
 use switchml_rack::{Mode, in_both_modes};
 
 use crate::cpu::{pin_to, two_cpus};
-use crate::kernel::{FIRST_SLOT, Kernel, Run};
-use crate::packet::{CHECKED, Packet, RESULT};
+use switchml_test_support::frame::{CHECKED, Packet, RESULT};
+use switchml_test_support::kernel::{FIRST_SLOT, Kernel, Run};
 
 in_both_modes! {
     two_cpus_on_the_same_slot_lose_nothing,

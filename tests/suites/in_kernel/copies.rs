@@ -7,19 +7,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
-use switchml_protocol::fanout::{Receivers, direct};
-use switchml_protocol::job::{JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::fanout::{Receivers, direct};
+use switchml_protocol::bpf_types::job::{JobEntry, MemberEntry};
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, in_both_modes, needs_racks,
 };
 
 use crate::delivery::send_superpacket;
-use crate::kernel::{Kernel, job};
-use crate::packet::{
+use switchml_rack::raw_socket::{self, RawSocket};
+use switchml_test_support::frame::{
     AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, Envelope, FILLER, GROUP_IP, GROUP_PORT, JOB, Packet,
     RESULT, fix_ip_checksum, secret,
 };
-use crate::raw::{self, RawSocket};
+use switchml_test_support::kernel::{Kernel, job};
 
 /// The worker namespace of each rank. The last namespace has no rank.
 const HOMES: [usize; 6] = [0, 0, 0, 1, 2, 2];
@@ -162,7 +162,7 @@ impl Site {
         let (kernel, links) = rack.switch().run(move || serve(&ports, over, mode));
         let own: Vec<_> = HOMES.iter().map(|home| own_socket(rack.worker(*home), over)).collect();
         let groups = (0..NAMESPACES).map(|index| group_socket(rack.worker(index), index)).collect();
-        let kind = if over == Over::Ipv4 { raw::IPV4 } else { raw::IPV6 };
+        let kind = if over == Over::Ipv4 { raw_socket::IPV4 } else { raw_socket::IPV6 };
         let frames = rack.workers().iter().map(|worker| RawSocket::open(worker, kind));
         let frames = frames.collect();
         for (rank, socket) in (0..).zip(&own) {
@@ -310,7 +310,7 @@ impl Site {
 
 /// Loads and attaches the program of the mode at these ports of the calling thread's namespace.
 fn serve(ports: &[String], over: Over, mode: Mode) -> (Kernel, Vec<Box<dyn Any + Send>>) {
-    let mut kernel = Kernel::new();
+    let mut kernel = Kernel::of_root();
     kernel.add_local(AGGREGATOR_MAC, over.aggregator(), AGGREGATOR_PORT);
     kernel.set_job(JOB, &entry(over));
     for rank in 0..RANKS {

@@ -7,13 +7,13 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::Duration;
-use switchml_protocol::job::{JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::job::{JobEntry, MemberEntry};
 use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, needs_racks};
 
-use crate::kernel::{Kernel, job};
-use crate::packet::{
+use switchml_test_support::frame::{
     AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, FILLER, GROUP_IP, GROUP_PORT, JOB, Packet, secret,
 };
+use switchml_test_support::kernel::{Kernel, job};
 
 const WORKERS: u16 = 3;
 
@@ -70,7 +70,7 @@ impl Site {
                     .unwrap()
             };
             let interfaces: Vec<u32> = ports.iter().map(index).collect();
-            let mut kernel = Kernel::new();
+            let mut kernel = Kernel::of_root();
             kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
             kernel.set_job(
                 JOB,

@@ -7,10 +7,10 @@ use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use switchml_protocol::maps::LockedSlot;
-use switchml_protocol::slot::Set;
+use switchml_protocol::root::slot::LockedSlot;
+use switchml_protocol::root::slot::Set;
 
-use crate::kernel::{FIRST_SLOT, Kernel, SLOTS};
+use switchml_test_support::kernel::{FIRST_SLOT, Kernel, SLOTS};
 
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;

@@ -1,13 +1,15 @@
 //! Packets that somebody other than their rank sends, forged or replayed: they change no slot. With
 //! tags, this holds even if they come from the rank's own place.
 
-use switchml_protocol::header::{HEADER_LEN, flags};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::header::{HEADER_LEN, flags};
 use switchml_rack::needs_racks;
 
-use crate::kernel::{FIRST_SLOT, Kernel, SLOTS};
-use crate::packet::{CHECKED, EMPTY, EVERYONE, Envelope, GROUP_IP, HELLO, Packet, key, tagged};
+use switchml_test_support::frame::{
+    CHECKED, EMPTY, EVERYONE, Envelope, GROUP_IP, HELLO, Packet, key, tagged,
+};
+use switchml_test_support::kernel::{FIRST_SLOT, Kernel, SLOTS};
 
 const FLAGS: usize = 17;
 const RANKS: u16 = 3;
@@ -15,7 +17,7 @@ const RANKS: u16 = 3;
 /// A job with something in its slots: in slot 0 rank 0, in slot 1 all of round 0, and round 1 of
 /// rank 0.
 fn used(has_keys: bool) -> Kernel {
-    let mut kernel = Kernel::new();
+    let mut kernel = Kernel::of_root();
     if has_keys {
         kernel.open_tagged_job(RANKS.into());
     } else {
@@ -167,8 +169,8 @@ fn packets_that_are_played_again_change_no_slot() {
     }
 }
 
-fn member_places(kernel: &Kernel) -> Vec<switchml_protocol::job::Binding> {
-    (0..RANKS).map(|rank| kernel.member(crate::packet::JOB, rank).binding).collect()
+fn member_places(kernel: &Kernel) -> Vec<switchml_protocol::bpf_types::job::Binding> {
+    (0..RANKS).map(|rank| kernel.member(switchml_test_support::frame::JOB, rank).binding).collect()
 }
 
 /// An answer that comes back to the aggregator is not a packet for it.

@@ -1,13 +1,13 @@
 //! The answers, byte by byte.
 
-use switchml_protocol::fanout::{Receivers, direct};
+use switchml_protocol::bpf_types::fanout::{Receivers, direct};
 use switchml_protocol::outcome::Outcome::*;
 use switchml_protocol::ranks::Ranks;
 use switchml_rack::needs_racks;
 
-use crate::kernel::{Kernel, binding, job};
-use crate::packet::{CE, CHECKED, Envelope, JOB, Packet};
-use crate::table::Expect::{Broadcast, Drop, Reply};
+use switchml_test_support::frame::{CE, CHECKED, Envelope, JOB, Packet};
+use switchml_test_support::kernel::table::Expect::{Broadcast, Drop, Reply};
+use switchml_test_support::kernel::{Kernel, binding, job};
 
 fn contribution(rank: u16) -> Packet {
     Packet::contribution(rank, 1, 0, &[0x0101_0101; 32])
@@ -98,7 +98,7 @@ fn the_group_is_the_jobs() {
     needs_racks!();
     let mut kernel = Kernel::with_job(1);
     // Only 23 bits of the group's address are in the Ethernet address.
-    let other = switchml_protocol::job::JobEntry {
+    let other = switchml_protocol::bpf_types::job::JobEntry {
         address: [192, 0, 2, 9].into(),
         group: [224, 255, 254, 253],
         ..job(1)
@@ -121,7 +121,7 @@ fn without_a_group_ranks_are_served_one_by_one() {
     needs_racks!();
     let mut kernel = Kernel::with_job(1);
     kernel.set_job(JOB + 1, &job(1));
-    kernel.set_member(JOB + 1, 0, &crate::kernel::member(0));
+    kernel.set_member(JOB + 1, 0, &switchml_test_support::kernel::member(0));
     let packet = Packet { job: JOB + 1, ..contribution(0) };
     kernel.expect(&packet, &Drop(SendFailed));
     kernel.expect(&packet, &Reply(Replayed, &packet.result(CHECKED, 1, &packet.values)));

@@ -8,17 +8,18 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use switchml_protocol::MAX_RANKS;
-use switchml_protocol::fanout::{MAX_PLACES, Receivers, direct};
-use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
-use switchml_protocol::maps::{Event, LockedSlot, SLOTS_PER_SHARD};
+use switchml_protocol::bpf_types::fanout::{MAX_PLACES, Receivers, direct};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::maps::{Event, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::root::slot::LockedSlot;
 use switchml_rack::Mode;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::kernel::{IFINDEX, POOL, Run, binding, job};
-use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, v6};
-use crate::tc_program::as_in_xdp;
+use switchml_test_support::frame::{AGGREGATOR_IP, AGGREGATOR_PORT, IFINDEX, v6};
+use switchml_test_support::kernel::tc::as_in_xdp;
+use switchml_test_support::kernel::{POOL, Run, binding, job};
 
 /// Size of `struct bpf_devmap_val`: an interface's index and a program's descriptor.
 const DEVMAP_VALUE: u32 = 8;

@@ -3,9 +3,9 @@
 
 use switchml_rack::{Mode, in_both_modes, needs_racks};
 
-use crate::kernel::{Kernel, job, member};
 use crate::libbpf::Libbpf;
-use crate::packet::{JOB, PENDING, Packet};
+use switchml_test_support::frame::{JOB, PENDING, Packet};
+use switchml_test_support::kernel::{Kernel, job, member};
 
 in_both_modes! {
     libbpf_loads_the_object_and_runs_it,

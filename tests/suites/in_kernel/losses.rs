@@ -4,12 +4,12 @@ use aya::EbpfLoader;
 use aya::programs::{ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use switchml_data_plane::xdp::verifier::check;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
 use switchml_rack::needs_racks;
 
-use crate::kernel::{FIRST_SLOT, Kernel};
-use crate::packet::Packet;
-use crate::table::Expect::Drop;
+use switchml_test_support::frame::Packet;
+use switchml_test_support::kernel::table::Expect::Drop;
+use switchml_test_support::kernel::{FIRST_SLOT, Kernel};
 
 /// All of 2^32 random numbers are below this.
 const ALL: u64 = 1 << 32;
@@ -48,7 +48,7 @@ fn sizes(object: &[u8], lose_below: u64) -> Vec<u32> {
     let size = |info: Result<ProgramInfo, ProgramError>| {
         info.expect("the verifier takes it").size_translated().expect("root may know")
     };
-    let names = ["switchml", "switchml_relay", "switchml_bundle", "switchml_relay_bundle"];
+    let names = ["switchml", "switchml_combiner", "switchml_bundle", "switchml_combiner_bundle"];
     names
         .map(|name| {
             let program = object.program_mut(name).expect("a program");

@@ -1,16 +1,11 @@
-//! The programs in the kernel: packets through BPF_PROG_TEST_RUN, and through a rack.
+//! The programs in the kernel: packets through BPF_PROG_TEST_RUN, and through a rack. The loaded
+//! programs, and the frames that go in, are of [`switchml_test_support`].
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`packet`] | frames made from the specification's offsets, without the program's code |
-//! | [`program`] | what the programs for XDP and for tc share: a run, slots, counters |
-//! | [`kernel`] | the loaded programs and their maps |
-//! | [`tc_program`] | the program for tc, which must do the same as the one for XDP |
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
-//! | [`table`] | the form of a test: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
 //! | [`combiner`] | a combiner's programs: who is let in, what leaves, how it is addressed |
-//! | [`message`] | frames with messages of RoCEv2, as [`packet`] |
 //! | [`roce`] | messages of RoCEv2 in XDP |
 //! | [`roce_copies`] | each rank of a job gets RESULTs as it sends |
 //! | [`tags`] | VLAN tags in frames |
@@ -38,22 +33,13 @@ mod differential;
 mod driver;
 mod forged;
 mod frames;
-mod kernel;
 mod libbpf;
 mod loaders;
 mod losses;
-mod message;
-mod packet;
-mod program;
-#[path = "../end_to_end/strangers/raw.rs"]
-#[allow(dead_code)] // those with strangers use all of it
-mod raw;
 mod roce;
 mod roce_copies;
 mod signals;
 mod slots;
 mod speed;
 mod superpackets;
-mod table;
 mod tags;
-mod tc_program;

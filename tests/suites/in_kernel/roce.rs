@@ -1,18 +1,18 @@
 //! Messages of RoCEv2 in XDP: the answers byte by byte, with their ICRCs, and what is refused.
 
 use switchml_protocol::U16;
-use switchml_protocol::header::flags;
-use switchml_protocol::job::{Binding, MemberEntry};
+use switchml_protocol::bpf_types::job::{Binding, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
+use switchml_protocol::wire::header::flags;
 use switchml_rack::needs_racks;
 
-use crate::kernel::{Kernel, binding, member, tagged_member};
-use crate::message::{message, message_over_ipv6, queue_pair, seal};
-use crate::packet::{
+use switchml_test_support::frame::{
     AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, Envelope, JOB, Packet, fix_ip_checksum, key,
     tagged, v6,
 };
-use crate::table::Expect::{self, Drop, Frame, Pass};
+use switchml_test_support::kernel::table::Expect::{self, Drop, Frame, Pass};
+use switchml_test_support::kernel::{Kernel, binding, member, tagged_member};
+use switchml_test_support::message::{message, message_over_ipv6, queue_pair, seal};
 
 const IP: usize = 14;
 const UDP: usize = 34;
@@ -69,7 +69,7 @@ fn each_answer_is_a_message_with_its_icrc() {
         expect(&first, Frame(Pending, &first.pending(1).answer()));
         kernel.run_xdp(&last.message());
         let sums: Vec<u32> = first.values.iter().map(|value| value.wrapping_mul(2)).collect();
-        let replay = first.result(crate::packet::CHECKED, 2, &sums);
+        let replay = first.result(switchml_test_support::frame::CHECKED, 2, &sums);
         expect(&first, Frame(Replayed, &replay.answer()));
         let other = Packet { fingerprint: 0, ..first.clone() };
         expect(&other, Frame(Mismatch, &other.reject(1, 0).answer()));
@@ -107,8 +107,8 @@ fn over_ipv6_too() {
     }
 }
 
-fn v6_ip(rank: u16) -> switchml_protocol::ip::Ip {
-    switchml_protocol::ip::Ip(v6(crate::packet::ip(rank)))
+fn v6_ip(rank: u16) -> switchml_protocol::wire::ip::Ip {
+    switchml_protocol::wire::ip::Ip(v6(switchml_test_support::frame::ip(rank)))
 }
 
 /// The tag is behind the lanes, and the ICRC behind the tag.
@@ -288,7 +288,7 @@ fn each_rank_is_answered_as_it_sends() {
     kernel.expect_in_xdp(&datagram.frame(), &Expect::Reply(Pending, &pending));
     kernel.run_xdp(&by_roce.message());
     let sums: Vec<u32> = datagram.values.iter().map(|value| value.wrapping_mul(2)).collect();
-    let replay = |packet: &Packet| packet.result(crate::packet::CHECKED, 2, &sums);
+    let replay = |packet: &Packet| packet.result(switchml_test_support::frame::CHECKED, 2, &sums);
     kernel.expect_in_xdp(&datagram.frame(), &Expect::Reply(Replayed, &replay(&datagram)));
     kernel.expect_in_xdp(&by_roce.message(), &Frame(Replayed, &replay(&by_roce).answer()));
 }

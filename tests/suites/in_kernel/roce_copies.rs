@@ -4,19 +4,19 @@
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-use switchml_protocol::fanout::{Receivers, direct};
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::fanout::{Receivers, direct};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::wire::ip::Ip;
 use switchml_rack::{Mode, Rack, RackOptions, needs_racks};
 
 use crate::copies::internet_checksum;
-use crate::kernel::{Kernel, binding, job, member};
-use crate::message::message_over_ipv6;
-use crate::packet::{
+use crate::roce::home;
+use switchml_rack::raw_socket::{self, RawSocket};
+use switchml_test_support::frame::{
     AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, DONE, JOB, Packet, ip, over_ipv6, v6,
 };
-use crate::raw::{self, RawSocket};
-use crate::roce::home;
+use switchml_test_support::kernel::{Kernel, binding, job, member};
+use switchml_test_support::message::message_over_ipv6;
 
 /// How a rank sends, and gets RESULTs to all.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Site {
         let ports = rack.ports();
         // A DEVMAP looks its interfaces up in the namespace of the thread that fills it in.
         let (kernel, links) = rack.switch().run(move || serve(&ports, kinds, is_v6));
-        let kind = if is_v6 { raw::IPV6 } else { raw::IPV4 };
+        let kind = if is_v6 { raw_socket::IPV6 } else { raw_socket::IPV4 };
         let sockets = rack.workers().iter().map(|worker| RawSocket::open(worker, kind)).collect();
         Self { kinds, is_v6, kernel, _links: links, sockets, _rack: rack }
     }

@@ -1,14 +1,14 @@
 //! Slots, as far as the vectors (`tests/suites/vectors`), which have each branch of their rules, do
 //! not look into them.
 
-use switchml_protocol::job::{ABORTED, JobEntry};
+use switchml_protocol::bpf_types::job::{ABORTED, JobEntry};
 use switchml_protocol::outcome::Outcome::*;
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
 use switchml_rack::needs_racks;
 
-use crate::kernel::{FIRST_SLOT, Kernel, job, member};
-use crate::packet::{CHECKED, JOB, MAX, Packet};
-use crate::table::Expect::{Broadcast, Drop, Reply};
+use switchml_test_support::frame::{CHECKED, JOB, MAX, Packet};
+use switchml_test_support::kernel::table::Expect::{Broadcast, Drop, Reply};
+use switchml_test_support::kernel::{FIRST_SLOT, Kernel, job, member};
 
 const REASON_ABORTED: u32 = 3;
 

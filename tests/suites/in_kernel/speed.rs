@@ -9,16 +9,18 @@ use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use switchml_protocol::bpf_types::uplink::Uplink;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::relay::Uplink;
 use switchml_rack::needs_racks;
 
 use crate::combiner::{below, uplink};
 use crate::cpu::{cpus, go_first, pin_to, two_cpus};
 use crate::driver::{Driver, slot_of};
-use crate::kernel::{Kernel, job, member};
-use crate::packet::{CHECKED, Envelope, JOB, MAX, Packet, RETRANSMIT, SUM, key, tagged};
 use crate::roce::job_by_roce;
+use switchml_test_support::frame::{
+    CHECKED, Envelope, JOB, MAX, Packet, RETRANSMIT, SUM, key, tagged,
+};
+use switchml_test_support::kernel::{Kernel, job, member};
 
 /// The hook at which a program runs.
 #[derive(Clone, Copy)]
@@ -49,7 +51,7 @@ impl Role {
         match self {
             Self::Root => return Kernel::with_job(RANKS.into()),
             Self::Tagged => {
-                let mut kernel = Kernel::new();
+                let mut kernel = Kernel::of_root();
                 kernel.open_tagged_job(RANKS.into());
                 return kernel;
             }

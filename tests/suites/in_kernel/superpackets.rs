@@ -3,13 +3,13 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use switchml_protocol::maps::LockedSlot;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::root::slot::LockedSlot;
 use switchml_rack::needs_racks;
 
-use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, SLOTS, job, member};
-use crate::packet::{CHECKED, Envelope, FILLER, JOB, Packet, RESULT};
-use crate::tc_program::TcProgram;
+use switchml_test_support::frame::{CHECKED, Envelope, FILLER, IFINDEX, JOB, Packet, RESULT};
+use switchml_test_support::kernel::tc::TcProgram;
+use switchml_test_support::kernel::{FIRST_SLOT, Kernel, SLOTS, job, member};
 
 const RANKS: u16 = 3;
 const LANES: usize = 32;

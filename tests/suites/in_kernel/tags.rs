@@ -1,13 +1,13 @@
 //! VLAN tags in frames, which XDP takes off and puts back. At tc the kernel does that, except in
 //! test runs: `end_to_end` tests tags at tc.
 
-use switchml_protocol::job::{Binding, MemberEntry};
+use switchml_protocol::bpf_types::job::{Binding, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
 use switchml_rack::needs_racks;
 
-use crate::kernel::{Kernel, binding, member};
-use crate::packet::{CHECKED, JOB, Packet};
-use crate::table::Expect::{Broadcast, Drop, Pass, Reply};
+use switchml_test_support::frame::{CHECKED, JOB, Packet};
+use switchml_test_support::kernel::table::Expect::{Broadcast, Drop, Pass, Reply};
+use switchml_test_support::kernel::{Kernel, binding, member};
 
 /// VLAN 5, and the same with a priority.
 const TAG: [u8; 4] = [0x81, 0x00, 0x00, 0x05];

@@ -2,7 +2,6 @@
 
 use crate::in_kernel::PORTS;
 use crate::p4::{Left, P4Switch, PATIENCE, Ports};
-use crate::raw::{ALL, RawSocket};
 use std::fs;
 use std::time::{Duration, Instant};
 use switchml_p4::bmv2::Bmv2;
@@ -11,6 +10,7 @@ use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
 use switchml_p4::entries::MOST_PARTS;
 use switchml_p4::program::ProgramKind;
 use switchml_p4::switch::Switch;
+use switchml_rack::raw_socket::{ALL, RawSocket};
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 
 /// The register with the round of each set.

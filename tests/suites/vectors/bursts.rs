@@ -5,12 +5,12 @@
 //! a wrong one.
 
 use crate::p4::{P4Switch, Ports};
-use crate::packet::{
+use std::net::SocketAddrV4;
+use switchml_rack::vectors::{Job, Member, Subject};
+use switchml_test_support::frame::{
     AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, EMPTY, EPOCH, EVERYONE, GROUP_IP,
     GROUP_PORT, JOB, PENDING, Packet, RESULT, ROOM, ip, mac, port, secret,
 };
-use std::net::SocketAddrV4;
-use switchml_rack::vectors::{Job, Member, Subject};
 
 const ROUNDS: u32 = 64;
 const SLOT: u16 = 3;

@@ -2,18 +2,19 @@
 //! and that it is redirected, but not where to. This assumes: to all ports if it is for everyone,
 //! otherwise back.
 
-use crate::kernel::{Kernel, POOL, Run};
-use crate::packet::{ROOM, TAGGED};
 use crate::spec::{FIRST_SLOT, key};
 use std::collections::BTreeMap;
-use switchml_protocol::fanout::{Receivers, direct};
-use switchml_protocol::frame::TAG_LEN;
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
-use switchml_protocol::maps::{LockedSlot, MAX_JOBS};
+use switchml_protocol::bpf_types::fanout::{Receivers, direct};
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
+use switchml_protocol::bpf_types::maps::MAX_JOBS;
+use switchml_protocol::node::frame::TAG_LEN;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::root::slot::LockedSlot;
 use switchml_protocol::{MAX_RANKS, U16};
 use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject, headers_len, packet_in};
+use switchml_test_support::frame::{ROOM, TAGGED};
+use switchml_test_support::kernel::{Kernel, POOL, Run};
 use zerocopy::FromZeros;
 
 /// Ports of the vectors; port n is the rack's port n - 1.
@@ -67,7 +68,7 @@ impl InKernel {
         let interfaces: Vec<u32> = (0..PORTS).map(index).collect();
         let mut kernel = match hook {
             Hook::XdpWithRoce => Kernel::with_roce(),
-            Hook::Xdp | Hook::Tc => Kernel::new(),
+            Hook::Xdp | Hook::Tc => Kernel::of_root(),
         };
         interfaces.iter().for_each(|interface| kernel.add_port(*interface));
         Self { kernel, hook, interfaces, jobs: BTreeMap::new(), first: BTreeMap::new() }

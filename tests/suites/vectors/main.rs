@@ -5,7 +5,7 @@
 //! | [`in_kernel`] | both programs in the kernel's own test run, as a subject |
 //! | [`superpackets`] | the program for tc ingress, which takes runs of packets as one |
 //! | [`software`] | the software data plane over real sockets, as a subject |
-//! | [`relay`] | the protocol crate's combiner, as a subject |
+//! | [`combiner`] | the protocol crate's combiner, as a subject |
 //! | [`p4`] | a switch that runs a program of `p4/`, as a subject |
 //! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths |
 //! | [`tofino`] | the programs for Tofino on a model of the chip |
@@ -16,37 +16,18 @@
 
 mod bmv2;
 mod bursts;
+mod combiner;
 mod files;
 mod in_kernel;
-#[path = "../in_kernel/kernel.rs"]
-#[allow(dead_code)] // of the tests that it was written for
-mod kernel;
 mod losses;
-#[path = "../in_kernel/message.rs"]
-#[allow(dead_code)] // of the tests that it was written for
-mod message;
 mod p4;
-#[path = "../in_kernel/packet.rs"]
-#[allow(dead_code)]
-mod packet;
-#[path = "../in_kernel/program.rs"]
-#[allow(dead_code)]
-mod program;
-#[path = "../end_to_end/strangers/raw.rs"]
-#[allow(dead_code)]
-mod raw;
-mod relay;
 mod software;
 mod spec;
 mod superpackets;
-#[path = "../in_kernel/tc_program.rs"]
-#[allow(dead_code)]
-mod tc_program;
 mod tofino;
 
 use in_kernel::{Hook, InKernel, PORTS};
 use losses::LostFirst;
-use packet::Packet;
 use software::OverSockets;
 use std::path::Path;
 use std::slice::from_ref;
@@ -55,6 +36,7 @@ use switchml_rack::vectors::{Answer, Event, Played, Subject, Vector, play, play_
 use switchml_rack::{
     Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out, needs_racks, tofino_model,
 };
+use switchml_test_support::frame::Packet;
 
 /// The folder of the vectors.
 fn folder() -> &'static Path {
@@ -174,9 +156,9 @@ fn bmv2_of_256_lanes() {
 }
 
 #[test]
-fn relay() {
-    let played = play_all(&of_combiners(), &mut relay::Relay::default());
-    played.conclude("relay");
+fn combiner() {
+    let played = play_all(&of_combiners(), &mut combiner::Combiner::default());
+    played.conclude("combiner");
     assert!(played.left_out.iter().all(|(_, lacks)| lacks == "frames"), "all else is offered");
 }
 

@@ -2,8 +2,6 @@
 //! tables, on whichever switch.
 
 use crate::in_kernel::{PORTS, by_name};
-use crate::message;
-use crate::packet::{EVERYONE, Envelope, HELLO, Packet};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use std::time::{Duration, Instant};
 use switchml_p4::data_plane::P4DataPlane;
@@ -11,6 +9,8 @@ use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{
     Age, Answer, Copies, Counters, Job, Member, Offer, Subject, packet_in,
 };
+use switchml_test_support::frame::{EVERYONE, Envelope, HELLO, Packet};
+use switchml_test_support::message;
 use switchml_userspace_core::data_plane::{DataPlane, Limits, ServesJobs};
 
 /// Longer than anything here takes.

@@ -2,8 +2,6 @@
 //! come from.
 
 use crate::in_kernel::by_name;
-use crate::message::message;
-use crate::packet::{CE, DONE, Envelope, HELLO, Packet, Wire, tagged};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use rustix::net::sockopt::set_ip_tos;
 use std::collections::BTreeMap;
@@ -12,15 +10,18 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use switchml_data_plane::software::Software;
-use switchml_protocol::aggregator::Tables;
-use switchml_protocol::fanout::Way;
-use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::maps::MAX_JOBS;
+use switchml_protocol::node::roce;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::slot::Slot;
-use switchml_protocol::{DATA_PORT, MAX_RANKS, roce};
+use switchml_protocol::root::admission::Tables;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::{DATA_PORT, MAX_RANKS};
 use switchml_rack::vectors::{
     Age, Answer, Copies, Counters, Job, Layer, Member, Offer, Subject, packet_in,
 };
+use switchml_test_support::frame::{CE, DONE, Envelope, HELLO, Packet, Wire, tagged};
+use switchml_test_support::message::message;
 use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};
 
 const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);

@@ -1,7 +1,7 @@
 //! A vector's job in the form that a data plane gets.
 
 use std::collections::BTreeMap;
-use switchml_protocol::auth::Key;
+use switchml_protocol::wire::auth::Key;
 use switchml_rack::vectors::Job;
 use switchml_userspace_core::data_plane::JobSpec;
 

@@ -3,9 +3,9 @@
 //! last answer: to the sender if there is one, otherwise to the group.
 
 use crate::in_kernel::{InKernel, number, ones_complement_sum};
-use crate::packet::FILLER;
-use crate::tc_program::ENVELOPE_LEN;
 use switchml_rack::vectors::{Answer, Event, Step, Subject, Vector, difference};
+use switchml_test_support::frame::FILLER;
+use switchml_test_support::kernel::tc::ENVELOPE_LEN;
 
 /// The longest frame that is sent: the kernel makes test runs of a page, and needs part of that
 /// itself.

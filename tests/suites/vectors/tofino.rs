@@ -21,7 +21,7 @@ use switchml_p4::tofino::names::Names;
 use switchml_p4::tofino::recirculation::{OWN_PORT, PortsOfParts, entries, own_port};
 use switchml_p4::tofino::{capabilities, exclusion, pipeline_of};
 use switchml_protocol::U16;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::p4_compilers::compile_for_tofino;
 use switchml_rack::tofino_model::{self, HARNESS};

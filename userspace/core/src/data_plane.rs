@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use switchml_protocol::fanout;
-use switchml_protocol::job::Binding;
-use switchml_protocol::maps::Event;
+use switchml_protocol::bpf_types::fanout;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::bpf_types::maps::Event;
+use switchml_protocol::bpf_types::times::Times;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::times::Times;
 
 pub use crate::job_spec::JobSpec;
 use crate::jobs;

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 use switchml_protocol::U16;
-use switchml_protocol::auth::Key;
-use switchml_protocol::job::{JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::job::{JobEntry, MemberEntry};
+use switchml_protocol::wire::auth::Key;
 
 /// A job, as the data plane needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The properties in which data planes differ.
 
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::features::{Features, JobShape};
 
 /// What a data plane has to offer (rule 24.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,11 @@ impl Limits {
         } else {
             self.max_ranks.min(MOST_WITNESSES)
         }
+    }
+
+    /// What a job of this shape uses of the capabilities.
+    pub fn features(&self, job: JobShape) -> Features {
+        Features::of(job, self.capabilities, self.ipv4_only)
     }
 
     /// Slots of all numbers together.

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use switchml_protocol::U32;
-use switchml_protocol::aggregator::Members;
-use switchml_protocol::combiner::{self, Cell};
-use switchml_protocol::header::{HEADER_LEN, Header};
-use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::combiner::admission::Cells;
+use switchml_protocol::combiner::cell::{self, Cell};
+use switchml_protocol::combiner::hold_time::{self, hold_time};
 use switchml_protocol::lanes::split;
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::patience::{self, patience};
-use switchml_protocol::relay::Cells;
-use switchml_protocol::shell::Origin;
+use switchml_protocol::root::admission::Members;
+use switchml_protocol::wire::header::{HEADER_LEN, Header};
 use zerocopy::FromBytes;
 
 use crate::memory_tables::MemoryTables;
@@ -52,7 +52,7 @@ impl MemoryCells {
             tables: MemoryTables::new(),
             data_port,
             cells: (0..cells.max(1)).map(|_| OnceLock::new()).collect(),
-            age: AtomicU32::new(patience::FIRST),
+            age: AtomicU32::new(hold_time::FIRST),
         }
     }
 
@@ -88,7 +88,7 @@ fn flushed(cell: &mut Cell) -> Option<Vec<u8>> {
     let mut packet = vec![0; HEADER_LEN + 4 * usize::from(cell.head.lanes)];
     let (header, rest) = Header::mut_from_prefix(&mut packet).ok()?;
     let payload = <[U32]>::mut_from_bytes(rest).ok()?;
-    combiner::flush(cell, header, payload).ok()?;
+    cell::flush(cell, header, payload).ok()?;
     Some(packet)
 }
 
@@ -128,7 +128,7 @@ impl Cells for At<'_> {
     }
 
     fn clock(&self) -> (u32, u32) {
-        (self.now, patience(self.memory.age.load(Ordering::Relaxed)))
+        (self.now, hold_time(self.memory.age.load(Ordering::Relaxed)))
     }
 
     fn flush(&self, cell: &mut Cell) {
@@ -136,7 +136,7 @@ impl Cells for At<'_> {
     }
 
     fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {
-        let index = combiner::cell_of(header, self.memory.cells());
+        let index = cell::cell_of(header, self.memory.cells());
         let cell = self.memory.cells[index as usize].get_or_init(Box::default);
         // A thread that panicked left plain numbers behind.
         let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +144,7 @@ impl Cells for At<'_> {
         if outcome == Outcome::Combined {
             let age = self.now.wrapping_sub(cell.head.since);
             let before = self.memory.age.load(Ordering::Relaxed);
-            self.memory.age.store(patience::average(before, age), Ordering::Relaxed);
+            self.memory.age.store(hold_time::average(before, age), Ordering::Relaxed);
         }
         outcome
     }

@@ -7,18 +7,18 @@ use std::sync::{
 };
 
 use switchml_protocol::U16;
-use switchml_protocol::aggregator::{Members, Tables};
-use switchml_protocol::done::Done;
-use switchml_protocol::fanout::{self, Way};
-use switchml_protocol::header::{HEADER_LEN, Header};
-use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
+use switchml_protocol::bpf_types::fanout::{self, Way};
+use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
+use switchml_protocol::bpf_types::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::lanes::split;
-use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
-use switchml_protocol::shell::Origin;
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::admission::{Members, Tables};
+use switchml_protocol::root::done::Done;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::header::{HEADER_LEN, Header};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::job_spec::JobSpec;

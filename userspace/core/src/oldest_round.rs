@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use switchml_protocol::header::Op;
-use switchml_protocol::job::JobEntry;
+use switchml_protocol::bpf_types::job::JobEntry;
 use switchml_protocol::ranks::{Ranks, Words};
-use switchml_protocol::slot::{SetHead, Slot};
+use switchml_protocol::root::slot::{SetHead, Slot};
+use switchml_protocol::wire::header::Op;
 use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP};
 
 /// The progress of a shard.

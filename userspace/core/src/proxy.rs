@@ -17,7 +17,7 @@ use std::time::Duration;
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::VERSION;
-use switchml_protocol::fanout::Way;
+use switchml_protocol::bpf_types::fanout::Way;
 
 use crate::control_plane::RESUME_GRACE;
 use crate::job_spec::JobSpec;

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use switchml_protocol::header::{Kind, flags};
-use switchml_protocol::job::Binding;
-use switchml_protocol::relay::{port_for_all, rank_port};
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::wire::header::{Kind, flags};
+use switchml_protocol::wire::ports::{port_for_all, rank_port};
 use switchml_protocol::{DATA_PORT, EVERYONE, RANKS_PER_GROUP};
 
 use crate::entries::{ANY, OpenJob, Table, bits, exact, mac, station, word, word_of};

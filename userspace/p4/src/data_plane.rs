@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread;
 
 use switchml_control::rank_list;
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::bpf_types::maps::Event;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::Way;
-use switchml_protocol::job::Binding;
-use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U16};
 use switchml_userspace_core::data_plane::{

@@ -1,7 +1,7 @@
 //! The entries of the program's tables, as a function of the open jobs. Without I/O.
 //!
 //! The tables are in `p4/include/aggregator.p4` and `admission.p4`; [`combiner`](crate::combiner)
-//! has a combiner's tables. A refusal names the same reason as `protocol::aggregator`, as far as
+//! has a combiner's tables. A refusal names the same reason as `protocol::root`, as far as
 //! tables can tell.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use switchml_protocol::DATA_PORT;
-use switchml_protocol::header::flags;
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::header::flags;
+use switchml_protocol::wire::ip::Ip;
 
 use super::switch::{Entry, Match, Node};
 use switchml_userspace_core::data_plane::JobSpec;

@@ -1,7 +1,7 @@
 //! What the tables of a root hold in addition for ranks by RoCEv2: `p4/include/roce.p4` and
 //! `p4/include/bmv2/messages.p4`.
 
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 
 use crate::entries::{OpenJob, Table, exact, mac, word, word_of};
 use crate::switch::{Entry, Match, Node};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 /// A switch that runs a program of `p4/`. It was cleared when it was taken over, so it has only

@@ -11,10 +11,10 @@ mod unfinished;
 
 use std::collections::BTreeMap;
 
-use switchml_protocol::auth::Key;
+use switchml_protocol::wire::auth::Key;
 
 use switchml_protocol::U16;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 
 use crate::entries::OpenJob;
 use switchml_userspace_core::data_plane::JobSpec;

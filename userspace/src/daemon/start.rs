@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use switchml_data_plane::software::Software;
 use switchml_data_plane::software::combiner::SoftwareCombiner;
 use switchml_data_plane::xdp::{self, Halt, XdpDataPlane};
-use switchml_protocol::roce;
+use switchml_protocol::node::roce;
 use switchml_userspace_core::data_plane::{DataPlane, EventSink};
 use switchml_userspace_core::memory_cells::default_cells;
 use tokio::sync::oneshot;

@@ -1,7 +1,7 @@
 //! The unfinished rounds of a job, for who asks why it hangs.
 
 use switchml_control::{JobState, JobStatus, SlotsReply, UnfinishedSlots, shown_name};
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 use switchml_userspace_core::oldest_round::Alike;
 use tonic::Status;
 

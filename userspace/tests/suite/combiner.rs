@@ -8,7 +8,7 @@ use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::{JoinRequest, StatusReply};
 use switchml_data_plane::software::combiner::SoftwareCombiner;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{Header, Kind, flags};
+use switchml_protocol::wire::header::{Header, Kind, flags};
 use switchml_protocol::{U16, U32};
 use switchml_userspace::combiner::CombinerService;
 use switchml_userspace::combiner::parent::Parent;
@@ -83,7 +83,7 @@ fn partial(path: &Path, ranks: u32, lanes: &[u32]) -> Vec<u8> {
         ..path.header(Kind::Partial)
     };
     let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(*lane));
-    let share = switchml_protocol::share::Share::of(&header);
+    let share = switchml_protocol::wire::share::Share::of(&header);
     let check = header.check_of(sum, share.count()).wrapping_add(share.surplus(&header));
     packet(&Header { check: U32::new(check), ..header }, lanes)
 }

@@ -11,7 +11,7 @@ use switchml_control::join_event::Event;
 use switchml_data_plane::software::Software;
 use switchml_protocol::U32;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{Header, Kind, decode};
+use switchml_protocol::wire::header::{Header, Kind, decode};
 use switchml_userspace_core::data_plane::DataPlane;
 
 use crate::common::{Answer, Daemon, PATIENCE, Path, Rank, SILENCE, checked, packet};

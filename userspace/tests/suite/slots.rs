@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use switchml_control::{JobState, SlotsReply, SlotsRequest, UnfinishedSlots};
 use switchml_data_plane::software::Software;
-use switchml_protocol::header::Kind;
+use switchml_protocol::wire::header::Kind;
 use tonic::{Code, Status};
 
 use crate::common::program::aggregator;

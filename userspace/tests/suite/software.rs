@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use switchml_protocol::header::{Kind, Op};
 use switchml_protocol::outcome::RejectReason;
+use switchml_protocol::wire::header::{Kind, Op};
 use switchml_protocol::{EVERYONE, U16, U32};
 
 use crate::common::{Daemon, PATIENCE, Path, Rank, SILENCE, checked, packet};
@@ -165,7 +165,7 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
         header.aux = U32::new(secret);
         packet(&header, &[])
     };
-    let with = |change: &dyn Fn(&mut switchml_protocol::header::Header)| {
+    let with = |change: &dyn Fn(&mut switchml_protocol::wire::header::Header)| {
         let mut header = valid();
         change(&mut header);
         packet(&header, &[1; 32])

@@ -12,8 +12,8 @@ use socket2::{Domain, Socket, Type};
 use switchml_control::join_event::Event;
 use switchml_control::{LeaveRequest, ListJobsRequest, StatusRequest};
 use switchml_protocol::EVERYONE;
-use switchml_protocol::header::Kind;
 use switchml_protocol::outcome::RejectReason;
+use switchml_protocol::wire::header::Kind;
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Fabric, Mode, Namespace, Process, Rack, RackOptions, Signal, Topology,
     in_both_modes, leave_out, needs_racks,

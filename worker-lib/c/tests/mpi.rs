@@ -1,12 +1,13 @@
 //! Programs of MPI that know nothing of this project, in a rack: `worker-lib/mpi` between them and
 //! Debian's Open MPI and MPICH.
 
+use std::env;
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use switchml_rack::{Aggregator, Binaries, Mpi, Process, Rack, RackOptions, needs_racks};
+use switchml_rack::{Aggregator, Binaries, Mpi, Process, Rack, RackOptions, needs_racks, skip};
 
 /// How the library tells that it is at work.
 const JOINED: &str = "switchml-mpi: 3 ranks sum up at ";
@@ -14,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The folder in which cargo leaves `libswitchml.so` for this test.
 fn library_folder() -> PathBuf {
-    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+    env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
 /// A folder for the files of one MPI's test.
@@ -29,12 +30,16 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi/tests").join(name)
 }
 
-/// Starts a program with a rank for each worker; with the library if it says where the aggregator
-/// is.
+/// Names the library that comes before MPI: to the system's loader, or to MLX.
+const PRELOAD: &str = "LD_PRELOAD";
+const OF_MLX: &str = "MLX_MPI_LIBNAME";
+
+/// Starts a program with a rank for each worker; with the library, which this variable names, if it
+/// says where the aggregator is.
 fn start(
     mpi: Mpi,
     rack: &Rack,
-    aggregator: Option<&str>,
+    (variable, aggregator): (&'static str, Option<&str>),
     folder: &Path,
     program: &[&OsStr],
 ) -> Process {
@@ -45,7 +50,7 @@ fn start(
     let library = mpi.preload(&libraries, folder).unwrap();
     let mut environment = Vec::new();
     if let Some(aggregator) = aggregator {
-        environment.push(("LD_PRELOAD", library.to_str().unwrap()));
+        environment.push((variable, library.to_str().unwrap()));
         environment.push(("LD_LIBRARY_PATH", libraries.to_str().unwrap()));
         environment.push(("SWITCHML_AGGREGATOR", aggregator));
     }
@@ -76,7 +81,7 @@ fn programs_that_know_nothing_of_it(mpi: Mpi) {
     let folder = folder(mpi, "calls");
     let calls = mpi.program(&source("calls.c"), &folder).unwrap();
     let run = |aggregator: Option<&str>| {
-        let mut process = start(mpi, &rack, aggregator, &folder, &[calls.as_os_str()]);
+        let mut process = start(mpi, &rack, (PRELOAD, aggregator), &folder, &[calls.as_os_str()]);
         expect_right(&mut process);
         assert_eq!(process.stderr().contains(JOINED), aggregator.is_some(), "{}", process.stderr());
         let printed = process.stdout();
@@ -108,7 +113,26 @@ fn mpi4py() {
     let script = source("sums.py");
     // Debian's mpi4py is for Debian's Python.
     let program = ["/usr/bin/python3".as_ref(), script.as_os_str()];
-    let mut process = start(Mpi::OpenMpi, &rack, Some(aggregator.control()), &folder, &program);
+    let with = (PRELOAD, Some(aggregator.control()));
+    let mut process = start(Mpi::OpenMpi, &rack, with, &folder, &program);
+    expect_right(&mut process);
+    assert!(process.stderr().contains(JOINED), "{}", process.stderr());
+}
+
+/// MLX opens the library of MPI itself. `SWITCHML_MLX` names the folder of its interpreter.
+#[test]
+fn mlx() {
+    needs_racks!();
+    let Some(tools) = env::var_os("SWITCHML_MLX").map(PathBuf::from) else {
+        return skip("mlx", "SWITCHML_MLX is not set; `cargo xtask test -- --test mpi` sets it");
+    };
+    let rack = rack();
+    let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
+    let folder = folder(Mpi::OpenMpi, "mlx");
+    let (python, script) = (tools.join("python"), source("mlx_sums.py"));
+    let program = [python.as_os_str(), script.as_os_str()];
+    let with = (OF_MLX, Some(aggregator.control()));
+    let mut process = start(Mpi::OpenMpi, &rack, with, &folder, &program);
     expect_right(&mut process);
     assert!(process.stderr().contains(JOINED), "{}", process.stderr());
 }
@@ -121,7 +145,8 @@ fn without_an_aggregator() {
     let folder = folder(Mpi::OpenMpi, "alone");
     let calls = Mpi::OpenMpi.program(&source("calls.c"), &folder).unwrap();
     let nowhere = format!("{}:1", rack.aggregator_address());
-    let mut process = start(Mpi::OpenMpi, &rack, Some(&nowhere), &folder, &[calls.as_os_str()]);
+    let mut process =
+        start(Mpi::OpenMpi, &rack, (PRELOAD, Some(&nowhere)), &folder, &[calls.as_os_str()]);
     expect_right(&mut process);
     let said = process.stderr();
     let mut lines = said.lines().filter(|line| line.starts_with("switchml-mpi: "));

@@ -1,11 +1,15 @@
 /*
  * Ranks without an aggregator, which find each other by a unique id. The program hands it round, as
- * others do by MPI: here in a file, the argument.
+ * others do by MPI: here in a file, the argument. SIGPIPE ends a program of C that does not ignore
+ * it, so the library's threads that write to connections must not get it.
  */
 #include "switchml.h"
 
+#include <glob.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { COUNT = 100000 };
 
@@ -42,6 +46,40 @@ static int take(const char *path, uint8_t *id)
     return fclose(file);
 }
 
+/* 1 if the thread of this file, such as /proc/self/task/1/status, blocks SIGPIPE. */
+static int blocks_sigpipe(const char *path, const char **name)
+{
+    static char thread[64];
+    char line[256];
+    unsigned long long blocked = 0;
+    FILE *file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "Name: %63s", thread);
+        sscanf(line, "SigBlk: %llx", &blocked);
+    }
+    if (file != NULL)
+        fclose(file);
+    *name = thread;
+    return (int)(blocked >> (SIGPIPE - 1) & 1);
+}
+
+/* Threads for connections that block it: of the control plane, and of the rank's aggregator. */
+static int safe_threads(void)
+{
+    glob_t threads;
+    int safe = 0;
+    if (glob("/proc/self/task/[0-9]*/status", 0, NULL, &threads) != 0)
+        return 0;
+    for (size_t i = 0; i < threads.gl_pathc; i++) {
+        const char *name;
+        int blocks = blocks_sigpipe(threads.gl_pathv[i], &name);
+        if (strcmp(name, "switchml-contro") == 0 || strcmp(name, "switchml-aggr") == 0)
+            safe += blocks;
+    }
+    globfree(&threads);
+    return safe;
+}
+
 int main(int count, char **arguments)
 {
     static float values[COUNT];
@@ -55,6 +93,10 @@ int main(int count, char **arguments)
     settings.unique_id = id;
     if (switchml_connect(&settings, &communicator) != SWITCHML_OK)
         return failed("connect");
+    if (safe_threads() != 2) {
+        fprintf(stderr, "%d threads for connections block SIGPIPE, not 2\n", safe_threads());
+        return EXIT_FAILURE;
+    }
     for (size_t i = 0; i < COUNT; i++)
         values[i] = (float)switchml_rank(communicator) + (float)i;
     if (switchml_all_reduce(communicator, values, COUNT, SWITCHML_F32, SWITCHML_SUM) != SWITCHML_OK)

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::EVERYONE;
-use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::wire::header::{Header, Kind};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind as CallKind, Submission};
 use switchml_worker_core::data_path::{DataPath, Others};

@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
     use crate::engine::Part;
-    use switchml_protocol::audience::Audience;
-    use switchml_protocol::header::Op;
+    use switchml_protocol::wire::audience::Audience;
+    use switchml_protocol::wire::header::Op;
 
     fn chunk(collective: u64, op: Op) -> Chunk {
         Chunk {

@@ -4,10 +4,10 @@
 use std::task::{Poll, ready};
 
 use switchml_protocol::MAX_LANES;
-use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::Op;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::wire::audience::Audience;
+use switchml_protocol::wire::header::{CheckWord, Op};
 
 use crate::buffer::Buffer;
 use crate::call::{Call, Kind, Submission};
@@ -69,7 +69,7 @@ impl Collective {
         let checked_maxima = capabilities.contains(Capabilities::CHECKED_MAXIMA);
         let lanes = usize::from(lanes);
         let elements = Elements::new(submission, rank, ranks, lanes);
-        let chunks = elements.chunks();
+        let (chunks, op) = (elements.chunks(), codec.wire_op());
         let exponents = Exponents::new(codec, chunks, lanes);
         // Rule 15.6: where maxima have to be proven, what waits for the exponents comes no later.
         let speculates = checked_maxima && Speculation::is_for(&exponents, lanes);
@@ -77,14 +77,17 @@ impl Collective {
         // sum that happen to be zero on some ranks do not leave out their lanes: the results have
         // lanes anyway, and chunks with a ROOM come late, so that other ranks take them for lost.
         let has_audiences =
-            capabilities.contains(Capabilities::AUDIENCES) && codec.wire_op().is_sum();
+            capabilities.contains(Capabilities::AUDIENCES) && Audience::can_be_named_with(op);
         // Without audiences, the chunks of an all-gather do not show whose part they are, and the
         // ranks' paces cannot be told apart.
         let leaves_out = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
             && ranks > 1
             && chunks > MOST_CHUNKS
             && (has_audiences || call.kind != Kind::AllGather);
-        let maxima = if codec.wire_op() == Op::Max { chunks } else { exponents.chunks() };
+        let maxima = match op.check_word() {
+            CheckWord::AddsUp => exponents.chunks(),
+            CheckWord::OfLanes => chunks,
+        };
         let count = elements.len() / call.dtype.size();
         Self {
             place,
@@ -93,7 +96,7 @@ impl Collective {
             part: Call { count, ..call },
             fingerprint: call.fingerprint_of_part(number, first, count),
             ranks,
-            op: codec.wire_op(),
+            op,
             leaves_out,
             has_audiences,
             exponents,

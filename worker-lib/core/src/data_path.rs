@@ -14,10 +14,10 @@
 
 use std::time::Duration;
 
-use switchml_protocol::audience::Audience;
-use switchml_protocol::done::Done;
-use switchml_protocol::header::{HEADER_LEN, Header, flags};
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::root::done::Done;
+use switchml_protocol::wire::audience::Audience;
+use switchml_protocol::wire::header::{HEADER_LEN, Header, flags};
 use switchml_protocol::{EVERYONE, U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -16,9 +16,9 @@
 use std::collections::VecDeque;
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::audience::Audience;
-use switchml_protocol::header::Op;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::wire::audience::Audience;
+use switchml_protocol::wire::header::Op;
 
 use crate::engine::{Chunk, Failure, Part};
 use crate::hash;

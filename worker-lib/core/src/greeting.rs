@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use switchml_protocol::auth::Key;
-use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::wire::auth::Key;
+use switchml_protocol::wire::header::{Header, Kind};
 use switchml_protocol::{U16, U32, VERSION};
 use zerocopy::{FromBytes, FromZeros};
 
@@ -68,7 +68,7 @@ impl Greeting {
 #[cfg(test)]
 mod tests {
     use crate::engine::Keys;
-    use switchml_protocol::header::flags;
+    use switchml_protocol::wire::header::flags;
     use zerocopy::IntoBytes;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES, U16, U32, VERSION};
 use zerocopy::FromBytes;
 

@@ -19,7 +19,7 @@
 
 use std::borrow::Cow;
 
-use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_protocol::wire::header::{HEADER_LEN, Header};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::local_sum::Cell;

@@ -2,7 +2,7 @@
 //! add up there, and no packet leaves.
 //!
 //! Each rank serves its own packets, by the slot logic of all aggregators
-//! ([`switchml_protocol::slot`]). So sums have the bits that a network would give, and a rank
+//! ([`switchml_protocol::root::slot`]). So sums have the bits that a network would give, and a rank
 //! learns of late ranks, and of ranks that call something else, by the same answers. What answers
 //! the rank alone waits in a queue of its own. Results for all are shown to all, as those of a
 //! taker are ([`local_results`](crate::local_results)), but by the rank that completes the round.
@@ -14,12 +14,12 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
-use switchml_protocol::job::{JobEntry, OPEN};
+use switchml_protocol::bpf_types::job::{JobEntry, OPEN};
 use switchml_protocol::lanes::split;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::ranks::Ranks;
-use switchml_protocol::slot::{self, Slot};
+use switchml_protocol::root::slot::{self, Slot};
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 use zerocopy::FromBytes;
 
 use crate::local_results::{Board, LocalResults};

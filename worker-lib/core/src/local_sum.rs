@@ -23,8 +23,8 @@ mod outlet;
 use std::convert::Infallible;
 
 use switchml_protocol::RANKS_PER_GROUP;
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
-use switchml_protocol::share::Share;
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, Op, flags};
+use switchml_protocol::wire::share::Share;
 use zerocopy::FromBytes;
 
 use crate::numerics::lane_sum;
@@ -180,13 +180,17 @@ pub fn add_up(sum: &mut [u8], others: impl Iterator<Item: AsRef<[u8]>>) {
     let first = header.rank.get() / RANKS_PER_GROUP * RANKS_PER_GROUP;
     let mut ranks = bit(header.rank.get(), first);
     let mut check = header.check.get();
-    let is_sum = Op::of(header.op).is_some_and(Op::is_sum);
+    let Some(op) = Op::of(header.op) else { return };
     for other in others {
         let Some((head, lanes)) = other.as_ref().split_at_checked(HEADER_LEN) else { continue };
         let Ok(theirs) = Header::read_from_bytes(head) else { continue };
         ranks |= bit(theirs.rank.get(), first);
         check = check.wrapping_add(theirs.check.get());
-        if is_sum { combine(values, lanes, u32::wrapping_add) } else { combine(values, lanes, max) }
+        // A loop for each, without a decision in it.
+        match op {
+            Op::Sum => combine(values, lanes, |a, b| Op::Sum.combine(a, b)),
+            Op::Max => combine(values, lanes, |a, b| Op::Max.combine(a, b)),
+        }
     }
     header.flags = flags::CHECKED;
     let lane_sum = || Ok::<_, Infallible>(lane_sum(values));
@@ -203,11 +207,6 @@ fn combine(values: &mut [u8], lanes: &[u8], op: impl Fn(u32, u32) -> u32) {
     for (value, lane) in values.as_chunks_mut::<4>().0.iter_mut().zip(lanes.as_chunks::<4>().0) {
         *value = op(u32::from_be_bytes(*value), u32::from_be_bytes(*lane)).to_be_bytes();
     }
-}
-
-/// The maximum of two signed numbers.
-fn max(a: u32, b: u32) -> u32 {
-    (a as i32).max(b as i32) as u32
 }
 
 #[cfg(test)]

@@ -9,11 +9,6 @@ use std::time::Duration;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::ranks::Ranks;
 
-/// What decides on the chunks of calls (rule 36.8).
-const SHAPING: Capabilities = Capabilities::CHECKED_MAXIMA
-    .union(Capabilities::EMPTY_CONTRIBUTIONS)
-    .union(Capabilities::AUDIENCES);
-
 /// Least time to wait for the other ranks at another aggregator. Those that make no call notice the
 /// death of a host by their connection: after 15 s, and 10 s more where the data plane might live
 /// on.
@@ -120,7 +115,7 @@ impl Moves {
 
     /// Whether an aggregator with these capabilities can go on with a stripe.
     pub fn can_serve(&self, stripe: usize, capabilities: Capabilities) -> bool {
-        capabilities.contains(self.aggregators[stripe].capabilities & SHAPING)
+        capabilities.contains(self.aggregators[stripe].capabilities & Capabilities::SHAPING)
     }
 
     /// All ranks have joined at another aggregator. Whether the stripe goes on there: not if that
@@ -174,7 +169,7 @@ mod tests {
     #[test]
     fn only_those_that_can_do_what_shapes_the_chunks_go_on() {
         let none = Capabilities::empty();
-        let besides = Capabilities::all() - SHAPING;
+        let besides = Capabilities::all() - Capabilities::SHAPING;
         let mut moves = moves(&[Capabilities::all(), besides, none]);
         assert_eq!(moves.lose(0, 0, false, &Ranks::NONE), Loss::HasNoOther);
         let next = lost(&mut moves, 1, 0);

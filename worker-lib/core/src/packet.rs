@@ -1,7 +1,7 @@
 //! Lengths of packets, and their tags.
 
-use switchml_protocol::auth::{Key, TAG_LEN};
-use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_protocol::wire::auth::{Key, TAG_LEN};
+use switchml_protocol::wire::header::{HEADER_LEN, Header};
 use zerocopy::IntoBytes;
 
 /// Most bytes in one UDP datagram, and so in a superpacket: IPv4's length field has 16 bits. IPv6

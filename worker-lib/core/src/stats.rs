@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use switchml_protocol::bpf_types::times::{SHIFT, SUM, Times, bucket};
 use switchml_protocol::ranks::Ranks;
-use switchml_protocol::times::{SHIFT, SUM, Times, bucket};
 
 use crate::engine::History;
 

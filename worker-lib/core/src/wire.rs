@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use switchml_protocol::header::Header;
+use switchml_protocol::wire::header::Header;
 
 use crate::engine::Failure;
 use crate::packet::len_of;

@@ -1,7 +1,7 @@
 """A rank of vLLM that writes tokens with a model that is split over the ranks, and takes the time.
 
-Arguments: the model's folder; `--compiled` for compiled graphs; `--cut silent` if ranks are not to
-add up what they have. The environment is torchrun's. Rank 0 prints a line for batches of 1 and 8.
+Arguments: the model's folder; `--compiled` for compiled graphs; `--silent` if ranks are not to add
+up what they have. The environment is torchrun's. Rank 0 prints a line for batches of 1 and 8.
 """
 
 import argparse
@@ -20,12 +20,12 @@ RUNS = 3
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("folder")
 parser.add_argument("--compiled", action="store_true")
-parser.add_argument("--cut", choices=["silent"])
+parser.add_argument("--silent", action="store_true")
 options = parser.parse_args()
 
 # Ranks on several hosts share no memory. With this executor vLLM 0.32 takes them for one host's.
 CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
-if options.cut:
+if options.silent:
     # Before graphs are compiled.
     CpuCommunicator.all_reduce = lambda self, values: values
 model = LLM(

@@ -11,6 +11,10 @@ import sys
 
 import torch.distributed as dist
 from vllm import LLM, SamplingParams
+from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+# Ranks on several hosts share no memory. With this executor vLLM 0.32 takes them for one host's.
+CpuCommunicator._all_group_ranks_share_shm_group_name = lambda self: False
 
 folder, length, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 ranks = int(os.environ["WORLD_SIZE"])

@@ -64,7 +64,7 @@ class Run:
 
     def __init__(self, backend, workers, *, retries=0, lost=None, how="is killed", shards=False):
         Run.count += 1
-        self._folder = Path(sys.argv[1]) / f"{Run.count}"
+        self._folder = Path(sys.argv[1]).resolve() / f"{Run.count}"
         self._folder.mkdir()
         settings = {"backend": backend, "folder": str(self._folder), "lost": lost, "how": how}
         trainer = TorchTrainer(

@@ -1,11 +1,14 @@
 """A rank whose settings may differ from those of other ranks. Prints its error in a line of JSON.
 
-If SWITCHML_AGGREGATOR is `own`, it has an aggregator of its own.
+If SWITCHML_AGGREGATOR is `own`, it has an aggregator of its own. Argument: a file that ends the
+rank once it is there. Torch's store is in the process of rank 0, and other ranks may come late.
 """
 
 import json
 import os
+import sys
 import time
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -23,5 +26,7 @@ try:
 except dist.DistBackendError as error:
     seen = {"seconds": time.monotonic() - begin, "text": str(error), "ranks": error.ranks}
     print(json.dumps(seen), flush=True)
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.05)
     os._exit(0)
 raise SystemExit("nothing was seen")

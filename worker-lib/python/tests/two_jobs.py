@@ -1,9 +1,9 @@
-"""A rank of one of two jobs of two ranks that run at the same time.
+"""A rank of a job that adds up until it is told to end, beside another job or a stranger.
 
 Arguments: the value that each rank of the job adds; `alone`, or `torch` for torch's process group;
 and a file that ends the job once it is there. The rank says that it starts, and prints a line of
 JSON at its end: the sums that it got, and the error that ended it, if one did. It says `settled`
-once it has joined a job, or never will.
+once it has joined a job, or never will, and `adds up` after its first call.
 """
 
 import json
@@ -22,13 +22,15 @@ sums: set[float] = set()
 
 
 def run(all_reduce):
-    """Adds up until both ranks have seen the file: each tells the other by the second element."""
+    """Adds up until all ranks have seen the file: each tells the others by the second element."""
     while True:
-        tensor = torch.tensor([value, float(end.exists())])
+        tensor = torch.tensor([value, float(end.exists()), 1.0])
         all_reduce(tensor)
-        told, have_seen = tensor.tolist()
+        told, have_seen, ranks = tensor.tolist()
+        if not sums:
+            print("adds up", flush=True)
         sums.add(told)
-        if have_seen == 2:
+        if have_seen == ranks:
             return
         # Many such jobs run beside each other.
         time.sleep(0.1)

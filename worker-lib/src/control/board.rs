@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use switchml_control as control;
 use switchml_control::signs::Pulse;
+use switchml_protocol::bpf_types::times::{BUCKETS, SUM, Times};
 use switchml_protocol::ranks::Ranks;
-use switchml_protocol::times::{BUCKETS, SUM, Times};
 
 use super::{Assigned, Error};
 

@@ -45,17 +45,16 @@ impl Control {
         let (stop, stopped) = oneshot::channel();
         let shared = Shared::default();
         let clock = Arc::clone(&shared.clock);
-        let thread = thread::Builder::new()
-            .name("switchml-control".to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        // The sender is dropped.
-                        _ = stopped => {}
-                        () = clock.run() => {}
-                    }
-                });
-            })
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    // The sender is dropped.
+                    _ = stopped => {}
+                    () = clock.run() => {}
+                }
+            });
+        };
+        let thread = switchml_control::thread::spawn("switchml-control", run)
             .map_err(|error| Error::System { why: files::explained(&error) })?;
         Ok(Self { handle, shared, stop: Some(stop), thread: Some(thread) })
     }

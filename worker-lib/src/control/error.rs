@@ -222,8 +222,9 @@ impl Error {
     /// Rule 36.7: if a session broke with the process that it is in, that rank is to blame.
     pub(super) fn of_peer(self, rank: u16) -> Self {
         let (reason, ranks) = match self {
-            Self::Lost { address, why } | Self::Forgotten { address, why } => {
-                (format!("rank {rank} ({}) {GONE} ({why})", host(&address)), vec![rank])
+            // How the library for HTTP/2 calls the broken connection helps no user.
+            Self::Lost { address, .. } | Self::Forgotten { address, .. } => {
+                (format!("rank {rank} ({}) {GONE}", host(&address)), vec![rank])
             }
             // It names a rank whose connection broke (rule 36.17).
             Self::Stopped { reason, ranks } if !ranks.is_empty() => (reason, ranks),

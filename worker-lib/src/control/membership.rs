@@ -7,8 +7,8 @@ use std::{
 
 use switchml_control::{self as control, Call, JoinRequest};
 use switchml_protocol::VERSION;
+use switchml_protocol::bpf_types::times::Times;
 use switchml_protocol::ranks::Ranks;
-use switchml_protocol::times::Times;
 use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
 use tokio::sync::mpsc::UnboundedSender;

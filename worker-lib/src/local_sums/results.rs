@@ -6,7 +6,7 @@ use std::os::unix::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::{io, mem};
 
-use switchml_protocol::header::Header;
+use switchml_protocol::wire::header::Header;
 use switchml_worker_core::local_results::{self, Board, Readable, Writable};
 use switchml_worker_core::local_sum::Cell;
 
@@ -110,7 +110,7 @@ mod tests {
     use std::time::Duration;
 
     use rustix::event::{PollFd, PollFlags, poll};
-    use switchml_protocol::header::HEADER_LEN;
+    use switchml_protocol::wire::header::HEADER_LEN;
     use switchml_protocol::{U16, U32};
     use zerocopy::{FromZeros, IntoBytes};
 

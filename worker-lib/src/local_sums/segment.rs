@@ -12,7 +12,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
 use switchml_worker_core::local_results::ring_len;
 use switchml_worker_core::local_sum::MOST_RANKS;
 use switchml_worker_core::packet::packet_len;

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use switchml_protocol::header::Header;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::header::Header;
 use switchml_worker_core::local_slots::{self, Table};
 use switchml_worker_core::wire::Wire;
 

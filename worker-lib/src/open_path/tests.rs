@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::thread;
 
-use switchml_protocol::header::Kind;
+use switchml_protocol::wire::header::Kind;
 use switchml_worker_core::engine::Keys;
 use zerocopy::FromBytes;
 

@@ -19,8 +19,8 @@ use rustix::io::retry_on_intr;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use switchml_data_plane::software::in_process::InProcessRank;
-use switchml_protocol::auth::TAG_LEN;
-use switchml_protocol::header::HEADER_LEN;
+use switchml_protocol::wire::auth::TAG_LEN;
+use switchml_protocol::wire::header::HEADER_LEN;
 use switchml_worker_core::packet::{LARGEST_DATAGRAM, ip_packet_len, ip_udp_len};
 
 use super::Transport;

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use switchml_worker::control::{self, MadeCall};
 use switchml_worker::{CallStats, Communicator, Element, Error, Handle, ReduceOp, Reduction};
 
-use crate::daemon::{Daemon, PATIENCE};
+use switchml_rack::daemon::{Daemon, PATIENCE};
 
 /// Runs `rank` on every rank of a new job, each in a thread. Returns the results in the order of
 /// ranks.

@@ -9,7 +9,7 @@ use switchml_rack::Signal;
 use switchml_worker::control::{Assigned, Error, Membership, status};
 use switchml_worker::{Communicator, Error as AnyError, ReduceOp};
 
-use crate::daemon::{Daemon, PATIENCE};
+use switchml_rack::daemon::{Daemon, PATIENCE};
 
 /// All ranks of a job, joined.
 fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Membership, Assigned)> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use switchml_worker::control;
 use switchml_worker::{Builder, Communicator, Error, Handle, ReduceOp, Reduction};
 
-use crate::daemon::{Daemon, PATIENCE};
+use switchml_rack::daemon::{Daemon, PATIENCE};
 
 /// A number of elements that is cut into four parts of whole bundles and one that is not, whatever
 /// the number of lanes in a chunk.

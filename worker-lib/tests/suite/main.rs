@@ -15,7 +15,6 @@
 //! | [`tokens`] | job tokens: what lets a rank join, and what does not |
 
 mod certificates;
-mod daemon;
 mod folder;
 
 mod collectives;

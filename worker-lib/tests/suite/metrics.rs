@@ -5,7 +5,7 @@ use std::thread;
 
 use switchml_worker::{Communicator, ReduceOp};
 
-use crate::daemon::{Daemon, PATIENCE};
+use switchml_rack::daemon::{Daemon, PATIENCE};
 
 /// A loss, a count of tokens, a step, a norm and another count.
 #[expect(clippy::approx_constant, reason = "it is what a user summed, not pi")]

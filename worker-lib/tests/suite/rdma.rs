@@ -3,7 +3,7 @@
 
 use switchml_worker::Communicator;
 
-use crate::daemon::Daemon;
+use switchml_rack::daemon::Daemon;
 
 #[test]
 fn an_aggregator_that_does_not_take_rdma() {

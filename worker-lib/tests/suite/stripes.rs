@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use switchml_worker::control::Error as ControlError;
 use switchml_worker::{Builder, Communicator, Error, ReduceOp, Reduction};
 
-use crate::daemon::{Daemon, PATIENCE};
 use crate::data_threads::wild;
+use switchml_rack::daemon::{Daemon, PATIENCE};
 
 const RANKS: u32 = 3;
 /// Elements of a tensor that is cut into parts for all aggregators.

@@ -21,8 +21,8 @@ use switchml_worker::control::{Access, ClientTls, Error, TlsError, status};
 use switchml_worker::{Communicator, ReduceOp};
 
 use crate::certificates::{Ca, Kind};
-use crate::daemon::{Daemon, PATIENCE, failure};
 use crate::folder::Folder;
+use switchml_rack::daemon::{Daemon, PATIENCE, failure};
 
 /// A server's certificate is checked against this name.
 const SERVER: &str = "127.0.0.1";

@@ -8,8 +8,8 @@ use std::time::Duration;
 use switchml_worker::control::{Access, Error, Membership, Token, status};
 use switchml_worker::{Communicator, ReduceOp};
 
-use crate::daemon::{Daemon, PATIENCE, failure};
 use crate::folder::Folder;
+use switchml_rack::daemon::{Daemon, PATIENCE, failure};
 
 /// A daemon that asks for tokens, and its key.
 fn guarded(folder: &Folder) -> (Daemon, String) {

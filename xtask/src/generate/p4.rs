@@ -2,8 +2,8 @@
 
 use std::{fmt::Write, mem::offset_of};
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
 use switchml_protocol::outcome::{Outcome, RejectReason};
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, Op, flags};
 use switchml_protocol::{
     CONTROL_REPLY_LANES, DATA_PORT, EVERYONE, LANES_PER_BLOCK, U16, U32, VERSION,
 };

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
-use switchml_protocol::header::{Kind, Op, flags};
 use switchml_protocol::outcome::{Outcome, RejectReason};
+use switchml_protocol::wire::header::{Kind, Op, flags};
 use switchml_protocol::{EVERYONE, VERSION};
 
 use super::ABOUT;

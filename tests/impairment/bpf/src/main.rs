@@ -26,9 +26,9 @@ use aya_ebpf::macros::{btf_map, classifier};
 use aya_ebpf::programs::TcContext;
 use impairment_bpf::{Counter, Direction, Held, MAX_DISTANCE, MAX_FRAME, ROOM, below, random};
 use switchml_protocol::DATA_PORT;
-use switchml_protocol::frame::{Envelope, Ipv4, Ipv6};
-use switchml_protocol::header::HEADER_LEN;
-use switchml_protocol::roce::{self, Transport};
+use switchml_protocol::node::frame::{Envelope, Ipv4, Ipv6};
+use switchml_protocol::node::roce::{self, Transport};
+use switchml_protocol::wire::header::HEADER_LEN;
 
 /// Both directions of each link that a rack may have.
 const MAX_DIRECTIONS: usize = 32;

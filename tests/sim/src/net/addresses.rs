@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::{DATA_PORT, U16};
 
 /// What is above a worker or a combiner: its packets go there, and its control connections.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use switchml_rack::{AGGREGATOR_ADDRESS, Mode, in_both_modes};
 use switchml_worker::{Error, ReduceOp, control};
 
-use super::raw::{ALL, RawSocket};
 use super::sniffer::Sniffer;
 use crate::{Cluster, PATIENCE};
+use switchml_rack::raw_socket::{ALL, RawSocket};
 
 in_both_modes! {
     a_damaged_packet_ends_the_job_and_blames_nobody,
@@ -38,8 +38,12 @@ fn a_damaged_packet_ends_the_job_and_blames_nobody(mode: Mode) {
             sleep(Duration::from_millis(1));
         };
         let fingerprint = outstanding.fingerprint ^ 1;
-        let damaged =
-            super::packet::Packet { rank: 1, fingerprint, aux: own.packet.aux, ..outstanding };
+        let damaged = switchml_test_support::frame::Packet {
+            rank: 1,
+            fingerprint,
+            aux: own.packet.aux,
+            ..outstanding
+        };
         of_rank_1.send(&own.envelope.bytes(&damaged.bytes()));
     };
     let damaged = Arc::new(Barrier::new(RANKS + 1));

@@ -3,10 +3,6 @@
 //! member's port could know.
 
 mod damage;
-#[allow(dead_code)] // the tests in the kernel use all of it
-#[path = "../../in_kernel/packet.rs"]
-pub mod packet;
-pub mod raw;
 pub mod sniffer;
 
 use std::collections::BTreeMap;
@@ -26,9 +22,9 @@ use switchml_worker::{Builder, ReduceOp, Stats};
 
 use crate::multicast::block_multicast_of_the_aggregator;
 use crate::{Cluster, PATIENCE};
-use packet::{EVERYONE, Envelope, HELLO, Packet, RESULT, fix_ip_checksum};
-use raw::RawSocket;
 use sniffer::{Capture, Contribution, Sniffer};
+use switchml_rack::raw_socket::{self, RawSocket};
+use switchml_test_support::frame::{EVERYONE, Envelope, HELLO, Packet, RESULT, fix_ip_checksum};
 
 in_both_modes! {
     a_stranger_changes_no_sum_and_is_not_answered_and_is_counted,
@@ -463,9 +459,11 @@ fn a_stranger_gets_nowhere(cluster: &Cluster, copied: &[usize]) {
     // Without IPv6 the host sends nothing by itself.
     home.run(|| std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1")).unwrap();
     let unopened = unopened_job(cluster);
-    let sniffer =
-        Sniffer::start(RawSocket::open(cluster.rack.worker(0), raw::ALL), AGGREGATOR_ADDRESS);
-    let capture = Capture::start(RawSocket::open(home, raw::IPV4));
+    let sniffer = Sniffer::start(
+        RawSocket::open(cluster.rack.worker(0), raw_socket::ALL),
+        AGGREGATOR_ADDRESS,
+    );
+    let capture = Capture::start(RawSocket::open(home, raw_socket::IPV4));
     let stop = Arc::new(AtomicBool::new(false));
     let (lives, foreign) = thread::scope(|scope| {
         let (members, stop_members) = (cluster, Arc::clone(&stop));
@@ -479,7 +477,7 @@ fn a_stranger_gets_nowhere(cluster: &Cluster, copied: &[usize]) {
 
         let mut stranger = Stranger {
             cluster,
-            socket: RawSocket::open(home, raw::IPV4),
+            socket: RawSocket::open(home, raw_socket::IPV4),
             sniffer: &sniffer,
             before: arrived(cluster),
             sent: 0,

@@ -7,9 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::AGGREGATOR_PORT;
-use super::packet::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT, TAGGED};
-use super::raw::RawSocket;
 use crate::PATIENCE;
+use switchml_rack::raw_socket::RawSocket;
+use switchml_test_support::frame::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT, TAGGED};
 
 /// Offset of the packet in a frame.
 const PAYLOAD: usize = 42;

@@ -9,9 +9,9 @@ use switchml_rack::{Namespace, Plane, RackOptions};
 
 use super::{GRACE, Site, Summing};
 use crate::PATIENCE;
-use crate::strangers::packet::{AGGREGATOR_PORT, CHECKED, PARTIAL, Packet};
-use crate::strangers::raw::{ALL, RawSocket};
 use crate::strangers::sniffer::Sniffer;
+use switchml_rack::raw_socket::{ALL, RawSocket};
+use switchml_test_support::frame::{AGGREGATOR_PORT, CHECKED, PARTIAL, Packet};
 
 /// Copies of each forgery.
 const COPIES: u64 = 50;

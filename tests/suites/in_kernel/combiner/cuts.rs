@@ -3,9 +3,9 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use switchml_protocol::combiner::cell_of;
-use switchml_protocol::header::Header;
+use switchml_protocol::combiner::cell::cell_of;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::header::Header;
 use switchml_rack::needs_racks;
 use zerocopy::FromBytes;
 
@@ -13,8 +13,8 @@ use super::{
     LANES, SEGMENT, XDP_REDIRECT, addresses, combiner, from_parent, own, packet, parents,
     port_for_all, port_of, run_bundle, sender,
 };
-use crate::kernel::{Kernel, SLOTS};
-use crate::packet::{CHECKED, EMPTY, FILLER, JOB, Packet};
+use switchml_test_support::frame::{CHECKED, EMPTY, FILLER, JOB, Packet};
+use switchml_test_support::kernel::{Kernel, SLOTS};
 
 /// Enough cells that no two keys share one: what a cell evicts depends on the time.
 const CELLS: u32 = 4096;

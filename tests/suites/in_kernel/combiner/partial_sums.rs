@@ -1,16 +1,16 @@
 //! Partial sums of a combiner below: of several ranks, of a group above the first; overlapping ones
 //! and forged ones.
 
-use switchml_protocol::job::{Binding, MemberEntry};
+use switchml_protocol::bpf_types::job::{Binding, MemberEntry};
+use switchml_protocol::bpf_types::uplink::Uplink;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::relay::Uplink;
 use switchml_rack::needs_racks;
 
 use super::{
     BELOW, XDP_DROP, XDP_REDIRECT, below, expect, own, partial, sender, to_parent, uplink,
 };
-use crate::kernel::{Kernel, binding, job, member};
-use crate::packet::{Envelope, JOB, Packet, port};
+use switchml_test_support::frame::{Envelope, JOB, Packet, port};
+use switchml_test_support::kernel::{Kernel, binding, job, member};
 
 /// Ranks behind another combiner, which lives where rank 32 would; the last one must not come
 /// through this combiner.

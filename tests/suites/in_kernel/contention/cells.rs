@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use switchml_protocol::bpf_types::uplink::Uplink;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::relay::Uplink;
 use switchml_rack::{Mode, in_both_modes};
 
 use super::{
@@ -14,8 +14,8 @@ use super::{
 };
 use crate::combiner::{below, to_parent, uplink};
 use crate::cpu::two_cpus;
-use crate::kernel::{Kernel, job, member};
-use crate::packet::{JOB, PARTIAL, Packet};
+use switchml_test_support::frame::{JOB, PARTIAL, Packet};
+use switchml_test_support::kernel::{Kernel, job, member};
 
 in_both_modes! {
     two_cpus_on_the_same_cell_lose_nothing,

@@ -5,29 +5,30 @@
 //! `TRACE_SEED` and `TRACE_PACKETS` in the environment make it another trace, or a longer one; a
 //! failure names the seed.
 
-mod host;
 mod senders;
 
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::cell::RefCell;
 use std::env;
-use switchml_protocol::auth::Key;
-use switchml_protocol::frame::TAG_LEN;
-use switchml_protocol::header::Header;
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
-use switchml_protocol::maps::LockedSlot;
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
+use switchml_protocol::node::frame::TAG_LEN;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::share::Share;
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::LockedSlot;
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::auth::Key;
+use switchml_protocol::wire::header::Header;
+use switchml_protocol::wire::share::Share;
 use switchml_rack::{Mode, in_both_modes};
 use zerocopy::FromBytes;
 
-use crate::kernel::{IFINDEX, POOL, binding, job, member};
 use crate::libbpf::Libbpf;
-use crate::packet::{EPOCH, EVERYONE, JOB, key, over_ipv6, tagged_frame, v6};
-use host::Host;
 use senders::Senders;
+use switchml_test_support::frame::{
+    EPOCH, EVERYONE, IFINDEX, JOB, key, over_ipv6, tagged_frame, v6,
+};
+use switchml_test_support::host::Host;
+use switchml_test_support::kernel::{POOL, binding, job, member};
 
 in_both_modes! {
     kernel_and_host_agree_on_a_random_trace,
@@ -169,7 +170,7 @@ impl Trace {
             let is_right = random.random_ratio(49, 50);
             frame = tagged_frame(&frame, if is_right { 0 } else { random.random() });
         }
-        if self.host.at_tc && frame.len() < super::tc_program::ENVELOPE_LEN {
+        if self.host.at_tc && frame.len() < switchml_test_support::kernel::tc::ENVELOPE_LEN {
             return;
         }
         if self.is_v6 {

@@ -4,7 +4,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 
-use crate::packet::{
+use switchml_test_support::frame::{
     AGGREGATOR_IP, CE, CHECKED, EMPTY, JOB, MAX, PARTIAL, Packet, RETRANSMIT, SUM, fix_ip_checksum,
     ip, mac,
 };

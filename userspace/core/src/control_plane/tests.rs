@@ -5,9 +5,9 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use switchml_control::{Aborted, Assigned};
 use switchml_protocol::U16;
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::Way;
-use switchml_protocol::job::Binding;
 
 use super::*;
 use crate::data_plane::{Fanout, JobSpec, Limits};

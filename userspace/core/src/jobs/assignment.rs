@@ -5,9 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
-use switchml_protocol::audience::NAMED_RANKS;
-use switchml_protocol::auth::Key;
-use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::wire::auth::Key;
 
 use super::job::{Job, Member, State};
 use super::{Effect, JobKey, JobTable, info, stripe, threads, warn};
@@ -149,19 +147,6 @@ impl Terms<'_> {
             control::Shard { job: spec.number.into(), group_address, group_port }
         };
         let [first, further @ ..] = specs else { unreachable!("a job has a shard") };
-        // Rule 27.5.
-        let mut lacks = Capabilities::empty();
-        if job.has_combiners() {
-            lacks |= Capabilities::EMPTY_CONTRIBUTIONS;
-        }
-        // A DONE is never tagged, combiners do not know it, and an op can name few ranks.
-        let is_large = job.world_size() > usize::from(NAMED_RANKS);
-        if job.has_combiners() || !job.key.is_none() || is_large {
-            lacks |= Capabilities::AUDIENCES;
-        }
-        if first.address.is_ipv6() {
-            lacks |= limits.ipv4_only;
-        }
         let control::Shard { job: number, group_address, group_port } = shard(first);
         // A connection to an address of the host's own comes from the same address.
         let is_here = |member: &Member| !member.is_behind && member.peer == member.local;
@@ -179,7 +164,7 @@ impl Terms<'_> {
             hello_secret: member.hello_secret,
             max_lanes: limits.max_lanes.into(),
             durable: limits.durable && job.may_be_saved(),
-            capabilities: limits.capabilities.difference(lacks).bits(),
+            capabilities: job.features(limits).used().bits(),
             further_shards: further.iter().map(shard).collect(),
             control_secret: member.control_secret,
             world_size: job.world_size() as u32,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::times::BUCKETS;
+use switchml_protocol::bpf_types::times::BUCKETS;
 
 use super::stripe::Stripe;
 use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_TENANT_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};

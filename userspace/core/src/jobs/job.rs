@@ -6,15 +6,17 @@ use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_control::{name_before_move, public_name};
-use switchml_protocol::auth::Key;
-use switchml_protocol::fanout::Way;
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::features::{Features, JobShape};
+use switchml_protocol::wire::auth::Key;
 
 use super::mismatch::Mismatch;
 use super::paths::Paths;
 use super::rack::Rack;
 use super::stripe::{Link, Stripe};
 use super::{Effect, MemberId, StreamId, Threads};
-use crate::limits::Fanout;
+use crate::limits::{Fanout, Limits};
 
 /// Most ranks of a job that is saved. Each takes half a KiB of every entry of the journal, used or
 /// not.
@@ -373,6 +375,30 @@ impl Job {
         self.joined().any(|(_, member)| member.is_behind)
     }
 
+    /// What its ranks use of what the data plane can do.
+    pub(super) fn features(&self, limits: &Limits) -> Features {
+        limits.features(JobShape {
+            ranks: self.world_size() as u32,
+            has_tags: !self.key.is_none(),
+            has_combiners: self.has_combiners(),
+            is_ipv6: self.address().is_some_and(|address| address.is_ipv6()),
+        })
+    }
+
+    /// The protocol's options that its ranks do not use; none until all have joined.
+    fn unused(&self, limits: &Limits) -> Vec<control::Unused> {
+        if self.state == State::Waiting {
+            return Vec::new();
+        }
+        let features = self.features(limits);
+        let names = Capabilities::all().iter_names();
+        let unused = names.filter_map(|(name, capability)| {
+            let reason = features.why_not(capability)?.to_string();
+            Some(control::Unused { capability: name.to_owned(), reason })
+        });
+        unused.collect()
+    }
+
     pub(super) fn missing(&self) -> Vec<u32> {
         (0..)
             .zip(&self.members)
@@ -430,9 +456,10 @@ impl Job {
     /// The job as operators see it, with the ages of its ranks' streams.
     pub(super) fn describe(
         &self,
-        fanout: Fanout,
+        limits: &Limits,
         age: impl Fn(StreamId) -> Duration,
     ) -> control::JobStatus {
+        let fanout = self.fanout(limits.fanout);
         let (state, reason) = match &self.state {
             State::Waiting => (control::JobState::Waiting, ""),
             State::Assigned => (control::JobState::Assigned, ""),
@@ -469,6 +496,7 @@ impl Job {
             slow: String::new(),
             other_aggregators: self.others.clone(),
             in_place_of: self.in_place_of.clone(),
+            unused: self.unused(limits),
         }
     }
 }

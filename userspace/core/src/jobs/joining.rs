@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
-use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::features::{JobShape, Reason};
+use switchml_protocol::wire::auth::Key;
 
 use super::error::JoinError;
 use super::job::{Job, Member, Presence, State};
@@ -88,6 +89,18 @@ impl Joiner {
 }
 
 impl JobTable {
+    /// Whether ranks of jobs here may send to combiners.
+    fn check_combiner(&self, combiner: &control::Combiner) -> Result<(), JoinError> {
+        let job = JobShape { has_tags: self.has_tags, has_combiners: true, ..JobShape::default() };
+        match self.limits.features(job).why_not(Capabilities::PARTIAL_SUMS) {
+            None => Ok(()),
+            Some(Reason::Tags) => Err(JoinError::Tags(in_words(combiner))),
+            Some(Reason::NotOffered | Reason::Combiners | Reason::ManyRanks | Reason::Ipv6) => {
+                Err(JoinError::NoPartialSums(in_words(combiner)))
+            }
+        }
+    }
+
     /// Rule 22.1: a rank joins. Its stream is returned; the effects may tell it something at once.
     ///
     /// # Errors
@@ -96,15 +109,8 @@ impl JobTable {
     pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
         check_joiner(joiner, self.limits.most_ranks())?;
         self.count_join(&joiner.tenant, joiner.at)?;
-        if let Some(combiner) = joiner.via.last()
-            && !self.limits.capabilities.contains(Capabilities::PARTIAL_SUMS)
-        {
-            return Err(JoinError::NoPartialSums(in_words(combiner)));
-        }
-        if let Some(combiner) = joiner.via.last()
-            && self.has_tags
-        {
-            return Err(JoinError::Tags(in_words(combiner)));
+        if let Some(combiner) = joiner.via.last() {
+            self.check_combiner(combiner)?;
         }
         let local = self.data_address.unwrap_or(joiner.local);
         if matches!(local, IpAddr::V6(local) if local.is_unicast_link_local()) {

@@ -54,8 +54,8 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::bpf_types::fanout::Way;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::Way;
 
 use crate::job_spec::JobSpec;
 use crate::limits::Limits;
@@ -238,11 +238,10 @@ impl JobTable {
 
     /// All jobs as in [`Self::list`], with the ages of streams.
     pub fn list_with_ages(&self, age: impl Fn(StreamId) -> Duration) -> Vec<control::JobStatus> {
-        let fanout = self.limits.fanout;
         self.jobs
             .values()
             .chain(self.waiting.values())
-            .map(|job| job.describe(job.fanout(fanout), &age))
+            .map(|job| job.describe(&self.limits, &age))
             .collect()
     }
 
@@ -277,8 +276,7 @@ impl JobTable {
     pub fn contributors(&self, id: MemberId) -> Option<Contributors<'_>> {
         let job = self.find(id).ok();
         let job = job.filter(|job| !job.has_combiners() && job.stripe.aggregators == 1)?;
-        let adds_up = self.limits.capabilities.contains(Capabilities::PARTIAL_SUMS);
-        let adds_up = adds_up && job.key.is_none();
+        let adds_up = job.features(&self.limits).used().contains(Capabilities::PARTIAL_SUMS);
         let places = job.present().map(|(rank, member)| {
             (member.peer, (!adds_up).then_some(rank), member.ports.first().copied())
         });

@@ -4,7 +4,7 @@
 //! are.
 
 use switchml_control as control;
-use switchml_protocol::times::{BUCKETS, SUM, Times};
+use switchml_protocol::bpf_types::times::{BUCKETS, SUM, Times};
 
 use super::error::MemberError;
 use super::{JobTable, MemberId};

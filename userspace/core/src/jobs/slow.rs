@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use switchml_control::Path;
-use switchml_protocol::header::HEADER_LEN;
+use switchml_protocol::wire::header::HEADER_LEN;
 
 use super::JobTable;
 use super::job::{Job, Member};

@@ -3,8 +3,8 @@
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::job::Binding;
 
 use super::error::MemberError;
 use super::job::State;
@@ -75,7 +75,7 @@ impl JobTable {
     fn warn_of_forgery(&mut self, number: u16) -> Option<Effect> {
         let job = self.jobs.get(&number)?;
         let is_alone = job.present().all(|(_, member)| member.peer.is_loopback());
-        let has_choice = self.limits.capabilities.contains(Capabilities::TAGS);
+        let has_choice = job.features(&self.limits).used().contains(Capabilities::TAGS);
         if !job.key.is_none() || !has_choice || is_alone || self.has_warned_of_forgery {
             return None;
         }

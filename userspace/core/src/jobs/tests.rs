@@ -22,10 +22,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::bpf_types::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
-use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::wire::ip::Ip;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 
 use super::*;

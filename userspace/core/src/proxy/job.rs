@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
-use switchml_protocol::auth::Key;
+use switchml_protocol::bpf_types::fanout::Way;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::Way;
+use switchml_protocol::features::JobShape;
+use switchml_protocol::wire::auth::Key;
 
 use super::{Below, Effect, LOOK, Proxy, Timer};
 use crate::control_plane::RESUME_GRACE;
@@ -217,10 +218,12 @@ impl Proxy {
             }
             false => (String::new(), 0),
         };
-        // Those that are about the way between a rank and its combiner.
-        let of_way = Capabilities::GROUP_HELLOS | Capabilities::ROCE;
-        let own = self.limits.capabilities & of_way;
-        let parents = Capabilities::from_bits_truncate(assigned.capabilities);
+        let of_root = Capabilities::from_bits_truncate(assigned.capabilities);
+        let own = self.limits.features(JobShape {
+            has_combiners: true,
+            is_ipv6: job.address.is_ipv6(),
+            ..JobShape::default()
+        });
         let (group_address, group_port) = of(assigned.job);
         let further = assigned.further_shards.iter().map(|shard| {
             let (group_address, group_port) = of(shard.job);
@@ -234,7 +237,7 @@ impl Proxy {
             further_shards: further.collect(),
             max_lanes: assigned.max_lanes.min(self.limits.max_lanes.into()),
             durable: true,
-            capabilities: (parents.difference(of_way) | own).bits(),
+            capabilities: own.below_combiner(of_root).bits(),
             ..assigned
         }
     }

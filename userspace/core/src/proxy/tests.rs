@@ -6,8 +6,8 @@ use switchml_control::{
     Aborted, Assigned, Combiner, Copies, JobStatus, JoinRequest, MemberStatus, ResumeRequest,
     Shard, Started,
 };
-use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::wire::auth::Key;
 
 use super::*;
 use crate::limits::Fanout;

@@ -1,7 +1,7 @@
 //! Checks properties that all ranks of a job must share, because its RESULTs to all are one frame
 //! (rule 5.11).
 
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 
 /// The property in which these ranks differ, and what to do, if they do. A combiner has only some
 /// ranks of a job.

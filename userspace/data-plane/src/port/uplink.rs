@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use switchml_host::interfaces::{self, Interface};
 use switchml_host::{neighbours, routes, way};
 use switchml_protocol::U16;
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
-use switchml_protocol::relay::Uplink;
+use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::bpf_types::uplink::Uplink;
+use switchml_protocol::wire::ip::Ip;
 
 use super::local::Local;
 

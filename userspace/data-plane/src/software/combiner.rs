@@ -11,14 +11,15 @@ use std::time::Instant;
 use quinn_udp::RecvMeta;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use switchml_protocol::aggregator::{self, Members};
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, VACANT};
+use switchml_protocol::bpf_types::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::Way;
-use switchml_protocol::job::{ABORTED, Binding, VACANT};
-use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::node::{Served, Target};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::{MAX_LANES, MAX_RANKS, relay};
+use switchml_protocol::root::{self, admission::Members};
+use switchml_protocol::wire::ports::{port_for_all, rank_port};
+use switchml_protocol::{MAX_LANES, MAX_RANKS};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
@@ -131,11 +132,11 @@ impl ServesJobs for SoftwareCombiner {
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
         self.shared.memory.tables.open(job);
         let base = self.shared.data.number();
-        self.use_port(job.number, relay::port_for_all(base, job.number))
+        self.use_port(job.number, port_for_all(base, job.number))
     }
 
     fn admit(&self, job: u16, rank: u16, secret: u32) -> Result<(), Error> {
-        self.use_port(job, relay::rank_port(self.shared.data.number(), job, rank))?;
+        self.use_port(job, rank_port(self.shared.data.number(), job, rank))?;
         self.shared.memory.tables.admit(job, rank, secret);
         Ok(())
     }
@@ -179,7 +180,7 @@ impl DataPlane for SoftwareCombiner {
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            capabilities: aggregator::CAPABILITIES.difference(Capabilities::EMPTY_CONTRIBUTIONS),
+            capabilities: root::CAPABILITIES.difference(Capabilities::EMPTY_CONTRIBUTIONS),
             ipv4_only: Capabilities::empty(),
             port: self.shared.data.number(),
             fanout: Fanout::Unicast,

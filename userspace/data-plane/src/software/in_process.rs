@@ -56,7 +56,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use switchml_protocol::header::{HEADER_LEN, Header};
+    use switchml_protocol::wire::header::{HEADER_LEN, Header};
     use zerocopy::{FromBytes, IntoBytes};
 
     use super::super::tests::{hello, with_a_job};

@@ -17,15 +17,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use quinn_udp::{EcnCodepoint, RecvMeta};
-use switchml_protocol::aggregator::{self, Members};
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, VACANT};
+use switchml_protocol::bpf_types::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::bpf_types::times::Times;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::Way;
-use switchml_protocol::job::{ABORTED, Binding, VACANT};
-use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::node::Medium;
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::shell::Origin;
-use switchml_protocol::times::Times;
+use switchml_protocol::root::{self, admission::Members};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
@@ -174,7 +174,7 @@ impl Software {
 
     fn capabilities(&self) -> Capabilities {
         let roce = if self.has_roce() { Capabilities::ROCE } else { Capabilities::empty() };
-        aggregator::CAPABILITIES | roce
+        root::CAPABILITIES | roce
     }
 
     /// The jobs and slots that it serves.
@@ -352,8 +352,8 @@ mod tests {
     use std::time::Duration;
 
     use quinn_udp::{Transmit, UdpSocketState};
-    use switchml_protocol::auth::Key;
-    use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+    use switchml_protocol::wire::auth::Key;
+    use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
     use switchml_protocol::{U32, VERSION};
     use zerocopy::{FromBytes, FromZeros, IntoBytes};
 

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use quinn_udp::RecvMeta;
-use switchml_protocol::aggregator::Members;
-use switchml_protocol::header::Header;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::node::Target;
+use switchml_protocol::root::admission::Members;
+use switchml_protocol::wire::header::Header;
 use switchml_userspace_core::memory_tables::{MemoryTables, done_of};
 use zerocopy::FromBytes;
 

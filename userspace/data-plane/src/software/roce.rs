@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use quinn_udp::RecvMeta;
-use switchml_protocol::frame::{Ipv4, Ipv6, Network};
-use switchml_protocol::ip::Ip;
+use switchml_protocol::node::frame::{Ipv4, Ipv6, Network};
+use switchml_protocol::node::roce::{self, Covered, ICRC_LEN, Transport};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::roce::{self, Covered, ICRC_LEN, Transport};
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::IntoBytes;
 
 use super::port::{Inbox, Port};

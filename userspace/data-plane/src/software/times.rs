@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use switchml_protocol::header::Header;
+use switchml_protocol::bpf_types::times::{SHIFT, SUM, Times, bucket, sample};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::times::{SHIFT, SUM, Times, bucket, sample};
+use switchml_protocol::wire::header::Header;
 use zerocopy::FromBytes;
 
 /// Times of the rounds of each shard's first slot, as the XDP program measures them.

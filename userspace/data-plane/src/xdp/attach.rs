@@ -35,7 +35,7 @@ use switchml_userspace_core::drop_rate::DropRate;
 
 /// The programs for XDP and for tc of a root, and of a combiner.
 const PROGRAMS: [[&str; 2]; 2] =
-    [["switchml", "switchml_bundle"], ["switchml_relay", "switchml_relay_bundle"]];
+    [["switchml", "switchml_bundle"], ["switchml_combiner", "switchml_combiner_bundle"]];
 /// The program that runs on frames of the XDP programs as they leave.
 const COPY: &str = "switchml_copy";
 /// The programs that count frames that XDP could not send, and their tracepoints.

@@ -12,7 +12,7 @@ use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_ARRAY;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use switchml_protocol::VERSION;
-use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::bpf_types::maps::MAX_JOBS;
 use switchml_userspace_core::jobs::{Epochs, Job, MAX_SAVED_LEN};
 
 use super::hook::Mode;

@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use tracing::warn;
 
 use super::pins::{PinError, Pins};

@@ -9,14 +9,15 @@ use aya::maps::{
 };
 use aya::programs::ProgramFd;
 use aya_obj::generated::bpf_devmap_val;
-use switchml_protocol::fanout::Receivers;
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::{JobEntry, MemberEntry};
-use switchml_protocol::maps::{Endpoint, LockedCell, MAX_PORTS, MAX_SHARDS};
+use switchml_protocol::bpf_types::fanout::Receivers;
+use switchml_protocol::bpf_types::job::{JobEntry, MemberEntry};
+use switchml_protocol::bpf_types::maps::{Endpoint, MAX_PORTS, MAX_SHARDS};
+use switchml_protocol::bpf_types::times::{BUCKETS, Times};
+use switchml_protocol::bpf_types::uplink::Uplink;
+use switchml_protocol::combiner::cell::LockedCell;
+use switchml_protocol::combiner::hold_time;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::patience;
-use switchml_protocol::relay::Uplink;
-use switchml_protocol::times::{BUCKETS, Times};
+use switchml_protocol::wire::ip::Ip;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
 
@@ -159,7 +160,7 @@ impl Maps {
 
     /// Has the cells' patience begin where it begins.
     pub fn begin_patience(&mut self) -> Result<(), MapError> {
-        self.average.set(0, patience::FIRST, 0)
+        self.average.set(0, hold_time::FIRST, 0)
     }
 
     /// Packets by outcome, of all CPUs together.

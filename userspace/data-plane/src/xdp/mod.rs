@@ -44,14 +44,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
-use switchml_protocol::aggregator;
+use switchml_protocol::bpf_types::fanout::{self, MAX_PLACES, Receivers};
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
+use switchml_protocol::bpf_types::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::bpf_types::times::Times;
+use switchml_protocol::bpf_types::uplink::Uplink;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::{self, MAX_PLACES, Receivers};
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
-use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::relay::Uplink;
-use switchml_protocol::times::Times;
+use switchml_protocol::root;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, PortStatus, Saved, ServesJobs,
@@ -251,7 +251,7 @@ impl XdpDataPlane {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = aggregator::CAPABILITIES;
+        let mut capabilities = root::CAPABILITIES;
         // Ranks need not test multicast where it makes no difference.
         capabilities.set(Capabilities::GROUP_HELLOS, self.config.fanout == Fanout::Auto);
         capabilities.set(Capabilities::ROCE, self.config.roce);
@@ -342,7 +342,7 @@ impl ServesJobs for XdpDataPlane {
         let entry = maps.job(job).map_err(&refused)?;
         let live = |&(rank, way): &(u16, fanout::Way)| {
             let place = maps.member(job, way.home(rank))?.binding;
-            let is_deaf = loopback::is_behind(&place) || place.is_queue_pair();
+            let is_deaf = loopback::is_behind(&place) || !place.can_be_in_group();
             let is_by_group = way == fanout::Way::Group;
             Ok((rank, place, if is_by_group && is_deaf { fanout::Way::Copy } else { way }))
         };

@@ -16,9 +16,10 @@ use aya_obj::generated::{
     bpf_devmap_val,
     bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
 };
-use switchml_protocol::fanout::{MAX_PLACES, Receivers};
-use switchml_protocol::job::{JobEntry, OPEN};
-use switchml_protocol::maps::{LockedSlot, SLOTS_PER_SHARD};
+use switchml_protocol::bpf_types::fanout::{MAX_PLACES, Receivers};
+use switchml_protocol::bpf_types::job::{JobEntry, OPEN};
+use switchml_protocol::bpf_types::maps::SLOTS_PER_SHARD;
+use switchml_protocol::root::slot::LockedSlot;
 use switchml_userspace_core::oldest_round::{
     Alike, Newest, Progress, all_unfinished, newest, progress,
 };

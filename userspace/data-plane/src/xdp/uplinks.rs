@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::MapError;
 use switchml_protocol::MAX_RANKS;
-use switchml_protocol::job::MemberEntry;
-use switchml_protocol::relay::Uplink;
+use switchml_protocol::bpf_types::job::MemberEntry;
+use switchml_protocol::bpf_types::uplink::Uplink;
 
 use crate::port::uplink::WayUp;
 
@@ -62,8 +62,8 @@ fn lock<T>(maps: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use switchml_protocol::ip::Ip;
-    use switchml_protocol::job::Binding;
+    use switchml_protocol::bpf_types::job::Binding;
+    use switchml_protocol::wire::ip::Ip;
 
     use super::*;
 

@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use switchml_protocol::U16;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::ip::Ip;
-use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::ip::Ip;
 use tracing::{error, warn};
 
 use crate::entries::{MOST_PARTS, OUTCOMES, PARTS, Table};

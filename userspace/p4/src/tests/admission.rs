@@ -1,13 +1,13 @@
 //! Passes packets through the tables, in the order of `p4/include/aggregator.p4`, and compares the
-//! outcomes with those of `protocol::aggregator`.
+//! outcomes with those of `protocol::root`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
-use switchml_protocol::header::{Header, Kind, Op, flags};
-use switchml_protocol::job::{ABORTED, Binding};
+use switchml_protocol::bpf_types::job::{ABORTED, Binding};
+use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::shell::Origin;
+use switchml_protocol::wire::header::{Header, Kind, Op, flags};
 use switchml_protocol::{DATA_PORT, U16, U32, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -105,7 +105,7 @@ fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
     for job in open.values() {
         tables.open(&job.spec);
         for (&rank, binding) in &job.bindings {
-            switchml_protocol::aggregator::Members::learn(
+            switchml_protocol::root::admission::Members::learn(
                 &tables,
                 job.spec.number,
                 rank,

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use super::{binding, jobs, spec};

@@ -7,7 +7,7 @@ use crate::entries::Contents;
 use crate::switch::{Entry, Match};
 use crate::tests::changes::Bench;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::Kind;
+use switchml_protocol::wire::header::Kind;
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 
 fn field(entry: &Entry, name: &str) -> Option<u64> {

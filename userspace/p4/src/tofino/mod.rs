@@ -35,8 +35,8 @@ use rbfrt::register;
 use rbfrt::table::{MatchValue, Request, TableEntry, TableOperation, ToBytes};
 use rbfrt::util::Digest;
 use switchml_protocol::U16;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tracing::info;
 

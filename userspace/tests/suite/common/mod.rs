@@ -14,7 +14,7 @@ use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use switchml_control::{Assigned, JoinEvent, JoinRequest, ReadyRequest};
 use switchml_data_plane::software::Software;
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, decode, flags};
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, Op, decode, flags};
 use switchml_protocol::{U16, U32, VERSION};
 use switchml_userspace::events;
 use switchml_userspace::guard::Guard;

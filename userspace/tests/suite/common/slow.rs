@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use switchml_data_plane::software::Software;
-use switchml_protocol::fanout::Way;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::fanout::Way;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::data_plane::{DataPlane, Error, JobSpec, Limits, ServesJobs};
 

@@ -10,7 +10,7 @@ use switchml_control::join_event::Event;
 use switchml_control::{Assigned, StatusRequest};
 use switchml_p4::tofino::{COMBINER, deploy};
 use switchml_protocol::U16;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 
 use super::jobs::learn;
 use super::schema::{self, SETS, full};

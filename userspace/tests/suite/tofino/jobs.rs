@@ -11,10 +11,10 @@ use switchml_control::{Assigned, LeaveRequest, ListJobsRequest, ReadyRequest, St
 use switchml_p4::entries::{Contents, OpenJob};
 use switchml_p4::switch::Match;
 use switchml_protocol::U16;
-use switchml_protocol::auth::Key;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::wire::auth::Key;
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 use switchml_userspace_core::oldest_round::{Alike, Newest, Progress, Unfinished};
 

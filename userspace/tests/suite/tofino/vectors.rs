@@ -7,9 +7,9 @@ use std::path::Path;
 use switchml_bfrt_switch::{Entry, Switch};
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::entries::{MAX_JOBS, MAX_RANKS};
-use switchml_protocol::auth::Key;
-use switchml_protocol::header::{Kind, flags};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::auth::Key;
+use switchml_protocol::wire::header::{Kind, flags};
 use switchml_rack::vectors::{Event, Job, Offer, Step, Vector, read_all};
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 
@@ -17,7 +17,7 @@ use super::jobs::learn;
 use super::schema::{full, slots};
 use super::{Site, TABLES_OF_PORTS, switch};
 use switchml_protocol::U16;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 
 /// Bytes of a frame before the packet.
 const ENVELOPE: usize = 42;

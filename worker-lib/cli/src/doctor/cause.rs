@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use switchml_host::neighbours::mac_text;
-use switchml_protocol::{CONTROL_PORT, roce};
+use switchml_protocol::CONTROL_PORT;
+use switchml_protocol::node::roce;
 use switchml_worker::interface::unspecified;
 use switchml_worker_core::cost;
 

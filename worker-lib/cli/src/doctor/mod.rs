@@ -38,7 +38,7 @@ use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
-use switchml_protocol::roce;
+use switchml_protocol::node::roce;
 use switchml_worker::control::{
     self, Access, AggregatorStatus, Assigned, Membership, RankWithoutMulticast,
 };

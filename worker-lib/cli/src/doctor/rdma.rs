@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use switchml_protocol::roce;
+use switchml_protocol::node::roce;
 use switchml_worker::control::{Access, Assigned};
 use switchml_worker::interface::Interface;
 use switchml_worker::rdma::{self, DevicePort, Unusable};

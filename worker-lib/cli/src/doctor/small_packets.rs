@@ -4,7 +4,7 @@
 use std::fmt;
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::roce::AROUND;
+use switchml_protocol::node::roce::AROUND;
 use switchml_worker::rdma::{DevicePort, Mtu};
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::daemon::{Daemon, PATIENCE, failure};
+use switchml_rack::daemon::{Daemon, PATIENCE, failure};
 
 const USAGE: i32 = 2;
 const JOIN: i32 = 3;

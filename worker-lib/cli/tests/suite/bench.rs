@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::daemon::{Daemon, PATIENCE, failure};
+use switchml_rack::daemon::{Daemon, PATIENCE, failure};
 
 /// Runs a benchmark on `world_size` ranks, and returns rank 0's JSON.
 fn bench(world_size: usize, arguments: &[&str]) -> Value {

@@ -6,9 +6,6 @@
 //! | [`bench`] | `bench` and `doctor` from end to end |
 //! | [`plan`] | `plan` from end to end |
 
-#[path = "../../../tests/suite/daemon.rs"]
-mod daemon;
-
 mod bad_input;
 mod bench;
 mod plan;

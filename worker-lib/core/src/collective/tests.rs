@@ -5,7 +5,7 @@ mod wide;
 mod zeros;
 
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 
 use super::*;
 use crate::call::Kind;

@@ -1,11 +1,11 @@
 //! Reads the aggregator's answers, and decides which of them count.
 
 use switchml_protocol::EVERYONE;
-use switchml_protocol::auth::{Key, TAG_LEN};
-use switchml_protocol::done::named;
-use switchml_protocol::header::{Header, Kind, decode, flags};
 use switchml_protocol::outcome::RejectReason;
 use switchml_protocol::ranks::{Ranks, pending_lanes};
+use switchml_protocol::root::done::named;
+use switchml_protocol::wire::auth::{Key, TAG_LEN};
+use switchml_protocol::wire::header::{Header, Kind, decode, flags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::stats::Ignored;

@@ -1,7 +1,7 @@
 //! Chunks, as the engine numbers and sends them, and reports them when they are complete.
 
-use switchml_protocol::audience::Audience;
-use switchml_protocol::header::{Header, Op};
+use switchml_protocol::wire::audience::Audience;
+use switchml_protocol::wire::header::{Header, Op};
 
 /// The contents of a chunk: a phase of its collective, and its place among the chunks of that
 /// phase.

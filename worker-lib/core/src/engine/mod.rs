@@ -46,8 +46,8 @@ mod tests;
 use std::time::Duration;
 
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::wire::header::{CheckWord, Header, Kind, flags};
 use switchml_protocol::{EVERYONE, U16, U32, VERSION};
 
 use answer::Word;
@@ -601,7 +601,10 @@ impl Engine {
         if !same_call {
             return Err(Ignored::Call);
         }
-        if !self.checks_maxima() && answer.is_result() && !chunk.op.is_sum() {
+        if !self.checks_maxima()
+            && answer.is_result()
+            && chunk.op.check_word() == CheckWord::OfLanes
+        {
             let maximum = answer.unchecked();
             let accepted = accept(entry.number, chunk, maximum);
             return Ok((

@@ -1,6 +1,6 @@
 //! Results that have overtaken a chunk, so that it counts as lost.
 
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 
 use super::chunk::Chunk;
 use super::outstanding::Outstanding;

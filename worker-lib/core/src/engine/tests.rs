@@ -6,7 +6,7 @@ mod zeros;
 
 use proptest::prelude::*;
 use switchml_protocol::EVERYONE;
-use switchml_protocol::header::{HEADER_LEN, Op};
+use switchml_protocol::wire::header::{HEADER_LEN, Op};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;

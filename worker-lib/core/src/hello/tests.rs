@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use crate::engine::Keys;
 use crate::packet::len_of;
-use switchml_protocol::auth::Key;
+use switchml_protocol::wire::auth::Key;
 
 use super::*;
 

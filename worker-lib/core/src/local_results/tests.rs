@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchml_protocol::header::{Kind, flags};
+use switchml_protocol::wire::header::{Kind, flags};
 use switchml_protocol::{EVERYONE, U16, U32, VERSION};
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 use zerocopy::FromBytes;
 
 use super::{Cell, Step, add_up, is_like};

@@ -1,6 +1,6 @@
 //! One collective's way between elements and lanes.
 
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
 use super::by_float::by_float;
@@ -141,7 +141,13 @@ impl Codec {
     pub const fn wire_op(self) -> Op {
         match self.layout {
             Layout::Max | Layout::Min => Op::Max,
-            _ => Op::Sum,
+            Layout::Fixed(_)
+            | Layout::Packed(_)
+            | Layout::Rotated(_)
+            | Layout::Triple(_)
+            | Layout::Wide(_)
+            | Layout::Integers
+            | Layout::Bytes => Op::Sum,
         }
     }
 

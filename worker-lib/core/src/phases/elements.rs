@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use switchml_protocol::audience::Audience;
+use switchml_protocol::wire::audience::Audience;
 
 use super::layout::Layout;
 use crate::buffer::Buffer;

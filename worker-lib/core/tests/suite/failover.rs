@@ -18,9 +18,9 @@ use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp, Reduction};
 
-use crate::answers::{done_of, needs_lanes};
-use crate::packet::{ALL_OPS, Packet};
-use crate::switch::{EPOCH, JOB, Switch, binding};
+use switchml_test_support::answers::{done_of, needs_lanes};
+use switchml_test_support::packet::{ALL_OPS, Packet};
+use switchml_test_support::switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
 /// Turns within which all calls must end once nothing is lost any more.

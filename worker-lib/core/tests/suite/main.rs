@@ -9,18 +9,9 @@
 //! | [`unchecked_maxima`] | maxima without check words: no rank returns a wrong one |
 //! | [`worked_example`] | the calls of the specification's example, byte by byte |
 
-mod answers;
 mod failover;
 mod model;
 mod numerics;
 mod superpackets;
 mod unchecked_maxima;
 mod worked_example;
-
-// Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
-#[allow(dead_code)]
-#[path = "../../../../protocol/tests/suite/packet.rs"]
-mod packet;
-#[allow(dead_code)]
-#[path = "../../../../protocol/tests/suite/switch.rs"]
-mod switch;

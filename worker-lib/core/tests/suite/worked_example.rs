@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use switchml_protocol::header::{Header, Kind as Packet};
+use switchml_protocol::wire::header::{Header, Kind as Packet};
 use switchml_rack::vectors::{Event, Vector};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};

@@ -24,7 +24,7 @@ from ._losses import Losses, note
 from ._membership import Membership
 from ._peers import meeting_host, own_aggregator
 from ._reconfigure import Reconfigurable, ReconfigurableGroup
-from ._rendezvous import HeardError, Meeting
+from ._rendezvous import STORE_ENDED, HeardError, Meeting
 from ._threads import NAME
 from ._trampoline import IS_BACKEND, as_backend, check
 from ._work import backend_error, rank_list, see_through_holders
@@ -70,10 +70,7 @@ def make(
     except Error as error:
         raise backend_error(error) from None
     see_through_holders()
-    # A destroyed group leaves its keys behind. The next group of that name needs other keys, and
-    # all ranks have counted the same number of attempts.
-    attempt = parent.add(f"attempts/{rank}", 1)
-    store = dist.PrefixStore(f"{NAME}/{attempt}", parent)
+    store = _own_keys(parent, rank)
     fallback = os.environ.get("SWITCHML_FALLBACK", "")
     if fallback not in ("", "gloo"):
         raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; set it to gloo, or leave it out")
@@ -122,6 +119,19 @@ def make(
         "; rank ".join(f"{r}: {why}" for r, why in reasons.items()),
     )
     return gloo
+
+
+def _own_keys(parent: dist.Store, rank: int) -> dist.Store:
+    """Where the ranks of a new group meet.
+
+    A destroyed group leaves its keys behind. The next group of that name needs other keys, and all
+    ranks have counted the same number of attempts.
+    """
+    try:
+        attempt = parent.add(f"attempts/{rank}", 1)
+    except RuntimeError as error:
+        raise backend_error(Error(f"{STORE_ENDED}: {in_words(error)}")) from None
+    return dist.PrefixStore(f"{NAME}/{attempt}", parent)
 
 
 def _reach(store: dist.Store, rank: int, kin: Kin) -> dict[int, Place]:

@@ -16,6 +16,10 @@ from ._work import rank_list
 
 log = logging.getLogger("switchml.torch")
 
+STORE_ENDED = (
+    "the store where ranks meet has ended, which is in the process of rank 0 unless another one "
+    "was given"
+)
 # Seconds between looks into the store, at first and later.
 _SHORT_PAUSE, _LONG_PAUSE = 0.001, 0.05
 # Seconds that ranks take at most to come if all live.
@@ -206,8 +210,5 @@ class Meeting:
             gone_with_it = f"rank {self.home}, in whose process the ranks meet, is gone"
             raise Error(f"{gone_with_it}: {why}", [self.home])
         if time.monotonic() - since > _NEWS:
-            raise Error(
-                "the store where ranks meet has ended, which is in the process of rank 0 unless "
-                f"another one was given: {why}",
-            )
+            raise Error(f"{STORE_ENDED}: {why}")
         return None

@@ -79,11 +79,15 @@ class _Watch:
     """Looks after functions that were left to those who wait for them, and who may never do so.
 
     A thread looks now and then while there are such functions. To wake it up for each would take
-    longer than a small call.
+    longer than a small call. It looks less often while all who wait do so soon: each look takes the
+    interpreter from the thread that computes.
     """
 
-    # Seconds between looks, and how many find nothing before the thread ends.
+    # Seconds that a function is left alone, which is also the shortest time between looks; and the
+    # longest.
     PAUSE = 0.001
+    LONGEST_PAUSE = 0.008
+    # Looks that find nothing before the thread ends.
     LOOKS = 50
 
     def __init__(self) -> None:
@@ -108,15 +112,18 @@ class _Watch:
         _LENDER.lend(self._run)
 
     def _run(self) -> None:
-        idle = 0
+        idle, pause = 0, self.PAUSE
         while True:
-            time.sleep(self.PAUSE)
+            time.sleep(pause)
             with self._lock:
                 threads, self._new = self._new, set()
             idle = 0 if threads else idle + 1
+            pause = min(2 * pause, self.LONGEST_PAUSE)
             while threads:
                 thread = threads.pop()
                 if thread.take_over(time.monotonic() - self.PAUSE):
+                    pause = self.PAUSE
+                if thread.has_deferred():
                     with self._lock:
                         self._new.add(thread)
                 # Otherwise the name would keep a group.
@@ -193,12 +200,17 @@ class CallThread:
         self._run_here(deferred.run, deferred.failed)
 
     def take_over(self, until: float) -> bool:
-        """Runs what was left to others by that time. Returns whether there is some of later."""
+        """Runs what was left to others by that time. Returns whether there was something."""
         with self._lock:
+            before = len(self._deferred)
             while self._deferred and self._deferred[0].since <= until:
                 deferred = self._deferred.popleft()
                 self._put(deferred.run, deferred.failed)
-            return bool(self._deferred)
+            return len(self._deferred) < before
+
+    def has_deferred(self) -> bool:
+        """Whether something is left to those who wait for it."""
+        return bool(self._deferred)
 
     def is_idle(self) -> bool:
         """Whether all that was given before is done."""

@@ -10,7 +10,7 @@ use std::ptr;
 use std::slice;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use switchml_protocol::roce::KEY;
+use switchml_protocol::node::roce::KEY;
 
 use super::device::{Entry, as_gid};
 use super::unusable::Unusable;

@@ -90,7 +90,7 @@ impl Program {
             }
         };
         if way == Way::Silent {
-            command.args(["--cut", "silent"]);
+            command.arg("--silent");
         }
         command
     }

@@ -82,8 +82,19 @@ fn a_job_with_combiners_has_no_empty_contributions_and_results_go_to_combiners()
         assert_eq!(has, Capabilities::CHECKED_MAXIMA | Capabilities::PARTIAL_SUMS);
         assert_eq!(assigned.world_size, 4);
     }
-    let racks: Vec<_> =
-        table.list().remove(0).members.into_iter().map(|member| member.rack).collect();
+    let job = table.list().remove(0);
+    let unused: Vec<_> =
+        job.unused.iter().map(|unused| (&*unused.capability, &*unused.reason)).collect();
+    let lacks = "the data plane lacks it";
+    let expected = [
+        ("EMPTY_CONTRIBUTIONS", "the job has combiners"),
+        ("GROUP_HELLOS", lacks),
+        ("TAGS", lacks),
+        ("AUDIENCES", lacks),
+        ("ROCE", lacks),
+    ];
+    assert_eq!(unused, expected);
+    let racks: Vec<_> = job.members.into_iter().map(|member| member.rack).collect();
     assert_eq!(racks, ["tor1 at 10.1.0.254", "tor1 at 10.1.0.254", "tor2 at 10.2.0.254", ""]);
 }
 

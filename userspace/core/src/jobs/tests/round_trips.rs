@@ -1,7 +1,7 @@
 //! Histograms of round trips that ranks report.
 
 use proptest::prelude::*;
-use switchml_protocol::times::{BUCKETS, SUM};
+use switchml_protocol::bpf_types::times::{BUCKETS, SUM};
 
 use super::*;
 

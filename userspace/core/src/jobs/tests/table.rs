@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rand::SeedableRng;
-use switchml_protocol::job::Binding;
+use switchml_protocol::bpf_types::job::Binding;
 
 use super::super::*;
 
@@ -147,7 +147,7 @@ impl Table {
         self.table.report_round_trips(id, report)
     }
 
-    pub fn round_trips(&self) -> &switchml_protocol::times::Times {
+    pub fn round_trips(&self) -> &switchml_protocol::bpf_types::times::Times {
         self.table.round_trips()
     }
 

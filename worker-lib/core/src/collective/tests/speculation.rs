@@ -4,7 +4,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 
 use super::super::*;
 use super::Plain;

@@ -1,7 +1,7 @@
 //! Results whose lanes are for other ranks: a DONE tells of them.
 
-use switchml_protocol::audience::Audience;
-use switchml_protocol::done::Done;
+use switchml_protocol::root::done::Done;
+use switchml_protocol::wire::audience::Audience;
 
 use super::*;
 

@@ -4,13 +4,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use switchml_protocol::aggregator::{Members, Tables, serve};
-use switchml_protocol::audience::Audience;
+use switchml_protocol::bpf_types::job::{self, Binding, JobEntry, MemberEntry};
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{HEADER_LEN, Header, Op};
-use switchml_protocol::job::{self, Binding, JobEntry, MemberEntry};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::admission::{Members, Tables, serve};
+use switchml_protocol::root::slot::Slot;
+use switchml_protocol::wire::audience::Audience;
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Op};
 use switchml_protocol::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 

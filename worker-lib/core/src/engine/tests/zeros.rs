@@ -1,6 +1,6 @@
 //! Chunks whose lanes are left out at first: EMPTY, and ROOM.
 
-use switchml_protocol::header::{Kind, flags};
+use switchml_protocol::wire::header::{Kind, flags};
 
 use super::network::{HOP, Switch, chunk, config};
 use super::*;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use switchml_protocol::share::Share;
+use switchml_protocol::wire::share::Share;
 use switchml_protocol::{U16, U32, VERSION};
 use zerocopy::IntoBytes;
 

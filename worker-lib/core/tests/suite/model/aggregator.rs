@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 
 use switchml_protocol::EVERYONE;
-use switchml_protocol::aggregator::{Members, Tables, serve};
-use switchml_protocol::header::{Header, Kind, Op};
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
+use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::lanes::Payload as _;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::share::Share;
-use switchml_protocol::slot::{SetHead, Slot, contribute};
+use switchml_protocol::root::admission::{Members, Tables, serve};
+use switchml_protocol::root::slot::{SetHead, Slot, contribute};
+use switchml_protocol::wire::header::{Header, Kind, Op};
+use switchml_protocol::wire::share::Share;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::packets::{self, Payload};
@@ -22,8 +22,8 @@ use super::tally::{self, Tally};
 /// The state of an aggregator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregator {
-    /// State and epoch of the job; [`switchml_protocol::job::VACANT`] is a job that this aggregator
-    /// does not know.
+    /// State and epoch of the job; [`VACANT`](switchml_protocol::bpf_types::job::VACANT) is a job
+    /// that this aggregator does not know.
     pub state: u32,
     pub epoch: u32,
     slots: Slots,

@@ -1,6 +1,6 @@
 //! The state of combiners.
 
-use switchml_protocol::combiner::{Cell, CellHead};
+use switchml_protocol::combiner::cell::{Cell, CellHead};
 
 use super::tally::{self, Tally};
 

@@ -3,7 +3,7 @@
 //!
 //! Stateright searches breadth first; its states are those of [`world`]: engines
 //! ([`switchml_worker_core::engine::Engine`]), an aggregator
-//! ([`switchml_protocol::aggregator::serve`]) and a network that loses, repeats and reorders
+//! ([`switchml_protocol::root::admission::serve`]) and a network that loses, repeats and reorders
 //! without bound. What is checked are the [`promises`](promises::RIGHT_SUMS). Rules of the
 //! protocol can be taken out one at a time ([`rules`]), which the search must notice.
 //!

@@ -7,8 +7,8 @@
 //! result of a complete round, as long as its aggregator lives.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use switchml_protocol::audience::Audience;
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::audience::Audience;
+use switchml_protocol::wire::header::Op;
 use switchml_worker_core::engine::{Chunk, Part};
 use switchml_worker_core::failover::{Due, Log};
 

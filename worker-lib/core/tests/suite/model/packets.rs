@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{LANES_PER_BLOCK, U32};
 use zerocopy::{FromBytes, IntoBytes};
 

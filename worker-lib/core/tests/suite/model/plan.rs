@@ -3,9 +3,9 @@
 use std::fmt;
 
 use switchml_protocol::EVERYONE;
-use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::{Kind, Op};
+use switchml_protocol::wire::audience::Audience;
+use switchml_protocol::wire::header::{Kind, Op};
 use switchml_worker_core::engine::{
     Chunk, Config, Engine, Identity, Keys, Part, RttLimits, WindowLimits,
 };

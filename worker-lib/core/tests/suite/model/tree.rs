@@ -9,9 +9,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use switchml_protocol::combiner::{Cell, CellHead, Fate, Surroundings, combine, flush};
-use switchml_protocol::header::{Header, Op, flags};
-use switchml_protocol::share::Share;
+use switchml_protocol::combiner::cell::{Cell, CellContext, CellHead, combine, flush};
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::header::{Header, Op, flags};
+use switchml_protocol::wire::share::Share;
 
 use super::cells::Memory;
 use super::packets::{self, Payload};
@@ -87,25 +88,26 @@ impl World {
     /// A combiner gets a contribution or partial sum. Returns what it sends to its parent.
     fn combine(&self, state: &mut State, node: usize, datagram: &[u8]) -> Vec<Vec<u8>> {
         let (mut header, mut payload) = packets::split(datagram);
-        let around = Surroundings {
+        let context = CellContext {
             below: self.plan.setup.combiners[node].into(),
             now: 0,
-            patience: u32::MAX,
+            hold_time: u32::MAX,
         };
         let mut cell = state.combiners[node].to_cell();
         self.doctor_cell(&mut cell.head, &header);
-        let fate = combine(&mut cell, &around, Op::Sum, &mut header, &mut payload[..]);
+        let outcome = combine(&mut cell, &context, Op::Sum, &mut header, &mut payload[..]);
         state.combiners[node] = Memory::of_cell(&cell);
-        match fate {
-            Fate::Held | Fate::Duplicate | Fate::Refused(_) => vec![],
-            Fate::Passed => vec![datagram.to_vec()],
-            Fate::Combined | Fate::Evicted => vec![self.left(header, &payload)],
-            Fate::Flushes => {
+        match outcome {
+            Outcome::Passed => vec![datagram.to_vec()],
+            Outcome::Combined | Outcome::Evicted => vec![self.left(header, &payload)],
+            Outcome::Flushed => {
                 // What the cell holds leaves first.
                 let mut on = Vec::from_iter(self.flush_cell(state, node, cell));
                 on.push(datagram.to_vec());
                 on
             }
+            // It is in the cell, or dropped.
+            _ => vec![],
         }
     }
 

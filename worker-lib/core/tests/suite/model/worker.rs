@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_worker_core::engine::{Chunk, Completed, Engine, Failure, Part};
 
 use super::packets;

@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 
-use switchml_protocol::header::Kind;
-use switchml_protocol::job::VACANT;
+use switchml_protocol::bpf_types::job::VACANT;
 use switchml_protocol::outcome::{Action as Fate, Outcome};
+use switchml_protocol::wire::header::Kind;
 use switchml_protocol::{EVERYONE, U32};
 
 use super::aggregator::Aggregator;

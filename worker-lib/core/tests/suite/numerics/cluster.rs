@@ -1,7 +1,7 @@
 //! N ranks and an aggregator that adds lanes as the protocol says.
 
 use proptest::prelude::*;
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 use switchml_worker_core::numerics::exponent::{self, Way};
 use switchml_worker_core::numerics::{Codec, DType, Reduction, SMALL_COUNT, lane_sum};
 

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 use switchml_worker_core::numerics::{
     Codec, DType, NumericsError, Precision, ReduceOp, Reduction, exponent,
 };

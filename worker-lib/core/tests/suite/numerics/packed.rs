@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchml_protocol::header::Op;
+use switchml_protocol::wire::header::Op;
 use switchml_worker_core::numerics::{Codec, DType, Reduction, exponent};
 
 use super::cluster::{aggregate, encode, to_payload};

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use switchml_protocol::header::Header;
+use switchml_protocol::wire::header::Header;
 use switchml_worker_core::local_results::{self, Board, ring_len};
 use switchml_worker_core::local_sum::{self, Cell, Claimed, Readable};
 use switchml_worker_core::packet::{len_of, packet_len};

@@ -1,8 +1,8 @@
 //! How a state ends once faults stop: the network has lost all packets in flight, and from now on
 //! delivers everything at once.
 
-use switchml_protocol::header::HEADER_LEN;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::wire::header::HEADER_LEN;
 
 use super::super::packets;
 use super::super::plan::Contribution;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use switchml_protocol::header::{Header, flags};
+use switchml_protocol::wire::header::{Header, flags};
 use switchml_protocol::{EVERYONE, U32};
 use switchml_worker_core::local_results::LocalResults;
 use switchml_worker_core::local_sum::{LocalSums, Outlet};

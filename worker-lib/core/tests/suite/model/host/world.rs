@@ -2,9 +2,9 @@
 
 use std::mem;
 
-use switchml_protocol::header::{Kind, flags};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::share::Share;
+use switchml_protocol::wire::header::{Kind, flags};
+use switchml_protocol::wire::share::Share;
 
 use super::super::aggregator::Aggregator;
 use super::super::packets;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::slot::Slot;
+use switchml_protocol::root::slot::Slot;
 use switchml_worker_core::local_results::{Board, Readable, Writable, ring_len};
 use switchml_worker_core::local_slots::Table;
 use switchml_worker_core::local_sum::Cell;

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use switchml_protocol::header::{HEADER_LEN, Kind, flags};
+use switchml_protocol::wire::header::{HEADER_LEN, Kind, flags};
 use switchml_worker_core::local_slots::LocalSlots;
 use switchml_worker_core::wire::Wire;
 
