@@ -2,103 +2,44 @@
 
 use std::env::{self, VarError};
 use std::sync::Arc;
-use std::time::Duration;
 
-use switchml_control::MAX_DATA_THREADS;
-use switchml_control::tls::WrongSetting;
-use switchml_protocol::MAX_RANKS;
 use switchml_worker_core::engine::Limits;
 
 use crate::communicator::Communicator;
 use crate::control::{Access, ClientTls, Token};
 use crate::error::Error;
-use crate::limits::check_wait;
 use crate::meeting::UniqueId;
 use crate::peers::{OwnAggregator, Peer};
+use crate::settings::Settings;
 use crate::slurm;
-use crate::values::{number, seconds, switch, variable};
+use crate::values::variable;
 
 /// The run id that torchrun gives to each job whose user gives none.
 const RUN_ID_OF_ALL: &str = "none";
 /// Ports between the one where torchrun listens and the one where ranks meet.
 const FROM_TORCHRUN: u16 = 10_000;
 
-/// Settings of a [`Communicator`].
-#[derive(Clone, Debug)]
+/// Makes a [`Communicator`] of [`Settings`]. It has a method for each; what is not given has its
+/// default.
+#[derive(Clone, Debug, Default)]
 pub struct Builder {
-    pub(crate) aggregator: Option<String>,
-    pub(crate) weights: Vec<u32>,
-    pub(crate) meeting: Option<String>,
+    pub(crate) settings: Settings,
     pub(crate) unique_id: Option<UniqueId>,
     pub(crate) peers: Option<(Arc<OwnAggregator>, Vec<Peer>)>,
-    tls: ClientTls,
-    token: Option<Token>,
-    pub(crate) job: Option<String>,
-    rank: Option<u32>,
-    world_size: Option<u32>,
-    pub(crate) limits: Limits,
-    pub(crate) join_timeout: Duration,
-    standstill: Option<Duration>,
-    pub(crate) data_threads: Option<u32>,
-    pub(crate) local_sums: bool,
-    pub(crate) rdma: bool,
-    pub(crate) own_hosts: bool,
-    pub(crate) summary: bool,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self {
-            aggregator: None,
-            weights: Vec::new(),
-            meeting: None,
-            unique_id: None,
-            peers: None,
-            tls: ClientTls::default(),
-            token: None,
-            job: None,
-            rank: None,
-            world_size: None,
-            limits: Limits::default(),
-            join_timeout: Duration::from_secs(60),
-            standstill: None,
-            data_threads: None,
-            local_sums: true,
-            rdma: false,
-            own_hosts: true,
-            summary: true,
-        }
-    }
+    /// The job token, if it isn't in a file.
+    token: Option<String>,
 }
 
 impl Builder {
-    /// Where the aggregator's control plane is: `host`, `host:port`, or an IP address; one of IPv6
-    /// with a port is in brackets. Values travel over the same IP version. Unless given, ranks
-    /// serve each other; see [`Self::meeting`].
-    ///
-    /// Several aggregators, with commas between, share the job's work: `"10.0.0.5,10.0.0.6"`. Every
-    /// rank gives all of them, in any order. A name with several addresses of IPv4 stands for an
-    /// aggregator at each, unless there are weights or TLS.
-    pub fn aggregator(mut self, address: impl Into<String>) -> Self {
-        self.aggregator = Some(address.into());
+    /// Gives all these settings. Those that are not among them keep their values.
+    pub fn with(mut self, settings: Settings) -> Self {
+        self.settings = settings.over(self.settings);
         self
     }
 
-    /// How much each of several aggregators takes of large calls, in proportion to the others: a
-    /// number of 1 or more for each, in their order. Unless given, ranks compute it from the speed
-    /// of the links, and of where aggregators run.
-    pub fn weights(mut self, weights: impl IntoIterator<Item = u32>) -> Self {
-        self.weights = weights.into_iter().collect();
-        self
-    }
-
-    /// Where ranks meet that have no aggregator and serve each other, or have one and no name for
-    /// their [job](Self::job): an address of rank 0's host, by which all others reach it, with a
-    /// port that is free there, and where no other job meets. Without an aggregator each process
-    /// adds up a part of every call.
-    pub fn meeting(mut self, place: impl Into<String>) -> Self {
-        self.meeting = Some(place.into());
-        self
+    /// The settings given so far.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Where ranks meet, in place of a [meeting](Self::meeting): 128 bytes that one rank makes
@@ -118,113 +59,16 @@ impl Builder {
     /// How this rank verifies the aggregator, if its control plane speaks TLS, and the certificate
     /// that this rank shows. Settings left out here keep their values. Without any of these
     /// settings, there is no TLS.
-    pub fn tls(mut self, tls: ClientTls) -> Self {
-        self.tls = tls.over(self.tls);
-        self
+    pub fn tls(self, tls: ClientTls) -> Self {
+        self.with(Settings::default().with_tls(tls))
     }
 
     /// The job token, for an aggregator that asks for one.
     pub fn token(mut self, token: Token) -> Self {
-        self.token = Some(token);
-        self
-    }
-
-    /// Name of the job: ranks that give the same name at the same aggregator belong together. So
-    /// no other job may have that name there as long as this one runs: the two would get each
-    /// other's values. Unless given, rank 0 makes one up, if the ranks [meet](Self::meeting) or
-    /// have a [unique id](Self::unique_id).
-    pub fn job(mut self, name: impl Into<String>) -> Self {
-        self.job = Some(name.into());
-        self
-    }
-
-    /// This process's rank, from 0 to world size - 1, unique in the job. Required.
-    pub fn rank(mut self, rank: u32) -> Self {
-        self.rank = Some(rank);
-        self
-    }
-
-    /// Number of ranks of the job, 1 to 1024. Required.
-    pub fn world_size(mut self, ranks: u32) -> Self {
-        self.world_size = Some(ranks);
-        self
-    }
-
-    /// A collective fails when the aggregator has given no answer for so long. 5 s unless given; at
-    /// least 0.1 s.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.limits.deadline = deadline;
-        self
-    }
-
-    /// A collective that has waited this long for connected ranks without a result fails, and names
-    /// them. 30 minutes unless given, as in torch; at least 0.1 s. It must cover the time by which
-    /// ranks may differ when they call. A rank that dies ends the wait within seconds.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.limits.timeout = timeout;
-        self
-    }
-
-    /// How long this process may stand still, as in a debugger or while its virtual machine moves,
-    /// before the other ranks take it for dead (rule 23.9): as long as [`timeout`](Self::timeout)
-    /// unless given; at least 0.1 s. Its host has to answer meanwhile. A host that does not is dead
-    /// within seconds.
-    pub fn standstill(mut self, standstill: Duration) -> Self {
-        self.standstill = Some(standstill);
-        self
-    }
-
-    pub(crate) fn get_standstill(&self) -> Duration {
-        self.standstill.unwrap_or(self.limits.timeout)
-    }
-
-    /// How long to wait for the other ranks to join. 60 s unless given.
-    pub fn join_timeout(mut self, timeout: Duration) -> Self {
-        self.join_timeout = timeout;
-        self
-    }
-
-    /// Most data threads for large calls: 1 to 8. All ranks get the smallest number that any of
-    /// them asks for, rounded down to a power of two, or fewer if the aggregator has few slots
-    /// left. The default is what this host can use: one for each processor, shared by its ranks, up
-    /// to the number that fills the link.
-    pub fn data_threads(mut self, most: u32) -> Self {
-        self.data_threads = Some(most);
-        self
-    }
-
-    /// Whether this rank adds up with the other ranks of its host before it sends, where it can:
-    /// they share a network namespace and a user, and the aggregator takes partial sums. The
-    /// default is true, except over loopback. Results are the same either way.
-    pub fn local_sums(mut self, wanted: bool) -> Self {
-        self.local_sums = wanted;
-        self
-    }
-
-    /// Whether packets to and from aggregators go by RDMA (RoCEv2) instead of sockets. The host
-    /// needs an RDMA device at the link and libibverbs, and the aggregator has to take it;
-    /// otherwise [`connect`](Self::connect) fails and says what is missing. The default is false.
-    /// Results are the same either way, and a job may have ranks of both kinds. Hosts of ranks do
-    /// not help then ([`Self::own_hosts`]).
-    pub fn rdma(mut self, wanted: bool) -> Self {
-        self.rdma = wanted;
-        self
-    }
-
-    /// Whether ranks' hosts help aggregators whose links are so slow that a ring of the ranks would
-    /// be faster: each process then adds up a part of every call. The default is true, except with
-    /// [weights](Self::weights), TLS, a token or tags; and where ranks cannot reach each other, or
-    /// one has [RDMA](Self::rdma), the job goes on without. Every rank must give the same.
-    pub fn own_hosts(mut self, may_help: bool) -> Self {
-        self.own_hosts = may_help;
-        self
-    }
-
-    /// Whether rank 0 of the process's first job writes a line to the standard error stream: how
-    /// many ranks and hosts there are, how they are joined, what a link carries for a sum, and what
-    /// would reduce that. The default is true.
-    pub fn summary(mut self, wanted: bool) -> Self {
-        self.summary = wanted;
+        (self.settings.token_file, self.token) = match token {
+            Token::File(file) => (Some(file), None),
+            Token::Text(text) => (None, Some(text)),
+        };
         self
     }
 
@@ -250,17 +94,13 @@ impl Builder {
 
     fn variables(mut self, read: impl Fn(&str) -> Result<String, VarError>) -> Result<Self, Error> {
         let text = |name| variable(name, read(name));
-        let slurm = match (text("RANK")?, text("WORLD_SIZE")?) {
-            (None, None) => slurm::Step::read(text)?,
-            (rank, world_size) => {
-                self.rank = number("RANK", rank)?.or(self.rank);
-                self.world_size = number("WORLD_SIZE", world_size)?.or(self.world_size);
-                None
-            }
-        };
+        let mut given = Settings::from_variables(text)?;
         let (mut node, mut port, mut step_job) = (None, None, None);
-        if let Some(step) = slurm {
-            (self.rank, self.world_size) = (Some(step.rank), Some(step.world_size));
+        if given.rank.is_none()
+            && given.world_size.is_none()
+            && let Some(step) = slurm::Step::read(text)?
+        {
+            (given.rank, given.world_size) = (Some(step.rank), Some(step.world_size));
             (node, port, step_job) = (step.node, step.port, Some(step.job));
         }
         let port = text("MASTER_PORT")?.or(port.map(|port| port.to_string()));
@@ -272,34 +112,21 @@ impl Builder {
             (Some(host), Some(port)) => Some(format!("{host}:{port}")),
             _ => None,
         };
-        self.aggregator = text("SWITCHML_AGGREGATOR")?.or(self.aggregator);
         let is_taken = text("TORCHELASTIC_USE_AGENT_STORE")?.as_deref() == Some("True");
-        self.meeting = meeting.map(|place| free_place(place, is_taken)).or(self.meeting);
-        self = self.tls(ClientTls::from_variables(text)?);
-        let file = text("SWITCHML_TOKEN_FILE")?.map(|file| Token::File(file.into()));
-        self.token = file.or(text("SWITCHML_TOKEN")?.map(Token::Text)).or(self.token);
+        given.meeting = given.meeting.or(meeting.map(|place| free_place(place, is_taken)));
         let run_id = text("TORCHELASTIC_RUN_ID")?.filter(|id| id != RUN_ID_OF_ALL);
-        let job = text("SWITCHML_JOB")?.or(run_id).or(step_job);
-        self.job = job.or(self.job);
-        let standstill = seconds("SWITCHML_STANDSTILL", text("SWITCHML_STANDSTILL")?)?;
-        self.standstill = standstill.or(self.standstill);
-        self.local_sums = switch("SWITCHML_LOCAL_SUMS", text)?.unwrap_or(self.local_sums);
-        self.rdma = switch("SWITCHML_RDMA", text)?.unwrap_or(self.rdma);
-        self.own_hosts = switch("SWITCHML_OWN_HOSTS", text)?.unwrap_or(self.own_hosts);
-        self.summary = switch("SWITCHML_SUMMARY", text)?.unwrap_or(self.summary);
-        Ok(self)
-    }
-
-    /// Whether packets are to go [by RDMA](Self::rdma), as set so far.
-    pub fn get_rdma(&self) -> bool {
-        self.rdma
+        given.job = given.job.or(run_id).or(step_job);
+        if let Some(token) = text("SWITCHML_TOKEN")?.filter(|_| given.token_file.is_none()) {
+            self = self.token(Token::Text(token));
+        }
+        Ok(self.with(given))
     }
 
     /// The aggregators as set so far.
     pub fn get_aggregators(&self) -> Vec<Access> {
-        let given = self.aggregator.iter().flat_map(|list| list.split(','));
+        let given = self.settings.aggregator.iter().flat_map(|list| list.split(','));
         let addresses = given.map(str::trim).filter(|address| !address.is_empty());
-        let weights = self.weights.iter().copied().chain(std::iter::repeat(0));
+        let weights = self.settings.weights.iter().flatten().copied().chain(std::iter::repeat(0));
         let access = |(address, weight)| Access { weight, ..self.access(address) };
         addresses.zip(weights).map(access).collect()
     }
@@ -311,41 +138,43 @@ impl Builder {
 
     /// How an aggregator at this address is reached.
     pub fn access(&self, address: &str) -> Access {
-        let (tls, token) = (self.tls.clone(), self.token.clone());
+        let (tls, token) = (self.settings.tls(), self.get_token());
         Access { address: address.to_owned(), tls, token, ..Access::default() }
+    }
+
+    fn get_token(&self) -> Option<Token> {
+        let file = self.settings.token_file.clone().map(Token::File);
+        file.or(self.token.clone().map(Token::Text))
     }
 
     /// Whether ranks' hosts may help the aggregators given. Those hosts have no TLS and ask for no
     /// token, so jobs that want either do without.
     pub(crate) fn may_add_hosts(&self) -> bool {
-        let is_open = self.tls == ClientTls::default() && self.token.is_none();
-        self.own_hosts && is_open && self.weights.is_empty()
+        let is_open = self.settings.tls() == ClientTls::default() && self.get_token().is_none();
+        self.settings.own_hosts() && is_open && self.settings.weights.is_none()
     }
 
-    /// Where ranks [meet](Self::meeting), as set so far.
-    pub fn get_meeting(&self) -> Option<&str> {
-        self.meeting.as_deref()
-    }
-
-    /// The rank as set so far.
-    pub fn get_rank(&self) -> Option<u32> {
-        self.rank
+    /// The longest waits of calls.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { deadline: self.settings.deadline(), timeout: self.settings.timeout() }
     }
 
     /// Rank and world size, if the settings make sense together.
     pub(crate) fn check(&self) -> Result<(u32, u32), Error> {
         let missing = |name, allowed| Error::Setting { name, given: "not set".to_owned(), allowed };
+        let settings = &self.settings;
+        settings.check()?;
         let aggregators = self.get_aggregators();
-        if !self.weights.is_empty()
-            && (self.weights.len() != aggregators.len() || self.weights.contains(&0))
+        if let Some(weights) = &settings.weights
+            && weights.len() != aggregators.len()
         {
             return Err(Error::Setting {
                 name: "weights",
-                given: format!("{:?} of {} aggregators", self.weights, aggregators.len()),
+                given: format!("{weights:?} of {} aggregators", aggregators.len()),
                 allowed: "give one of 1 or more for each aggregator",
             });
         }
-        if self.rdma && aggregators.is_empty() {
+        if settings.rdma() && aggregators.is_empty() {
             return Err(Error::Setting {
                 name: "RDMA",
                 given: "asked for without an aggregator".to_owned(),
@@ -353,20 +182,11 @@ impl Builder {
                           unset SWITCHML_RDMA",
             });
         }
-        let wrong = |WrongSetting { name, given, allowed }| Error::Setting { name, given, allowed };
-        self.tls.check().map_err(wrong)?;
-        let rank = self.rank.ok_or_else(|| missing("rank", "give this process's, or set RANK"))?;
-        let world_size = self
+        let rank =
+            settings.rank.ok_or_else(|| missing("rank", "give this process's, or set RANK"))?;
+        let world_size = settings
             .world_size
-            .ok_or_else(|| missing("world size", "give the number of ranks, or set WORLD_SIZE"))?;
-        if !(1..=MAX_RANKS as u32).contains(&world_size) {
-            let given = world_size.to_string();
-            return Err(Error::Setting {
-                name: "world size",
-                given,
-                allowed: "1 to 1024 are allowed",
-            });
-        }
+            .ok_or_else(|| missing("world_size", "give the number of ranks, or set WORLD_SIZE"))?;
         if rank >= world_size {
             let given = format!("{rank} of {world_size}");
             return Err(Error::Setting {
@@ -375,19 +195,6 @@ impl Builder {
                 allowed: "0 to world size - 1 are allowed",
             });
         }
-        if let Some(given) =
-            self.data_threads.filter(|threads| !(1..=MAX_DATA_THREADS).contains(threads))
-        {
-            let given = given.to_string();
-            return Err(Error::Setting {
-                name: "data threads",
-                given,
-                allowed: "1 to 8 are allowed",
-            });
-        }
-        check_wait("deadline", self.limits.deadline)?;
-        check_wait("timeout", self.limits.timeout)?;
-        check_wait("standstill", self.get_standstill())?;
         Ok((rank, world_size))
     }
 }
@@ -425,6 +232,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     fn with(variables: &[(&str, &str)]) -> Result<Builder, Error> {
         let find = |name: &str| {
@@ -445,11 +253,14 @@ mod tests {
             ("SWITCHML_AGGREGATOR", ""),
         ])
         .unwrap();
-        assert_eq!((builder.rank, builder.world_size), (Some(3), Some(8)));
-        assert_eq!((builder.job, builder.aggregator.as_deref()), (None, Some("given")));
-        assert_eq!(builder.meeting.as_deref(), Some("host:29500"));
+        assert_eq!((builder.settings.rank, builder.settings.world_size), (Some(3), Some(8)));
+        assert_eq!(
+            (builder.settings.job, builder.settings.aggregator.as_deref()),
+            (None, Some("given"))
+        );
+        assert_eq!(builder.settings.meeting.as_deref(), Some("host:29500"));
 
-        let run = |id| with(&[("TORCHELASTIC_RUN_ID", id)]).unwrap().job;
+        let run = |id| with(&[("TORCHELASTIC_RUN_ID", id)]).unwrap().settings.job;
         assert_eq!(run("run").as_deref(), Some("run"));
         // torchrun's default says nothing of the job.
         assert_eq!(run("none"), None);
@@ -459,19 +270,22 @@ mod tests {
             ("SWITCHML_AGGREGATOR", "switch:1"),
         ];
         let builder = with(&own).unwrap();
-        let given = (builder.job.as_deref(), builder.aggregator.as_deref());
+        let given = (builder.settings.job.as_deref(), builder.settings.aggregator.as_deref());
         assert_eq!(given, (Some("mine"), Some("switch:1")));
 
         let nothing = with(&[]).unwrap();
-        assert_eq!((nothing.job, nothing.rank, nothing.world_size), (None, None, None));
-        assert_eq!(builder.meeting, None);
+        assert_eq!(
+            (nothing.settings.job, nothing.settings.rank, nothing.settings.world_size),
+            (None, None, None)
+        );
+        assert_eq!(builder.settings.meeting, None);
     }
 
     #[test]
     fn ranks_without_an_aggregator_meet_at_rank_0s_host() {
         let meeting = |more: &[(&str, &str)]| {
             let given = [("MASTER_ADDR", "host"), ("MASTER_PORT", "29500")];
-            with(&[&given[..], more].concat()).unwrap().meeting.unwrap()
+            with(&[&given[..], more].concat()).unwrap().settings.meeting.unwrap()
         };
         assert_eq!(meeting(&[]), "host:29500");
         // torchrun listens there itself.
@@ -483,7 +297,7 @@ mod tests {
         assert_eq!(at(1), "host:10001");
         assert_eq!(meeting(&[("TORCHELASTIC_USE_AGENT_STORE", "False")]), "host:29500");
         let by_ipv6 = [("MASTER_ADDR", "fd00::1"), ("MASTER_PORT", "29500")];
-        assert_eq!(with(&by_ipv6).unwrap().meeting.unwrap(), "[fd00::1]:29500");
+        assert_eq!(with(&by_ipv6).unwrap().settings.meeting.unwrap(), "[fd00::1]:29500");
     }
 
     /// The variables that `srun` sets for the sixth of eight tasks.
@@ -498,12 +312,14 @@ mod tests {
 
     #[test]
     fn variables_of_slurm() {
-        let set = |builder: Builder| (builder.rank, builder.world_size, builder.job);
+        let set = |builder: Builder| {
+            (builder.settings.rank, builder.settings.world_size, builder.settings.job)
+        };
         let step = with(&SLURM).unwrap();
         assert_eq!(set(step), (Some(5), Some(8), Some("slurm-4711.0".to_owned())));
         let more = [("SLURM_CLUSTER_NAME", "north"), ("SLURM_RESTART_COUNT", "2")];
         let again = with(&[&SLURM[..], &more].concat()).unwrap();
-        assert_eq!(again.job.as_deref(), Some("slurm-north-4711.0-2"));
+        assert_eq!(again.settings.job.as_deref(), Some("slurm-north-4711.0-2"));
         // A batch script, before it calls srun.
         let batch: Vec<_> =
             SLURM.into_iter().filter(|(name, _)| !name.starts_with("SLURM_STEP")).collect();
@@ -519,7 +335,8 @@ mod tests {
 
     #[test]
     fn tasks_of_slurm_meet_without_other_variables() {
-        let meeting = |more: &[(&str, &str)]| with(&[&SLURM[..], more].concat()).unwrap().meeting;
+        let meeting =
+            |more: &[(&str, &str)]| with(&[&SLURM[..], more].concat()).unwrap().settings.meeting;
         // 10,000 + (12,361 x 4711) mod 20,000.
         assert_eq!(meeting(&[]).as_deref(), Some("n01:22671"));
         let (host, port) = (("MASTER_ADDR", "login"), ("MASTER_PORT", "29500"));
@@ -532,7 +349,7 @@ mod tests {
         // A batch script, before it calls srun.
         let batch: Vec<_> =
             SLURM.into_iter().filter(|(name, _)| !name.starts_with("SLURM_STEP")).collect();
-        assert_eq!(with(&batch).unwrap().meeting, None);
+        assert_eq!(with(&batch).unwrap().settings.meeting, None);
     }
 
     #[test]
@@ -550,27 +367,30 @@ mod tests {
 
     #[test]
     fn sums_of_a_host_may_be_turned_off() {
-        let set = |value| with(&[("SWITCHML_LOCAL_SUMS", value)]).map(|builder| builder.local_sums);
+        let set = |value| {
+            with(&[("SWITCHML_LOCAL_SUMS", value)]).map(|builder| builder.settings.local_sums())
+        };
         assert_eq!(["0", "1", ""].map(|value| set(value).unwrap()), [false, true, true]);
         assert_eq!(
             set("no").unwrap_err().to_string(),
-            "SWITCHML_LOCAL_SUMS is no; 0 and 1 are allowed"
+            "SWITCHML_LOCAL_SUMS is \"no\"; 0 and 1 are allowed"
         );
     }
 
     #[test]
     fn the_summary_may_be_turned_off() {
-        let set = |value| with(&[("SWITCHML_SUMMARY", value)]).map(|builder| builder.summary);
+        let set =
+            |value| with(&[("SWITCHML_SUMMARY", value)]).map(|builder| builder.settings.summary());
         assert_eq!(["0", "1", ""].map(|value| set(value).unwrap()), [false, true, true]);
     }
 
     #[test]
     fn rdma_is_used_if_asked_for() {
-        let set = |value| with(&[("SWITCHML_RDMA", value)]).map(|builder| builder.rdma);
+        let set = |value| with(&[("SWITCHML_RDMA", value)]).map(|builder| builder.settings.rdma());
         assert_eq!(["0", "1", ""].map(|value| set(value).unwrap()), [false, true, false]);
         assert_eq!(
             set("mlx5_0").unwrap_err().to_string(),
-            "SWITCHML_RDMA is mlx5_0; 0 and 1 are allowed"
+            "SWITCHML_RDMA is \"mlx5_0\"; 0 and 1 are allowed"
         );
     }
 
@@ -586,7 +406,7 @@ mod tests {
             let error = with(&[("WORLD_SIZE", value)]).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("WORLD_SIZE is {value:?}; it must be a whole number, 0 or more")
+                format!("WORLD_SIZE is {value:?}; 1 to 1024 are allowed")
             );
         }
     }
@@ -606,13 +426,13 @@ mod tests {
             ),
             (
                 Builder::default().aggregator("a").rank(0),
-                "world size is not set; give the number of ranks, or set WORLD_SIZE",
+                "world_size is not set; give the number of ranks, or set WORLD_SIZE",
             ),
-            (complete().world_size(0), "world size is 0; 1 to 1024 are allowed"),
-            (complete().world_size(1025), "world size is 1025; 1 to 1024 are allowed"),
+            (complete().world_size(0), "world_size is 0; 1 to 1024 are allowed"),
+            (complete().world_size(1025), "world_size is 1025; 1 to 1024 are allowed"),
             (complete().world_size(4).rank(4), "rank is 4 of 4; 0 to world size - 1 are allowed"),
-            (complete().data_threads(0), "data threads is 0; 1 to 8 are allowed"),
-            (complete().data_threads(9), "data threads is 9; 1 to 8 are allowed"),
+            (complete().data_threads(0), "data_threads is 0; 1 to 8 are allowed"),
+            (complete().data_threads(9), "data_threads is 9; 1 to 8 are allowed"),
             (
                 complete().deadline(Duration::from_millis(99)),
                 "deadline is 0.099 s; it must be 0.1 s or more",

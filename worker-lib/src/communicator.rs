@@ -24,10 +24,10 @@ use crate::commons::Commons;
 use crate::driver::{DriverLock, Shared, Snapshot};
 use crate::error::Error;
 use crate::handle::{Deferred, Handle, Whole};
-use crate::limits::check_wait;
 use crate::meeting::Host;
 use crate::narrow_path::Narrow;
 use crate::peers::OwnAggregator;
+use crate::settings::{Form, LONGEST_WAIT, Value};
 use crate::waker::Wakers;
 use crate::warning::warn;
 
@@ -405,8 +405,8 @@ impl Communicator {
     /// # Errors
     /// [`Error::Setting`] for less than 0.1 s.
     pub fn set_timeout(&self, timeout: Duration) -> Result<(), Error> {
-        check_wait("timeout", timeout)?;
-        self.shared.set_timeout(timeout);
+        Form::Seconds.check("timeout", &Value::Seconds(timeout))?;
+        self.shared.set_timeout(timeout.min(LONGEST_WAIT));
         Ok(())
     }
 

@@ -39,8 +39,8 @@ impl Builder {
         let (rank, world_size) = self.check()?;
         let Identity { job, peers, host } = self.identify((rank as u16, world_size as u16))?;
         let communicator = self.connect_to(&job, (rank, world_size), peers)?;
-        let summary = self.summary;
-        let adds_up = self.local_sums;
+        let summary = self.settings.summary();
+        let adds_up = self.settings.local_sums();
         let communicator = self.with_own_hosts(communicator)?;
         if summary {
             summary::write(communicator.info(), adds_up);
@@ -66,10 +66,10 @@ impl Builder {
             job,
             rank,
             world_size,
-            data_threads: self.data_threads,
+            data_threads: self.settings.data_threads,
             aggregators: aggregators.len() as u32,
-            timeout: self.join_timeout,
-            standstill: self.get_standstill(),
+            timeout: self.settings.join_timeout(),
+            standstill: self.settings.standstill(),
             has_others: has_lasting(&aggregators) && aggregators.len() > 1,
             all: &all,
             in_place_of: "",
@@ -83,7 +83,7 @@ impl Builder {
         };
         let opened = joined.into_iter().map(|(access, assigned)| {
             let own = own.as_deref().filter(|_| access.peer == Some(me.0));
-            let medium = own.map_or_else(|| Medium::to(&access, self.rdma), Medium::Own);
+            let medium = own.map_or_else(|| Medium::to(&access, self.settings.rdma()), Medium::Own);
             Opened::at(access, assigned, me, medium, wakers)
         });
         let opened = opened.collect::<Result<Vec<_>, _>>().and_then(|opened| {
@@ -134,7 +134,7 @@ impl Builder {
     ) -> Option<Meeting> {
         let assigned = &opened.assigned;
         let takes_sums = assigned.capabilities.contains(Capabilities::PARTIAL_SUMS);
-        if !self.local_sums || ranks < 2 || !takes_sums {
+        if !self.settings.local_sums() || ranks < 2 || !takes_sums {
             return None;
         }
         let by_peers = opened.access.peer.is_some();
@@ -159,7 +159,7 @@ impl Builder {
         let shards = opened.iter().enumerate().flat_map(|(stripe, opened)| {
             opened.paths.iter().map(move |path| (stripe, path.wakers.clone()))
         });
-        let shared = Shared::new(shards.collect(), &info.job, info.rank, self.limits.timeout);
+        let shared = Shared::new(shards.collect(), &info.job, info.rank, self.settings.timeout());
         let shared = Arc::new(shared);
         let departed = sessions.departed();
         let failover = self.failover(&sessions, &opened, &info, &shared);
@@ -213,11 +213,11 @@ impl Builder {
             job: info.job.clone(),
             rank: info.rank as u16,
             ranks: info.world_size as u16,
-            join_timeout: self.join_timeout,
-            standstill: self.get_standstill(),
-            limits: self.limits,
+            join_timeout: self.settings.join_timeout(),
+            standstill: self.settings.standstill(),
+            limits: self.limits(),
             lanes: info.chunk_lanes,
-            rdma: self.rdma,
+            rdma: self.settings.rdma(),
             shares: info.shares(),
         };
         let known = |(access, opened): (Access, &Opened)| Known {
@@ -241,7 +241,7 @@ impl Builder {
         submissions: mpsc::Receiver<Submission>,
     ) -> Driver {
         let &mut At { stripe, share, assigned, lanes, is_peers, ref mut team } = at;
-        let (config, batch) = path.config(assigned, lanes, self.limits, share);
+        let (config, batch) = path.config(assigned, lanes, self.limits(), share);
         let Path { secret, group, transport, open, .. } = path;
         let mut engine = Engine::new(config);
         engine.sample_rtt(0, open.rtt.as_nanos() as u64);

@@ -34,7 +34,7 @@ impl Builder {
         }
         if let Some((own, all)) = &self.peers {
             // No other job has this name at that aggregator.
-            let job = self.job.clone().unwrap_or_else(|| own.job().to_owned());
+            let job = self.settings.job.clone().unwrap_or_else(|| own.job().to_owned());
             return Ok(Identity { job, peers: Peers::new(Arc::clone(own), all), host: None });
         }
         let place = self.place(me)?;
@@ -64,7 +64,7 @@ impl Builder {
     }
 
     fn at_aggregators(&self, me: (u16, u16), aggregators: Vec<Access>) -> Result<Identity, Error> {
-        let (job, host) = match (&self.job, &self.unique_id) {
+        let (job, host) = match (&self.settings.job, &self.unique_id) {
             (Some(job), _) => (job.clone(), None),
             (None, Some(id)) => (id.job(), None),
             (None, None) => {
@@ -83,16 +83,17 @@ impl Builder {
         peer: Option<Peer>,
     ) -> Result<Met, Error> {
         if ranks == 1 {
-            let job = self.job.clone().unwrap_or_else(|| format!("{}-{}", place.own, draw_id()));
+            let job =
+                self.settings.job.clone().unwrap_or_else(|| format!("{}-{}", place.own, draw_id()));
             return Ok(Met { job, peers: peer.into_iter().collect(), host: None });
         }
         let settings = Settings {
-            job: self.job.clone(),
+            job: self.settings.job.clone(),
             aggregators,
-            weights: self.weights.clone(),
-            own_hosts: self.own_hosts,
+            weights: self.settings.weights.clone().unwrap_or_default(),
+            own_hosts: self.settings.own_hosts(),
         };
-        let timeout = self.join_timeout;
+        let timeout = self.settings.join_timeout();
         let attendant = Attendant { rank, ranks, settings, peer, timeout };
         match &self.unique_id {
             Some(id) => attendant.meet_by(id),
@@ -105,13 +106,13 @@ impl Builder {
         if let Some(id) = &self.unique_id {
             return Place::new(&id.place().to_string(), id.place());
         }
-        match (&self.meeting, ranks) {
+        match (&self.settings.meeting, ranks) {
             (Some(place), _) => Place::new(place, resolve(place)?),
             (None, 1) => {
                 let here = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
                 Ok(Place { at: here, own: here })
             }
-            (None, _) if self.aggregator.is_some() => Err(Error::Setting {
+            (None, _) if self.settings.aggregator.is_some() => Err(Error::Setting {
                 name: "job",
                 given: "not set".to_owned(),
                 allowed: "give it a name that no other job has at this aggregator, or set \

@@ -51,8 +51,7 @@
 //! | `peers` | aggregators that ranks bring along |
 //! | `own_hosts` | adds ranks' hosts to aggregators that are slower than a ring |
 //! | `rdma` | what a rank by RDMA needs, and whether it is there |
-//! | `variables` | the environment variables that a builder reads |
-//! | `limits` | the times that a rank can wait |
+//! | [`settings`], `variables` | the settings; the environment variables that a builder reads |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
 #![deny(unsafe_code)]
@@ -73,7 +72,6 @@ mod identity;
 #[doc(hidden)]
 pub mod interface;
 mod late_ranks;
-mod limits;
 mod local_sums;
 mod lock;
 mod meeting;
@@ -88,6 +86,7 @@ mod per_process;
 mod prefetch;
 #[doc(hidden)]
 pub mod rdma;
+pub mod settings;
 mod slurm;
 mod summary;
 mod transport;
@@ -107,6 +106,7 @@ pub use identity::MetRanks;
 pub use meeting::UniqueId;
 pub use narrow_path::Narrow;
 pub use peers::{OwnAggregator, Peer};
+pub use settings::Settings;
 pub use switchml_control::Variable;
 pub use switchml_protocol::capabilities::Capabilities;
 pub use switchml_worker_core::{

@@ -45,7 +45,7 @@ impl Builder {
             return Ok(alone);
         }
         // Ranks' own aggregators have sockets alone.
-        let own = match self.rdma {
+        let own = match self.settings.rdma() {
             true => Err(None),
             false => {
                 OwnAggregator::start(&stripes[0].control, &name(&alone.info().job)).map_err(Some)
@@ -88,7 +88,7 @@ impl Builder {
         };
         peers.aggregators.retain(|access| !access.address.parse().is_ok_and(has_one));
         peers.aggregators.extend(self.aggregators_given());
-        let timeout = self.join_timeout.min(JOINING);
+        let timeout = self.settings.join_timeout().min(JOINING);
         let (builder, job) = (self.clone().join_timeout(timeout), name(&alone.info().job));
         builder.connect_to(&job, (alone.rank(), alone.world_size()), peers)
     }

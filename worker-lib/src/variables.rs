@@ -1,38 +1,28 @@
 //! The environment variables of [`Builder::env`](crate::Builder::env).
 
 use switchml_control::Variable;
-use switchml_control::tls::VARIABLES as TLS;
 
-const ZERO_OR_ONE: &str = "0 or 1";
+use crate::settings::SETTINGS;
+
 const WHOLE: &str = "a whole number";
 
-/// Every variable that [`Builder::env`](crate::Builder::env) reads. An empty variable counts as not
-/// set.
-pub const VARIABLES: [Variable; 26] = [
-    Variable {
-        name: "SWITCHML_AGGREGATOR",
-        values: "host, host:port, an IP address or [IPv6]:port",
-        default: "none: the ranks serve each other, and meet at MASTER_ADDR:MASTER_PORT",
-        meaning: "Host, or host:port, of each aggregator, with commas between them.",
-    },
-    Variable {
-        name: "RANK",
-        values: "0 to world size - 1",
-        default: "SLURM_PROCID, if WORLD_SIZE is not set either",
-        meaning: "This process's rank. torchrun sets it.",
-    },
-    Variable {
-        name: "WORLD_SIZE",
-        values: "1 to 1024",
-        default: "SLURM_STEP_NUM_TASKS, if RANK is not set either",
-        meaning: "The number of ranks. torchrun sets it.",
-    },
-    Variable {
-        name: "SWITCHML_JOB",
-        values: "a name that no other job has at these aggregators",
-        default: "TORCHELASTIC_RUN_ID, or Slurm's job and step, or a name that rank 0 makes up",
-        meaning: "The job's name, the same on all ranks.",
-    },
+/// Every variable that [`Builder::env`](crate::Builder::env) reads: those of the settings, then
+/// [`OTHERS`]. An empty variable counts as not set.
+pub const VARIABLES: [Variable; SETTINGS.len() + OTHERS.len()] = {
+    let mut variables = [OTHERS[0]; SETTINGS.len() + OTHERS.len()];
+    let mut i = 0;
+    while i < variables.len() {
+        variables[i] = match i.checked_sub(SETTINGS.len()) {
+            Some(other) => OTHERS[other],
+            None => SETTINGS[i].variable,
+        };
+        i += 1;
+    }
+    variables
+};
+
+/// The variables that are no setting's own.
+const OTHERS: [Variable; 12] = [
     Variable {
         name: "MASTER_ADDR",
         values: "a host or an IP address of rank 0",
@@ -47,53 +37,11 @@ pub const VARIABLES: [Variable; 26] = [
         meaning: "The TCP port at MASTER_ADDR. If torchrun listens there itself, ranks meet \
                   10,000 ports below; if that is less than 10,000, 10,000 ports above.",
     },
-    TLS[0],
-    TLS[1],
-    TLS[2],
-    TLS[3],
-    Variable {
-        name: "SWITCHML_TOKEN_FILE",
-        values: "a file",
-        default: "the token in SWITCHML_TOKEN",
-        meaning: "The job token, for an aggregator that asks for one.",
-    },
     Variable {
         name: "SWITCHML_TOKEN",
         values: "a job token",
         default: "",
         meaning: "The job token itself.",
-    },
-    Variable {
-        name: "SWITCHML_STANDSTILL",
-        values: "seconds, 0.1 or more",
-        default: "the timeout of calls",
-        meaning: "How long this process may be stopped before the other ranks treat it as dead.",
-    },
-    Variable {
-        name: "SWITCHML_SUMMARY",
-        values: ZERO_OR_ONE,
-        default: "1",
-        meaning: "With 0, rank 0 does not print a line about the process's first job.",
-    },
-    Variable {
-        name: "SWITCHML_OWN_HOSTS",
-        values: ZERO_OR_ONE,
-        default: "1",
-        meaning: "With 0, ranks' hosts do not help aggregators that are slower than a ring. Every \
-                  rank must have the same.",
-    },
-    Variable {
-        name: "SWITCHML_LOCAL_SUMS",
-        values: ZERO_OR_ONE,
-        default: "1",
-        meaning: "With 0, this rank sends separately from the other ranks of its host, which \
-                  otherwise add up first.",
-    },
-    Variable {
-        name: "SWITCHML_RDMA",
-        values: ZERO_OR_ONE,
-        default: "0",
-        meaning: "With 1, this rank sends and receives over RDMA (RoCEv2).",
     },
     Variable {
         name: "TORCHELASTIC_RUN_ID",

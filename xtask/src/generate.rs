@@ -1,5 +1,6 @@
 //! `cargo xtask gen`: writes the protocol's numbers for code that cannot use the `protocol` crate,
-//! the code of the .proto files, and the pages of docs/reference.
+//! the code of the .proto files, the settings of a communicator for C and Python, and the pages of
+//! docs/reference.
 
 mod p4;
 mod python;
@@ -38,12 +39,20 @@ impl Generate {
         // A test in that package checks what it wrote.
         let mut code = cargo::command("run")?;
         succeed(code.args(["--quiet", "--package", "switchml-control-generate"]))?;
-        write_reference(&[])
+        write_reference(&[])?;
+        write_header()
     }
 }
 
-/// Writes or checks docs/reference. That takes the programs and the libraries, which this crate
-/// must do without; a test in that package checks the pages, too.
+/// Writes C's header, in which the settings are. The test that writes it checks it otherwise.
+fn write_header() -> Result<()> {
+    let mut test = cargo::command("test")?;
+    test.args(["--quiet", "--release", "--package", "switchml-c", "--test", "suite", "header"]);
+    succeed(test.env("UPDATE_EXPECT", "1"))
+}
+
+/// Writes or checks docs/reference and the settings for C and Python. That takes the programs and
+/// the libraries, which this crate must do without; a test in that package checks the files, too.
 fn write_reference(arguments: &[&str]) -> Result<()> {
     let mut reference = cargo::command("run")?;
     reference.args(["--quiet", "--release", "--package", "switchml-reference", "--"]);

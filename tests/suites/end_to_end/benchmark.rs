@@ -163,7 +163,7 @@ fn two_workers_on_bmv2_of_256_lanes() {
         let start = |rank: usize| {
             let mut command = Command::new(&binaries.worker);
             command.args(["bench", "--aggregator", CONTROL, "--job", dtype, "--json", "-"]);
-            command.args(["--rank", &rank.to_string(), "--world-size", "2", "--no-own-hosts"]);
+            command.args(["--rank", &rank.to_string(), "--world-size", "2", "--own-hosts", "0"]);
             command.args(QUICK).args(["-b", "8", "-e", "8K", "-f", "1024"]);
             command.args(["--dtype", dtype, "--op", op]);
             rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()

@@ -537,7 +537,7 @@ fn rdma_that_neither_side_has(mode: Mode) {
     let by_option = |cluster: &Cluster| {
         let mut command = unprivileged(cluster);
         command.env_remove("SWITCHML_RDMA");
-        run_with(cluster, 0, command, &["--rdma"])
+        run_with(cluster, 0, command, &["--rdma", "1"])
     };
     let by_environment = |cluster: &Cluster| {
         let mut command = unprivileged(cluster);

@@ -129,7 +129,7 @@ fn where_ranks_hosts_help_the_only_aggregator_may_die() {
 fn bench(binaries: &Binaries, rack: &Rack, rank: usize, aggregators: &str) -> Process {
     let mut command = Command::new(&binaries.worker);
     command.args(["bench", "--aggregator", aggregators, "--job", "long", "--json", "-"]);
-    command.arg("--no-own-hosts");
+    command.args(["--own-hosts", "0"]);
     command.args(["--rank", &rank.to_string(), "--world-size", &RANKS.to_string()]);
     command.args(LONG);
     rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()

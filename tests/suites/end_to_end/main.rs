@@ -242,7 +242,7 @@ impl Cluster {
                 "-",
             ]);
             command.args(["--rank", &rank.to_string(), "--world-size", &world_size.to_string()]);
-            command.arg("--no-own-hosts").args(arguments);
+            command.args(["--own-hosts", "0"]).args(arguments);
             command.env("SWITCHML_STANDSTILL", STANDSTILL);
             self.host(rank).spawn(&format!("worker {rank}"), command).unwrap()
         };

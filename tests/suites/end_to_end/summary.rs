@@ -52,7 +52,7 @@ fn ranks_without_an_aggregator_say_what_their_links_carry() {
         ),
     );
     is_written(
-        &written(&two, &[2, 2], "1", &["--no-local-sums"]),
+        &written(&two, &[2, 2], "1", &["--local-sums", "0"]),
         &format!(
             "4 ranks on 2 hosts serve each other; each rank sends for itself, because local sums \
              are switched off. {load} 2.00 {halved} With shared memory it is 1.00 times."
@@ -82,7 +82,7 @@ fn ranks_with_an_aggregator_say_what_all_links_carry() {
     let rack = rack(2, Ip::V4);
     let aggregator = Aggregator::software_in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
     let control = aggregator.control();
-    let options = ["--aggregator", control, "--no-own-hosts"];
+    let options = ["--aggregator", control, "--own-hosts", "0"];
     is_written(
         &written(&rack, &[2, 2], "1", &options),
         &format!(

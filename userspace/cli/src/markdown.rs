@@ -59,10 +59,15 @@ fn escaped(text: &str) -> String {
 
 /// A paragraph in lines of at most 100 columns.
 pub fn wrapped(text: &str) -> String {
+    wrapped_at(COLUMNS, text)
+}
+
+/// A paragraph in lines of at most so many columns.
+pub fn wrapped_at(columns: usize, text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("a line");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
             lines.push(word.to_owned());
         } else {
             *line = [line, word].join(if line.is_empty() { "" } else { " " });

@@ -3,17 +3,15 @@
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use half::{bf16, f16};
-use switchml_worker::control::{ClientTls, Token};
+use switchml_worker::settings::{Form, Value};
 use switchml_worker::{
     Builder, CallStats, Communicator, DType, Element, Reduction, Tensor, UniqueId,
 };
 
-use crate::Settings;
 use crate::errors::{Error, Invalid};
+use crate::settings::Settings;
 
 /// Type of elements: SWITCHML_F32 and so on.
 pub type DataType = u32;
@@ -222,80 +220,92 @@ pub unsafe fn builder(settings: Option<&Settings>) -> Result<Builder, Error> {
     let mut builder = Communicator::builder().env()?;
     let Some(settings) = settings else { return Ok(builder) };
     // SAFETY: the caller's promise.
-    let (aggregator, job) = unsafe { (text(settings.aggregator)?, text(settings.job)?) };
-    // SAFETY: the caller's promise.
-    let tls = unsafe {
-        ClientTls {
-            fingerprint: text(settings.tls_fingerprint)?,
-            ca: file(settings.tls_ca),
-            cert: file(settings.tls_cert),
-            key: file(settings.tls_key),
-        }
-    };
-    builder = builder.tls(tls);
-    // SAFETY: the caller's promise.
-    if let Some(file) = unsafe { file(settings.token_file) } {
-        builder = builder.token(Token::File(file));
-    }
-    if let Some(aggregator) = aggregator {
-        builder = builder.aggregator(aggregator);
-    }
-    if let Some(job) = job {
-        builder = builder.job(job);
-    }
-    // SAFETY: the caller's promise.
     if let Some(id) = unsafe { settings.unique_id.cast::<[u8; 128]>().as_ref() } {
         builder = builder.unique_id(UniqueId::from_bytes(*id)?);
     }
-    if settings.world_size != 0 {
-        builder = builder.rank(settings.rank).world_size(settings.world_size);
+    let mut given = switchml_worker::Settings::default();
+    for (name, value) in settings.given() {
+        // SAFETY: the caller's promise.
+        let value = unsafe { value.read() };
+        let wrong = |(given, allowed)| switchml_worker::Error::Setting { name, given, allowed };
+        value.map_err(wrong)?.map(|value| given.put(name, value));
     }
-    if let Some(deadline) = seconds(settings.deadline)? {
-        builder = builder.deadline(deadline);
+    // Rank 0 is one, too.
+    given.rank = given.world_size.map(|_| settings.rank);
+    Ok(builder.with(given))
+}
+
+/// What C gives of a setting; zero or null is nothing.
+pub enum Given {
+    Text(*const c_char),
+    File(*const c_char),
+    Number(u32),
+    Numbers(*const c_char),
+    Seconds(f64),
+    Switch(Switch),
+}
+
+/// Yes or no: SWITCHML_YES, SWITCHML_NO, or SWITCHML_DEFAULT, which is 0.
+pub type Switch = u32;
+/// What the environment says, or the default.
+pub const SWITCHML_DEFAULT: Switch = 0;
+/// Yes.
+pub const SWITCHML_YES: Switch = 1;
+/// No.
+pub const SWITCHML_NO: Switch = 2;
+
+impl Given {
+    /// The value, if there is one.
+    ///
+    /// # Errors
+    /// What is given and what is allowed, if that is no value.
+    ///
+    /// # Safety
+    /// Text is NULL or ends with a zero byte.
+    unsafe fn read(self) -> Result<Option<Value>, (String, &'static str)> {
+        Ok(match self {
+            // SAFETY: the caller's promise.
+            Self::Text(text) => unsafe { self::text(text) }?.map(Value::Text),
+            // SAFETY: the caller's promise.
+            Self::File(name) => {
+                unsafe { bytes(name) }.map(|name| Value::File(OsStr::from_bytes(name).into()))
+            }
+            // SAFETY: the caller's promise.
+            Self::Numbers(text) => unsafe { self::text(text) }?
+                .map(|text| Form::Numbers.parse(&text).map_err(|allowed| (text, allowed)))
+                .transpose()?,
+            Self::Number(0) | Self::Switch(SWITCHML_DEFAULT) => None,
+            Self::Number(number) => Some(Value::Number(number)),
+            Self::Seconds(0.0) => None,
+            Self::Seconds(seconds) => {
+                let wrong = |allowed| (format!("{seconds} s"), allowed);
+                Some(Value::Seconds(Form::seconds(seconds).map_err(wrong)?))
+            }
+            Self::Switch(SWITCHML_YES) => Some(Value::Switch(true)),
+            Self::Switch(SWITCHML_NO) => Some(Value::Switch(false)),
+            Self::Switch(other) => {
+                let allowed = "SWITCHML_DEFAULT, SWITCHML_YES and SWITCHML_NO are allowed";
+                return Err((other.to_string(), allowed));
+            }
+        })
     }
-    if let Some(timeout) = seconds(settings.timeout)? {
-        builder = builder.timeout(timeout);
-    }
-    if let Some(timeout) = seconds(settings.join_timeout)? {
-        builder = builder.join_timeout(timeout);
-    }
-    if settings.data_threads != 0 {
-        builder = builder.data_threads(settings.data_threads);
-    }
-    Ok(builder)
 }
 
 /// # Safety
 /// `text` is NULL or ends with a zero byte.
-unsafe fn text(text: *const c_char) -> Result<Option<String>, Invalid> {
-    if text.is_null() {
-        return Ok(None);
-    }
+unsafe fn text(text: *const c_char) -> Result<Option<String>, (String, &'static str)> {
     // SAFETY: the caller's promise.
-    let text = unsafe { CStr::from_ptr(text) };
-    let text = text
-        .to_str()
-        .map_err(|_| Invalid("aggregator, job or tls_fingerprint is not UTF-8; give text"))?;
-    Ok(Some(text.to_owned()))
+    let Some(bytes) = (unsafe { bytes(text) }) else { return Ok(None) };
+    let wrong = |_| (format!("\"{}\"", bytes.escape_ascii()), "it must be UTF-8");
+    Ok(Some(str::from_utf8(bytes).map_err(wrong)?.to_owned()))
 }
 
 /// # Safety
-/// `name` is NULL or ends with a zero byte.
-unsafe fn file(name: *const c_char) -> Option<PathBuf> {
-    if name.is_null() {
+/// `text` is NULL or ends with a zero byte.
+unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a [u8]> {
+    if text.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
-    let name = unsafe { CStr::from_ptr(name) };
-    Some(OsStr::from_bytes(name.to_bytes()).into())
-}
-
-fn seconds(given: f64) -> Result<Option<Duration>, Invalid> {
-    let wrong = |_| {
-        Invalid(
-            "deadline, timeout or join_timeout is not a time; it must be 0 seconds or more, and 0 \
-             means the default",
-        )
-    };
-    Ok(Some(Duration::try_from_secs_f64(given).map_err(wrong)?).filter(|time| !time.is_zero()))
+    Some(unsafe { CStr::from_ptr(text) }.to_bytes())
 }

@@ -5,12 +5,14 @@
 
 mod arguments;
 mod errors;
+mod settings;
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::time::Duration;
 
 use arguments::{Array, DataType, Operator};
 use errors::{Invalid, Status, answer};
+use settings::Settings;
 use switchml_worker::{Handle, UniqueId};
 
 /// A rank's membership in a job.
@@ -18,54 +20,6 @@ pub struct Communicator(switchml_worker::Communicator);
 
 /// A call in flight.
 pub struct Request(Handle<Array>);
-
-/// How to connect. What is zero or null comes from the environment as torchrun and srun set it:
-/// SWITCHML_AGGREGATOR; SWITCHML_JOB or TORCHELASTIC_RUN_ID; MASTER_ADDR:MASTER_PORT, where ranks
-/// meet without an aggregator, or without a name; RANK and WORLD_SIZE;
-/// SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
-/// SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
-/// SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
-/// SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1. Rank 0 of the process's first
-/// job writes a line about the job to the standard error stream, unless SWITCHML_SUMMARY is 0.
-#[repr(C)]
-pub struct Settings {
-    /// `sizeof(switchml_settings)`, as in `switchml_settings settings = { .size = sizeof settings
-    /// };`: a library that is newer than the program knows by it which settings the program has.
-    pub size: usize,
-    /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
-    /// Several, with commas between, share the work.
-    pub aggregator: *const c_char,
-    /// Name of the job: ranks that give the same name at the same aggregator belong together. No
-    /// other job may have that name there. Without one, ranks that meet make one up.
-    pub job: *const c_char,
-    /// This process's rank, 0 to world_size - 1. Only looked at if world_size is not 0.
-    pub rank: u32,
-    /// Number of ranks, 1 to 1024; 0 takes this and rank from the environment.
-    pub world_size: u32,
-    /// Seconds that a call may be without an answer from the aggregator; 0 is 5.
-    pub deadline: f64,
-    /// Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time
-    /// that ranks may be apart when they call.
-    pub timeout: f64,
-    /// Seconds to wait for the other ranks to join; 0 is 60.
-    pub join_timeout: f64,
-    /// Data threads for large calls, at most: 1 to 8; 0 is as many as this host has use for.
-    pub data_threads: u32,
-    /// SHA-256 fingerprint of the aggregator's certificate, "sha256:" and 64 hexadecimal digits:
-    /// its control plane is reached by TLS then.
-    pub tls_fingerprint: *const c_char,
-    /// In place of that, a file of the CAs, in PEM, that sign the aggregator's certificate.
-    pub tls_ca: *const c_char,
-    /// File with this side's certificate, in PEM, for an aggregator that asks for one.
-    pub tls_cert: *const c_char,
-    /// File with its private key, in PEM.
-    pub tls_key: *const c_char,
-    /// File with a job token, for an aggregator that asks for one.
-    pub token_file: *const c_char,
-    /// Where ranks meet, in place of MASTER_ADDR:MASTER_PORT: the SWITCHML_UNIQUE_ID_BYTES bytes
-    /// that switchml_unique_id gave one of them, or null.
-    pub unique_id: *const u8,
-}
 
 /// Bytes of a unique id.
 pub const SWITCHML_UNIQUE_ID_BYTES: usize = 128;

@@ -111,12 +111,22 @@ int main(void)
     settings.rank = 3;
     settings.deadline = -1;
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
-           "deadline, timeout or join_timeout is not a time; it must be 0 seconds or more, and 0 "
-           "means the default");
+           "deadline is -1 s; it must be 0.1 s or more");
     settings.deadline = 0;
+    settings.local_sums = 3;
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "local_sums is 3; SWITCHML_DEFAULT, SWITCHML_YES and SWITCHML_NO are allowed");
+    settings.local_sums = SWITCHML_NO;
+    settings.weights = "2,0";
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "weights is 2,0; give numbers of 1 or more, with commas between them");
+    settings.weights = "2,1";
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "weights is [2, 1] of 1 aggregators; give one of 1 or more for each aggregator");
+    settings.weights = NULL;
     settings.job = "\xff";
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
-           "aggregator, job or tls_fingerprint is not UTF-8; give text");
+           "job is \"\\xff\"; it must be UTF-8");
     settings.job = NULL;
     settings.tls_fingerprint = "sha256:0";
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,

@@ -9,7 +9,6 @@ mod job;
 mod manual;
 mod plan;
 mod rank;
-mod seconds;
 mod step;
 mod trace;
 
@@ -158,7 +157,7 @@ mod tests {
         for (arguments, complaint) in [
             (
                 &["bench", "--rank", "x"][..],
-                "invalid value 'x' for '--rank <RANK>': a whole number is allowed (see --help)",
+                "invalid value 'x' for '--rank <N>': 0 to 1023 are allowed (see --help)",
             ),
             (
                 &["bench", "-b", "8T"],

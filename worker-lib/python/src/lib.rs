@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 mod own;
+mod settings;
 
-use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use own::Own;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
-use switchml_worker::control::{self, ClientTls, Token};
+use switchml_worker::control;
 use switchml_worker::{
     CallStats, Communicator, DType, Error, Handle, OwnAggregator, Reduction, Tensor,
 };
@@ -120,59 +120,21 @@ struct PyCommunicator {
 #[pymethods]
 impl PyCommunicator {
     #[new]
-    #[pyo3(signature = (
-        *, aggregator, meeting, peers, job, rank, world_size, deadline, timeout, join_timeout,
-        data_threads, tls_fingerprint, tls_ca, tls_cert, tls_key, token_file, is_wanted
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "one for each setting, by name")]
+    #[pyo3(signature = (*, is_wanted, peers, **settings))]
     fn new(
         py: Python<'_>,
-        aggregator: Option<String>,
-        meeting: Option<String>,
-        peers: Option<(Bound<'_, PyOwnAggregator>, Vec<String>)>,
-        job: Option<String>,
-        rank: Option<u32>,
-        world_size: Option<u32>,
-        deadline: Option<f64>,
-        timeout: Option<f64>,
-        join_timeout: Option<f64>,
-        data_threads: Option<u32>,
-        tls_fingerprint: Option<String>,
-        tls_ca: Option<PathBuf>,
-        tls_cert: Option<PathBuf>,
-        tls_key: Option<PathBuf>,
-        token_file: Option<PathBuf>,
         is_wanted: Py<PyAny>,
+        peers: Option<(Bound<'_, PyOwnAggregator>, Vec<String>)>,
+        settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let given = settings.map(settings::given).transpose()?.unwrap_or_default();
         let peers = peers.map(|(own, all)| (own.get().take(), all));
         let connect = move || {
-            let tls = ClientTls {
-                fingerprint: tls_fingerprint,
-                ca: tls_ca,
-                cert: tls_cert,
-                key: tls_key,
-            };
-            let mut builder = Communicator::builder().env()?.tls(tls);
-            let token = token_file.map(Token::File);
-            builder = given(builder, token, switchml_worker::Builder::token);
-            builder = given(builder, aggregator, switchml_worker::Builder::aggregator);
-            builder = given(builder, meeting, switchml_worker::Builder::meeting);
+            let mut builder = Communicator::builder().env()?.with(given);
             if let Some((Some(own), all)) = peers {
                 builder = builder.peers(own, all.iter().filter_map(|peer| peer.parse().ok()));
             }
-            builder = given(builder, job, switchml_worker::Builder::job);
-            builder = given(builder, rank, switchml_worker::Builder::rank);
-            builder = given(builder, world_size, switchml_worker::Builder::world_size);
-            builder =
-                given(builder, seconds("deadline", deadline)?, switchml_worker::Builder::deadline);
-            builder =
-                given(builder, seconds("timeout", timeout)?, switchml_worker::Builder::timeout);
-            builder = given(
-                builder,
-                seconds("join timeout", join_timeout)?,
-                switchml_worker::Builder::join_timeout,
-            );
-            given(builder, data_threads, switchml_worker::Builder::data_threads).connect()
+            builder.connect()
         };
         let inner = joined(py, connect, &is_wanted)?;
         let (rank, world_size) = (inner.rank(), inner.world_size());
@@ -335,10 +297,7 @@ impl PyCommunicator {
     /// Has calls wait so long for other ranks, those in flight, too.
     fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let inner = self.inner(py)?;
-        let set = || match seconds("timeout", Some(timeout))? {
-            Some(timeout) => inner.set_timeout(timeout),
-            None => Ok(()),
-        };
+        let set = || inner.set_timeout(settings::seconds("timeout", timeout)?);
         set().map_err(|error| raised(py, &error))
     }
 
@@ -512,22 +471,6 @@ impl State {
         *self = Self::Over(over.clone());
         over
     }
-}
-
-fn given<T, V>(builder: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
-    match value {
-        Some(value) => set(builder, value),
-        None => builder,
-    }
-}
-
-fn seconds(name: &'static str, value: Option<f64>) -> Result<Option<Duration>, Error> {
-    let wrong = |value: f64| Error::Setting {
-        name,
-        given: value.to_string(),
-        allowed: "it must be 0 seconds or more",
-    };
-    value.map(|value| Duration::try_from_secs_f64(value).map_err(|_| wrong(value))).transpose()
 }
 
 fn told<'py>(py: Python<'py>, stats: &CallStats) -> PyResult<Bound<'py, PyDict>> {

@@ -11,5 +11,6 @@
 
 from ._communicator import Communicator, Handle
 from ._error import Error
+from ._settings import Settings
 
-__all__ = ["Communicator", "Error", "Handle"]
+__all__ = ["Communicator", "Error", "Handle", "Settings"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from . import _memory, _native
 from ._error import Error
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._settings import Settings
 
 
 class Handle:
@@ -39,25 +43,12 @@ class Communicator:
     """A rank's membership in a job of `world_size` ranks, and the collectives among them.
 
     Every rank makes the same calls in the same order, with the same number and type of elements.
-    Arguments that are not given come from the environment, as torchrun sets it: RANK, WORLD_SIZE,
-    SWITCHML_AGGREGATOR, SWITCHML_JOB (or TORCHELASTIC_RUN_ID, if it is not "none").
 
-    Several aggregators, with commas between, share the work. Without any, ranks serve each other:
-    they meet at `meeting`, an address and port of rank 0's host (MASTER_ADDR:MASTER_PORT).
+    Keyword arguments are the settings in `switchml.Settings`. One that is not given comes from the
+    environment, as torchrun and srun set it, or is the default. Times are in seconds.
 
-    An aggregator that speaks TLS is known by the fingerprint of its certificate
-    (`tls_fingerprint`, SWITCHML_TLS_FINGERPRINT) or by a file of CAs (`tls_ca`, SWITCHML_TLS_CA).
-    If it asks for a certificate, give its file and that of its key (`tls_cert`, `tls_key`,
-    SWITCHML_TLS_CERT, SWITCHML_TLS_KEY). One that asks for job tokens takes that in a file
-    (`token_file`, SWITCHML_TOKEN_FILE) or in SWITCHML_TOKEN.
-
-    Ranks of one host add up before they send, unless SWITCHML_LOCAL_SUMS is 0. Rank 0 of the
-    process's first job writes a line about the job to standard error, unless SWITCHML_SUMMARY is 0.
-
-    Times are in seconds. A call fails when the aggregator has not answered for `deadline` (5). It
-    also fails when it has waited for connected ranks for `timeout` (1800), and then names them.
-    Ranks have `join_timeout` (60) to join. `is_wanted`, if given, is asked ten times a second
-    meanwhile; once it says no, joining ends with an error.
+    `is_wanted`, if given, is asked ten times a second while the ranks join; once it says no, joining
+    ends with an error.
 
     Tensors are contiguous torch CPU tensors or writable buffers such as NumPy arrays, and are used
     in place. Methods release the GIL while they wait, and let handlers of signals run. In a fork of
@@ -67,41 +58,11 @@ class Communicator:
     def __init__(
         self,
         *,
-        aggregator: str | None = None,
-        meeting: str | None = None,
-        job: str | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        deadline: float | None = None,
-        timeout: float | None = None,
-        join_timeout: float | None = None,
-        data_threads: int | None = None,
-        tls_fingerprint: str | None = None,
-        tls_ca: str | os.PathLike[str] | None = None,
-        tls_cert: str | os.PathLike[str] | None = None,
-        tls_key: str | os.PathLike[str] | None = None,
-        token_file: str | os.PathLike[str] | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
         _peers: tuple[_native.OwnAggregator, list[str]] | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
-        self._native = _native.Communicator(
-            aggregator=aggregator,
-            meeting=meeting,
-            peers=_peers,
-            job=job,
-            rank=rank,
-            world_size=world_size,
-            deadline=deadline,
-            timeout=timeout,
-            join_timeout=join_timeout,
-            data_threads=data_threads,
-            tls_fingerprint=tls_fingerprint,
-            tls_ca=tls_ca,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            token_file=token_file,
-            is_wanted=is_wanted,
-        )
+        self._native = _native.Communicator(is_wanted=is_wanted, peers=_peers, **settings)
 
     @property
     def rank(self) -> int:

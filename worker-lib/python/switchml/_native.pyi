@@ -1,5 +1,8 @@
-import os
 from typing import Any, Callable, final
+
+from typing_extensions import Unpack
+
+from ._settings import Settings
 
 __all__ = ["Communicator", "Handle", "OwnAggregator"]
 
@@ -14,22 +17,9 @@ class Communicator:
     def __new__(
         cls,
         *,
-        aggregator: str | None,
-        meeting: str | None,
-        peers: tuple[OwnAggregator, list[str]] | None,
-        job: str | None,
-        rank: int | None,
-        world_size: int | None,
-        deadline: float | None,
-        timeout: float | None,
-        join_timeout: float | None,
-        data_threads: int | None,
-        tls_fingerprint: str | None,
-        tls_ca: str | os.PathLike[str] | None,
-        tls_cert: str | os.PathLike[str] | None,
-        tls_key: str | os.PathLike[str] | None,
-        token_file: str | os.PathLike[str] | None,
         is_wanted: Callable[[], bool],
+        peers: tuple[OwnAggregator, list[str]] | None,
+        **settings: Unpack[Settings],
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

@@ -1,11 +1,13 @@
-//! Writes the pages of docs/reference, so that they say what the source says: `cargo xtask gen`
-//! runs it. The programs print what they know of themselves; the libraries have lists.
+//! Writes the pages of docs/reference, and the settings of a communicator for C and Python, so that
+//! they say what the source says: `cargo xtask gen` runs it. The programs print what they know of
+//! themselves; the libraries have lists.
 
 mod environment;
 mod errors;
+mod settings;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -43,17 +45,17 @@ with the highest values. If a metric does not apply to an aggregator, it is miss
 
 ";
 
-/// Writes docs/reference from the source.
+/// Writes docs/reference and the settings of other languages from the source.
 #[derive(clap::Parser)]
 struct Reference {
-    /// Write nothing; fail if a page is not what would be written
+    /// Write nothing; fail if a file is not what would be written
     #[arg(long)]
     check: bool,
 }
 
 fn main() -> ExitCode {
     let Reference { check } = switchml_cli::parse();
-    match pages().and_then(|pages| pages.iter().try_for_each(|page| page.settle(check))) {
+    match files().and_then(|files| files.iter().try_for_each(|file| file.settle(check))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -62,26 +64,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// A page: its name in docs/reference, and its text.
-struct Page {
-    name: &'static str,
+/// A file: its path in the repository, and its text.
+struct Made {
+    path: &'static str,
     text: String,
 }
 
-impl Page {
-    /// From parts that end with empty lines.
-    fn new(name: &'static str, intro: &str, parts: &[String]) -> Self {
+impl Made {
+    /// A page of parts that end with empty lines.
+    fn page(path: &'static str, intro: &str, parts: &[String]) -> Self {
         let text = format!("{ABOUT}{intro}{}", parts.concat());
-        Self { name, text: text.trim_end().to_owned() + "\n" }
+        Self { path, text: text.trim_end().to_owned() + "\n" }
     }
 
-    fn path(&self) -> PathBuf {
-        workspace().join("docs/reference").join(self.name)
-    }
-
-    /// Writes the page, or checks it.
+    /// Writes the file, or checks it.
     fn settle(&self, check: bool) -> Result<()> {
-        let path = self.path();
+        let path = workspace().join(self.path);
         if !check {
             return fs::write(&path, &self.text)
                 .with_context(|| format!("cannot write {}", path.display()));
@@ -96,16 +94,22 @@ impl Page {
     }
 }
 
-fn pages() -> Result<[Page; 5]> {
+fn files() -> Result<[Made; 7]> {
     let Binaries { worker, aggregator, .. } = Binaries::for_test()?;
     let of_daemon = |page| printed(&aggregator, &["reference", page]);
     let lines = [printed(&worker, &["reference"])?, of_daemon("command-lines")?];
     Ok([
-        Page::new("command-lines.md", COMMAND_LINES, &lines),
-        Page::new("configuration.md", CONFIGURATION, &[of_daemon("configuration")?]),
-        Page::new("environment.md", environment::INTRO, &environment::parts()),
-        Page::new("errors.md", errors::INTRO, &errors::parts(workspace())?),
-        Page::new("metrics.md", METRICS, &[of_daemon("metrics")?]),
+        Made::page("docs/reference/command-lines.md", COMMAND_LINES, &lines),
+        Made::page(
+            "docs/reference/configuration.md",
+            CONFIGURATION,
+            &[of_daemon("configuration")?],
+        ),
+        Made::page("docs/reference/environment.md", environment::INTRO, &environment::parts()),
+        Made::page("docs/reference/errors.md", errors::INTRO, &errors::parts(workspace())?),
+        Made::page("docs/reference/metrics.md", METRICS, &[of_daemon("metrics")?]),
+        Made { path: settings::C_PATH, text: settings::c() },
+        Made { path: settings::PYTHON_PATH, text: settings::python() },
     ])
 }
 
@@ -126,9 +130,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_pages_are_what_the_source_says() {
-        for page in pages().expect("pages") {
-            page.settle(true).expect("current");
+    fn the_committed_files_are_what_the_source_says() {
+        for file in files().expect("files") {
+            file.settle(true).expect("current");
         }
     }
 }

@@ -65,7 +65,7 @@ fn milliseconds(
         command.args(["--rank", &rank.to_string()]);
         command.args(["--world-size", &(HOSTS * RANKS).to_string(), "--json", "-"]);
         command.args(options);
-        command.args((!local_sums).then_some("--no-local-sums"));
+        command.args(["--local-sums", if local_sums { "1" } else { "0" }]);
         rack.worker(rank / RANKS).spawn(&format!("rank {rank}"), command)
     };
     let mut ranks: Vec<Process> = (0..HOSTS * RANKS).map(start).collect::<Result<_, _>>()?;

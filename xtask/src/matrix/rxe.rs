@@ -84,7 +84,7 @@ start() {
   job=$1; shift; ranks=$#; rank=0; started=
   for options; do
     $binaries/switchml-worker bench --job $job --rank $rank --world-size $ranks \
-      --no-local-sums --minbytes ${least:-8} --maxbytes 2M --stepfactor 512 \
+      --local-sums 0 --minbytes ${least:-8} --maxbytes 2M --stepfactor 512 \
       --iters 1 --check ${checks:-1} --warmup-iters 0 $options >/$job.$rank 2>&1 &
     started="$started $!"; rank=$((rank + 1))
   done
@@ -105,18 +105,18 @@ finish() {
   echo "test rxe::$plane::$job ... $outcome"
 }
 all() {
-  start ranks_by_rdma --rdma --rdma; finish
-  start ranks_with_sockets_beside_them --rdma " " --rdma; finish
+  start ranks_by_rdma --rdma=1 --rdma=1; finish
+  start ranks_with_sockets_beside_them --rdma=1 " " --rdma=1; finish
 
   faults="netem loss 1% duplicate 1% corrupt 0.5% limit 10000"
   $tc qdisc add dev rank root $faults
   $tc -n switch qdisc add dev port root $faults
-  start links_that_lose_double_and_damage --rdma --rdma; finish
+  start links_that_lose_double_and_damage --rdma=1 --rdma=1; finish
   $tc -s qdisc show dev rank | grep -q "dropped [1-9]" ||
     echo "test rxe::$plane::links_lose ... FAILED"
   $tc qdisc del dev rank root; $tc -n switch qdisc del dev port root
 
-  checks=100000 start a_killed_rank_is_named --rdma --rdma
+  checks=100000 start a_killed_rank_is_named --rdma=1 --rdma=1
   until_started
   set -- $started; kill -9 $2
   outcome=FAILED
@@ -128,7 +128,7 @@ all() {
 # The name of a test, the doctor's exit code, and the begin of the only cause or remark, but for
 # those that are $expected.
 doctor() {
-  code=0; $binaries/switchml-worker doctor --rdma >/doctor 2>&1 || code=$?
+  code=0; $binaries/switchml-worker doctor --rdma=1 >/doctor 2>&1 || code=$?
   outcome=FAILED; named=$(grep -E "^(WHY|NOTE) " /doctor | grep -v "^${expected:-none}")
   case "$code $named" in "$2 $3"*) outcome=ok ;; esac
   [ $(echo "$named" | wc -l) = 1 ] || outcome=FAILED
@@ -153,7 +153,7 @@ filtered() {
 # Sums go on without the daemon, slowly: it starts again meanwhile, on the same processor. A rank
 # that has not heard of the start ends with its daemon: calls of 4 KiB show that both have.
 restart() {
-  least=4K checks=4 start ranks_go_on_with_the_next_daemon --rdma --rdma
+  least=4K checks=4 start ranks_go_on_with_the_next_daemon --rdma=1 --rdma=1
   until_measured 4096
   kill -9 $daemon; wait $daemon
   renice -n 19 -p $started

@@ -212,7 +212,7 @@ fn start(site: &Site, kind: Kind, number: usize, rank: usize) -> Result<Process>
     command.args(["--check", "2", "--join-timeout", JOINING]);
     match kind {
         Kind::Several => {
-            command.args(["--no-own-hosts", "--aggregator", &site.list()]);
+            command.args(["--own-hosts", "0", "--aggregator", &site.list()]);
         }
         Kind::Alone => {
             command.env_remove("SWITCHML_AGGREGATOR");

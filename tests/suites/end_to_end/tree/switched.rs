@@ -127,7 +127,7 @@ impl Site {
             let mut command = Command::new(&self.hosts.binaries.worker);
             command.args(["bench", "--aggregator", at, "--job", job, "--json", "-"]);
             command.args(["--rank", &rank.to_string(), "--world-size", &RANKS.to_string()]);
-            command.args(["--no-own-hosts", "--deadline", DEADLINE]).args(options);
+            command.args(["--own-hosts", "0", "--deadline", DEADLINE]).args(options);
             self.hosts.rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
         };
         (0..RANKS).map(start).collect()

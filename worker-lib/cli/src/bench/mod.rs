@@ -129,7 +129,7 @@ impl Bench {
         Codec::reduction(self.dtype, self.reduction(), 1, 1)
             .map_err(|error| Failure::Usage(error.to_string()))?;
         check_memory(chosen.step.elements(), size_of::<T>())?;
-        let is_reporter = settings.get_rank() == Some(0);
+        let is_reporter = settings.settings().rank == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
         let communicator = settings.connect().map_err(Failure::joining)?;
         let mut report = Replayed::new::<T>(chosen, communicator.world_size(), self.reduction());
@@ -157,7 +157,7 @@ impl Bench {
         let largest = counts.iter().copied().max().unwrap_or_default();
         let settings = self.job.settings()?;
         check_memory(largest, size_of::<T>())?;
-        let is_reporter = settings.get_rank() == Some(0);
+        let is_reporter = settings.settings().rank == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
         let communicator = settings.clone().connect().map_err(Failure::joining)?;
         let stripes = communicator.info().stripes.iter();

@@ -53,7 +53,7 @@ use device_errors::DeviceErrors;
 use fix::Fix;
 use obstacle::Obstacle;
 
-use super::job::{Aggregator, Place};
+use super::job::Way;
 use super::{Failure, say};
 
 /// Longest wait for anything: a way that works takes milliseconds.
@@ -67,19 +67,17 @@ const ROUNDS: usize = 21;
 #[command(after_help = super::after_help("doctor"))]
 pub struct Doctor {
     #[command(flatten)]
-    aggregator: Aggregator,
-    #[command(flatten)]
-    place: Place,
+    way: Way,
 }
 
 impl Doctor {
     /// Prints a line for every step, of which the first that fails is the last, then the causes of
     /// what it found.
     pub fn run(&self) -> Result<(), Failure> {
-        let settings = self.aggregator.settings()?;
+        let settings = self.way.settings()?;
         let aggregators = settings.get_aggregators();
         if aggregators.is_empty() {
-            return self.between_ranks(settings);
+            return between_ranks(&settings);
         }
         let mut outcome = Ok(());
         for access in &aggregators {
@@ -99,18 +97,18 @@ impl Doctor {
         }
         outcome
     }
+}
 
-    fn between_ranks(&self, settings: Builder) -> Result<(), Failure> {
-        if settings.get_meeting().is_none() {
-            return Err(Failure::Usage(
-                "no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR; \
-                 for ranks that serve each other, set MASTER_ADDR and MASTER_PORT, and start it as \
-                 each rank"
-                    .to_owned(),
-            ));
-        }
-        ranks::check(&self.place.over(settings))
+fn between_ranks(settings: &Builder) -> Result<(), Failure> {
+    if settings.settings().meeting.is_none() {
+        return Err(Failure::Usage(
+            "no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR; for \
+             ranks that serve each other, set MASTER_ADDR and MASTER_PORT, and start it as each \
+             rank"
+                .to_owned(),
+        ));
     }
+    ranks::check(settings)
 }
 
 /// Prints a cause, whether it breaks things, and what to do.
@@ -127,11 +125,11 @@ fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<
     let name = format!("doctor-{:08x}", rand::random::<u32>());
     let examination = format!("{name}-why");
     // A rank by RDMA needs memory for each of its data threads.
-    let threads = if settings.get_rdma() { None } else { Some(1) };
+    let threads = if settings.settings().rdma() { None } else { Some(1) };
     let assigned = step("join", || join(access, &name, threads))?;
     let data_address = assigned.data_address;
     let interface = Interface::towards(data_address);
-    let port = match settings.get_rdma() {
+    let port = match settings.settings().rdma() {
         true => Some(find_port(&assigned, &status, causes)?),
         false => step("udp socket", || open_socket(data_address)).map(|()| None)?,
     };

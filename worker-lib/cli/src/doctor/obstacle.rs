@@ -43,7 +43,7 @@ impl Obstacle {
         };
         let there = match status.data_plane.as_str() {
             _ if !status.parent.is_empty() => Fix {
-                host: format!("{HERE}, without --rdma: combiners take none"),
+                host: format!("{HERE}, without --rdma 1: combiners take none"),
                 command: "unset SWITCHML_RDMA".to_owned(),
             },
             "xdp" => start(&interfaces(status.ports.iter().map(|port| port.name.as_str()))),

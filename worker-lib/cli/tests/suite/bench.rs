@@ -187,7 +187,7 @@ fn the_table_and_the_file() {
 fn the_table_names_the_shares_of_several_aggregators() {
     let daemons = [Daemon::start(), Daemon::start()];
     let all = format!("{},{}", daemons[0].address, daemons[1].address);
-    let arguments = ["--aggregator", &all, "--weight", "1,3", "-b", "64", "-e", "64", "-n", "2"];
+    let arguments = ["--aggregator", &all, "--weights", "1,3", "-b", "64", "-e", "64", "-n", "2"];
     let mut rank = daemons[0].bench("shares", 0, 1, &arguments);
     rank.wait_success(PATIENCE).unwrap();
     let table = rank.stdout();

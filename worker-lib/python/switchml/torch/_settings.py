@@ -10,7 +10,7 @@ Settings = dict[str, str]
 
 _AGGREGATOR = "SWITCHML_AGGREGATOR"
 # What a variable stands for that is not set.
-_UNSET = {"SWITCHML_FALLBACK": "", "SWITCHML_OWN_HOSTS": "1"}
+_UNSET = {"SWITCHML_FALLBACK": "", "SWITCHML_OWN_HOSTS": "1", "SWITCHML_WEIGHTS": ""}
 
 
 def own_settings() -> Settings:

@@ -251,7 +251,8 @@ fn sizes(reports: &[Report], found: &[Finding]) -> String {
 
 /// Says why nobody answers where ranks meet.
 fn nobody_at_the_place(settings: &Builder) {
-    let Some(place) = settings.get_meeting().filter(|_| settings.get_rank() != Some(0)) else {
+    let settings = settings.settings();
+    let Some(place) = settings.meeting.as_ref().filter(|_| settings.rank != Some(0)) else {
         return;
     };
     let Ok(found) = switchml_worker::control::resolve(place) else { return };
