@@ -193,16 +193,31 @@ impl Job<'_> {
     /// Waits until it has printed this text so many times.
     pub fn wait_for(&self, text: &str, times: usize) {
         let what = format!("job {} prints {text:?}", self.id);
-        wait_until(&what, || self.text().matches(text).count() >= times);
+        self.wait_until(&what, || self.text().matches(text).count() >= times);
     }
 
     /// Waits until it has left all its nodes, with their epilogs.
     pub fn wait_until_it_is_over(&self) {
         let line = format!("squeue -h -j {}", self.id);
-        wait_until(&format!("job {} is over", self.id), || {
+        self.wait_until(&format!("job {} is over", self.id), || {
             let told = self.cluster.run(USER, &line);
             told.text.is_empty() || told.text.contains("Invalid job id")
         });
+    }
+
+    /// Waits for a condition; if it does not come true, says what the job and Slurm have printed.
+    fn wait_until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        if comes_true(is_so) {
+            return;
+        }
+        let job = self.cluster.run(USER, &format!("scontrol show job {}; sinfo", self.id)).text;
+        let logs = ["slurmctld"].into_iter().chain(NODES).map(|daemon| {
+            let log = fs::read_to_string(self.cluster.file(&format!("{daemon}.log")));
+            let lines: Vec<_> = log.iter().flat_map(|log| log.lines().rev().take(40)).collect();
+            lines.into_iter().rev().fold(format!("{daemon}:\n"), |text, line| text + line + "\n")
+        });
+        let (printed, logs) = (self.text(), logs.collect::<String>());
+        panic!("waited for {PATIENCE:?} until {what}:\n{printed}\n{job}\n{logs}");
     }
 }
 
@@ -224,12 +239,19 @@ impl Told {
 /// # Panics
 ///
 /// If it does not come true.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(comes_true(is_so), "waited for {PATIENCE:?} until {what}");
+}
+
+fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "waited for {PATIENCE:?} until {what}");
+        if begin.elapsed() >= PATIENCE {
+            return false;
+        }
         sleep(Duration::from_millis(200));
     }
+    true
 }
 
 fn has(tool: &str) -> bool {
