@@ -95,13 +95,6 @@ settings! {
     /// dead. Its host has to answer meanwhile; a host that does not is dead within seconds.
     standstill: Seconds, otherwise "the timeout", "SWITCHML_STANDSTILL", Waits;
 
-    /// Most threads for large calls. All ranks get the smallest number that any of them asks for,
-    /// rounded down to a power of two, or fewer if the aggregator has few slots left.
-    data_threads: Number(1, 8),
-        otherwise "one for each processor, shared by the ranks of the host, up to the number that \
-                   fills the link",
-        "SWITCHML_DATA_THREADS", Tuning;
-
     /// SHA-256 fingerprint of the aggregator's certificate. Connections then use TLS.
     tls_fingerprint: Text("FINGERPRINT", "sha256: and 64 hexadecimal digits"), otherwise "",
         "SWITCHML_TLS_FINGERPRINT", Access;
@@ -118,6 +111,13 @@ settings! {
 
     /// File with a job token, if the aggregator asks for one.
     token_file: File, otherwise "the token in SWITCHML_TOKEN", "SWITCHML_TOKEN_FILE", Access;
+
+    /// Most threads for large calls. All ranks get the smallest number that any of them asks for,
+    /// rounded down to a power of two, or fewer if the aggregator has few slots left.
+    data_threads: Number(1, 8),
+        otherwise "one for each processor, shared by the ranks of the host, up to the number that \
+                   fills the link",
+        "SWITCHML_DATA_THREADS", Tuning;
 
     /// The parts of large calls that several aggregators take, in proportion: a number of 1 or more
     /// for each aggregator, in their order. All ranks must give the same.

@@ -27,7 +27,7 @@
 #ifndef SWITCHML_H
 #define SWITCHML_H
 
-/* Written by cbindgen from src/: UPDATE_EXPECT=1 cargo test -p switchml-c --test suite header */
+/* Written by cbindgen from src/: cargo xtask gen */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,14 +68,13 @@ typedef struct switchml_communicator switchml_communicator;
 typedef struct switchml_request switchml_request;
 
 /**
- * How to connect. What is zero or null comes from the environment as torchrun and srun set it:
- * SWITCHML_AGGREGATOR; SWITCHML_JOB or TORCHELASTIC_RUN_ID; MASTER_ADDR:MASTER_PORT, where ranks
- * meet without an aggregator, or without a name; RANK and WORLD_SIZE;
- * SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA, SWITCHML_TLS_CERT and SWITCHML_TLS_KEY;
- * SWITCHML_TOKEN_FILE or SWITCHML_TOKEN. Ranks of one host add up before they send, unless
- * SWITCHML_LOCAL_SUMS is 0. Their hosts help an aggregator that is slower than a ring, unless
- * SWITCHML_OWN_HOSTS is 0. Packets go by RDMA if SWITCHML_RDMA is 1. Rank 0 of the process's first
- * job writes a line about the job to the standard error stream, unless SWITCHML_SUMMARY is 0.
+ * Yes or no: SWITCHML_YES, SWITCHML_NO, or SWITCHML_DEFAULT, which is 0.
+ */
+typedef uint32_t switchml_switch;
+
+/**
+ * How to connect. What is zero or null comes from the environment, as torchrun and srun set it, or
+ * is the default: `{ .size = sizeof(switchml_settings) }` takes all from there.
  */
 typedef struct switchml_settings {
   /**
@@ -84,66 +83,122 @@ typedef struct switchml_settings {
    */
   size_t size;
   /**
-   * Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
-   * Several, with commas between, share the work.
+   * Where ranks meet, instead of meeting: the SWITCHML_UNIQUE_ID_BYTES bytes that
+   * switchml_unique_id gave one of them, or null.
+   */
+  const uint8_t *unique_id;
+  /**
+   * Where each aggregator's control plane is, with commas between them; several share the work.
+   * Values travel over the same IP version. Text: host, host:port, an IP address or [IPv6]:port.
+   * Null: SWITCHML_AGGREGATOR, or none: the ranks serve each other, and meet at
+   * MASTER_ADDR:MASTER_PORT.
    */
   const char *aggregator;
   /**
-   * Name of the job: ranks that give the same name at the same aggregator belong together. No
-   * other job may have that name there. Without one, ranks that meet make one up.
+   * Where ranks meet, if they have no aggregator, or no name for their job: an address of rank
+   * 0's host that all others reach, with a port that is free there, and that no other job uses.
+   * Text: host:port, IP:port or [IPv6]:port. Null: SWITCHML_MEETING, or MASTER_ADDR:MASTER_PORT.
+   */
+  const char *meeting;
+  /**
+   * The job's name, the same on all ranks. As long as the job runs, no other job may have it at
+   * these aggregators. Text: a name. Null: SWITCHML_JOB, or TORCHELASTIC_RUN_ID, or Slurm's job
+   * and step, or a name that rank 0 makes up.
    */
   const char *job;
   /**
-   * This process's rank, 0 to world_size - 1. Only looked at if world_size is not 0.
+   * This process's rank, 0 to world size - 1, unique in the job. torchrun sets it. If world_size
+   * is 0, it does not count.
    */
   uint32_t rank;
   /**
-   * Number of ranks, 1 to 1024; 0 takes this and rank from the environment.
+   * The number of ranks. torchrun sets it. 1 to 1024. 0: WORLD_SIZE, or SLURM_STEP_NUM_TASKS, if
+   * RANK is not set either.
    */
   uint32_t world_size;
   /**
-   * Seconds that a call may be without an answer from the aggregator; 0 is 5.
+   * A call fails if the aggregator has given no answer for this time. In seconds, 0.1 or more.
+   * 0: SWITCHML_DEADLINE, or 5.
    */
   double deadline;
   /**
-   * Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time
-   * that ranks may be apart when they call.
+   * A call fails if it has waited for this time for ranks that are connected; the error names
+   * them. It must be longer than the time by which ranks differ when they call. In seconds, 0.1
+   * or more. 0: SWITCHML_TIMEOUT, or 1800.
    */
   double timeout;
   /**
-   * Seconds to wait for the other ranks to join; 0 is 60.
+   * How long to wait for the other ranks to join. In seconds, 0.1 or more. 0:
+   * SWITCHML_JOIN_TIMEOUT, or 60.
    */
   double join_timeout;
   /**
-   * Data threads for large calls, at most: 1 to 8; 0 is as many as this host has use for.
+   * How long this process may be stopped, as in a debugger, before the other ranks treat it as
+   * dead. Its host has to answer meanwhile; a host that does not is dead within seconds. In
+   * seconds, 0.1 or more. 0: SWITCHML_STANDSTILL, or the timeout.
    */
-  uint32_t data_threads;
+  double standstill;
   /**
-   * SHA-256 fingerprint of the aggregator's certificate, "sha256:" and 64 hexadecimal digits:
-   * its control plane is reached by TLS then.
+   * SHA-256 fingerprint of the aggregator's certificate. Connections then use TLS. Text: sha256:
+   * and 64 hexadecimal digits. Null: SWITCHML_TLS_FINGERPRINT.
    */
   const char *tls_fingerprint;
   /**
-   * In place of that, a file of the CAs, in PEM, that sign the aggregator's certificate.
+   * File of the CAs, in PEM, that sign the aggregator's certificate, instead of a fingerprint.
+   * Connections then use TLS. Null: SWITCHML_TLS_CA.
    */
   const char *tls_ca;
   /**
-   * File with this side's certificate, in PEM, for an aggregator that asks for one.
+   * File with this side's certificate, in PEM, if the aggregator asks for one. Null:
+   * SWITCHML_TLS_CERT.
    */
   const char *tls_cert;
   /**
-   * File with its private key, in PEM.
+   * File with the private key of that certificate, in PEM. Null: SWITCHML_TLS_KEY.
    */
   const char *tls_key;
   /**
-   * File with a job token, for an aggregator that asks for one.
+   * File with a job token, if the aggregator asks for one. Null: SWITCHML_TOKEN_FILE, or the
+   * token in SWITCHML_TOKEN.
    */
   const char *token_file;
   /**
-   * Where ranks meet, in place of MASTER_ADDR:MASTER_PORT: the SWITCHML_UNIQUE_ID_BYTES bytes
-   * that switchml_unique_id gave one of them, or null.
+   * Most threads for large calls. All ranks get the smallest number that any of them asks for,
+   * rounded down to a power of two, or fewer if the aggregator has few slots left. 1 to 8. 0:
+   * SWITCHML_DATA_THREADS, or one for each processor, shared by the ranks of the host, up to the
+   * number that fills the link.
    */
-  const uint8_t *unique_id;
+  uint32_t data_threads;
+  /**
+   * The parts of large calls that several aggregators take, in proportion: a number of 1 or more
+   * for each aggregator, in their order. All ranks must give the same. Text: numbers of 1 or
+   * more, with commas between them. Null: SWITCHML_WEIGHTS, or computed from the links.
+   */
+  const char *weights;
+  /**
+   * Whether this rank adds up with the other ranks of its host before it sends. They have to
+   * share a network namespace and a user. Results are the same either way. SWITCHML_DEFAULT:
+   * SWITCHML_LOCAL_SUMS, or yes.
+   */
+  switchml_switch local_sums;
+  /**
+   * Whether ranks' hosts help aggregators that are slower than a ring of the ranks: each process
+   * then adds up a part of every call. With weights, TLS, a token or RDMA they do not. All ranks
+   * must give the same. SWITCHML_DEFAULT: SWITCHML_OWN_HOSTS, or yes.
+   */
+  switchml_switch own_hosts;
+  /**
+   * Whether packets travel over RDMA (RoCEv2) instead of sockets. The host needs an RDMA device
+   * at the link and libibverbs, and the aggregator has to accept it. Results are the same either
+   * way, and a job may have ranks of both kinds. SWITCHML_DEFAULT: SWITCHML_RDMA, or no.
+   */
+  switchml_switch rdma;
+  /**
+   * Whether rank 0 of the process's first job writes a line about it to standard error: how many
+   * ranks and hosts there are, how they are joined, and what would make calls faster.
+   * SWITCHML_DEFAULT: SWITCHML_SUMMARY, or yes.
+   */
+  switchml_switch summary;
 } switchml_settings;
 
 /**
@@ -228,6 +283,21 @@ typedef uint32_t switchml_op;
  * The average in 8 bits an element. As SWITCHML_SUM8.
  */
 #define SWITCHML_AVG8 7
+
+/**
+ * What the environment says, or the default.
+ */
+#define SWITCHML_DEFAULT 0
+
+/**
+ * Yes.
+ */
+#define SWITCHML_YES 1
+
+/**
+ * No.
+ */
+#define SWITCHML_NO 2
 
 #ifdef __cplusplus
 extern "C" {

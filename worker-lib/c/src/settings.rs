@@ -47,11 +47,6 @@ pub struct Settings {
     /// dead. Its host has to answer meanwhile; a host that does not is dead within seconds. In
     /// seconds, 0.1 or more. 0: SWITCHML_STANDSTILL, or the timeout.
     pub standstill: f64,
-    /// Most threads for large calls. All ranks get the smallest number that any of them asks for,
-    /// rounded down to a power of two, or fewer if the aggregator has few slots left. 1 to 8. 0:
-    /// SWITCHML_DATA_THREADS, or one for each processor, shared by the ranks of the host, up to the
-    /// number that fills the link.
-    pub data_threads: u32,
     /// SHA-256 fingerprint of the aggregator's certificate. Connections then use TLS. Text: sha256:
     /// and 64 hexadecimal digits. Null: SWITCHML_TLS_FINGERPRINT.
     pub tls_fingerprint: *const c_char,
@@ -66,6 +61,11 @@ pub struct Settings {
     /// File with a job token, if the aggregator asks for one. Null: SWITCHML_TOKEN_FILE, or the
     /// token in SWITCHML_TOKEN.
     pub token_file: *const c_char,
+    /// Most threads for large calls. All ranks get the smallest number that any of them asks for,
+    /// rounded down to a power of two, or fewer if the aggregator has few slots left. 1 to 8. 0:
+    /// SWITCHML_DATA_THREADS, or one for each processor, shared by the ranks of the host, up to the
+    /// number that fills the link.
+    pub data_threads: u32,
     /// The parts of large calls that several aggregators take, in proportion: a number of 1 or more
     /// for each aggregator, in their order. All ranks must give the same. Text: numbers of 1 or
     /// more, with commas between them. Null: SWITCHML_WEIGHTS, or computed from the links.
@@ -101,12 +101,12 @@ impl Settings {
             ("timeout", Given::Seconds(self.timeout)),
             ("join_timeout", Given::Seconds(self.join_timeout)),
             ("standstill", Given::Seconds(self.standstill)),
-            ("data_threads", Given::Number(self.data_threads)),
             ("tls_fingerprint", Given::Text(self.tls_fingerprint)),
             ("tls_ca", Given::File(self.tls_ca)),
             ("tls_cert", Given::File(self.tls_cert)),
             ("tls_key", Given::File(self.tls_key)),
             ("token_file", Given::File(self.token_file)),
+            ("data_threads", Given::Number(self.data_threads)),
             ("weights", Given::Numbers(self.weights)),
             ("local_sums", Given::Switch(self.local_sums)),
             ("own_hosts", Given::Switch(self.own_hosts)),

@@ -35,10 +35,6 @@ class Settings(TypedDict, total=False):
     standstill: How long this process may be stopped, as in a debugger, before the other ranks
         treat it as dead. Its host has to answer meanwhile; a host that does not is dead within
         seconds. Not given: SWITCHML_STANDSTILL, or the timeout.
-    data_threads: Most threads for large calls. All ranks get the smallest number that any of
-        them asks for, rounded down to a power of two, or fewer if the aggregator has few slots
-        left. Not given: SWITCHML_DATA_THREADS, or one for each processor, shared by the ranks of
-        the host, up to the number that fills the link.
     tls_fingerprint: SHA-256 fingerprint of the aggregator's certificate. Connections then use
         TLS. Not given: SWITCHML_TLS_FINGERPRINT.
     tls_ca: File of the CAs, in PEM, that sign the aggregator's certificate, instead of a
@@ -48,6 +44,10 @@ class Settings(TypedDict, total=False):
     tls_key: File with the private key of that certificate, in PEM. Not given: SWITCHML_TLS_KEY.
     token_file: File with a job token, if the aggregator asks for one. Not given:
         SWITCHML_TOKEN_FILE, or the token in SWITCHML_TOKEN.
+    data_threads: Most threads for large calls. All ranks get the smallest number that any of
+        them asks for, rounded down to a power of two, or fewer if the aggregator has few slots
+        left. Not given: SWITCHML_DATA_THREADS, or one for each processor, shared by the ranks of
+        the host, up to the number that fills the link.
     weights: The parts of large calls that several aggregators take, in proportion: a number of
         1 or more for each aggregator, in their order. All ranks must give the same. Not given:
         SWITCHML_WEIGHTS, or computed from the links.
@@ -74,12 +74,12 @@ class Settings(TypedDict, total=False):
     timeout: float | None
     join_timeout: float | None
     standstill: float | None
-    data_threads: int | None
     tls_fingerprint: str | None
     tls_ca: str | os.PathLike[str] | None
     tls_cert: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
     token_file: str | os.PathLike[str] | None
+    data_threads: int | None
     weights: Sequence[int] | None
     local_sums: bool | None
     own_hosts: bool | None
