@@ -335,6 +335,12 @@ fn arrays_of_numpy() {
     site.run_and_hear(&["numpy_arrays.py"], &[], "all arrays are right");
 }
 
+#[test]
+fn settings_by_keyword() {
+    let Some(site) = Site::new(Torch::Newest, "settings_by_keyword", 2) else { return };
+    site.run_and_hear(&["keywords.py"], &[], "all keywords are right");
+}
+
 /// A job by torchrun, of a script that users are shown.
 fn training(site: &Site, arguments: &[&str]) -> Torchrun {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/examples");
