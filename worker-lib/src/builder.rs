@@ -10,7 +10,7 @@ use crate::control::{Access, ClientTls, Token};
 use crate::error::Error;
 use crate::meeting::UniqueId;
 use crate::peers::{OwnAggregator, Peer};
-use crate::settings::Settings;
+use crate::settings::{Settings, builder_methods};
 use crate::slurm;
 use crate::values::variable;
 
@@ -31,6 +31,8 @@ pub struct Builder {
 }
 
 impl Builder {
+    builder_methods!();
+
     /// Gives all these settings. Those that are not among them keep their values.
     pub fn with(mut self, settings: Settings) -> Self {
         self.settings = settings.over(self.settings);

@@ -6,7 +6,7 @@
 //! reference need. C's struct has the order of the table, so new settings go to its end.
 
 mod form;
-mod table;
+pub(crate) mod table;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,14 +53,15 @@ pub enum Group {
 }
 
 settings! {
-    /// Where each aggregator's control plane is, with commas between them; several share the work.
+    /// The control plane of each aggregator, with commas between them; several share the work.
     /// Values travel over the same IP version.
     aggregator: Text("HOST[:PORT]", "host, host:port, an IP address or [IPv6]:port"),
         otherwise "none: the ranks serve each other, and meet at MASTER_ADDR:MASTER_PORT",
         "SWITCHML_AGGREGATOR", Job;
 
-    /// Where ranks meet, if they have no aggregator, or no name for their job: an address of rank
-    /// 0's host that all others reach, with a port that is free there, and that no other job uses.
+    /// The place where ranks meet, if they have no aggregator, or no name for their job: an address
+    /// of rank 0's host that all others reach, with a port that is free there, and that no other
+    /// job uses.
     meeting: Text("HOST:PORT", "host:port, IP:port or [IPv6]:port"),
         otherwise "MASTER_ADDR:MASTER_PORT",
         "SWITCHML_MEETING", Job;
@@ -165,7 +166,7 @@ impl Settings {
         Self { tls_fingerprint, tls_ca, tls_cert, tls_key, ..self }
     }
 
-    /// How long this process may be stopped: what is given, or the timeout.
+    /// How long this process may be stopped (rule 23.9): what is given, or the timeout.
     pub fn standstill(&self) -> Duration {
         self.standstill.unwrap_or(self.timeout())
     }

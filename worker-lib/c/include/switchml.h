@@ -88,16 +88,17 @@ typedef struct switchml_settings {
    */
   const uint8_t *unique_id;
   /**
-   * Where each aggregator's control plane is, with commas between them; several share the work.
+   * The control plane of each aggregator, with commas between them; several share the work.
    * Values travel over the same IP version. Text: host, host:port, an IP address or [IPv6]:port.
    * Null: SWITCHML_AGGREGATOR, or none: the ranks serve each other, and meet at
    * MASTER_ADDR:MASTER_PORT.
    */
   const char *aggregator;
   /**
-   * Where ranks meet, if they have no aggregator, or no name for their job: an address of rank
-   * 0's host that all others reach, with a port that is free there, and that no other job uses.
-   * Text: host:port, IP:port or [IPv6]:port. Null: SWITCHML_MEETING, or MASTER_ADDR:MASTER_PORT.
+   * The place where ranks meet, if they have no aggregator, or no name for their job: an address
+   * of rank 0's host that all others reach, with a port that is free there, and that no other
+   * job uses. Text: host:port, IP:port or [IPv6]:port. Null: SWITCHML_MEETING, or
+   * MASTER_ADDR:MASTER_PORT.
    */
   const char *meeting;
   /**

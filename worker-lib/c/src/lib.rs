@@ -5,6 +5,7 @@
 
 mod arguments;
 mod errors;
+mod given;
 mod settings;
 
 use std::ffi::c_void;

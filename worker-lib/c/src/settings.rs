@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use crate::arguments::{Given, Switch};
+use crate::given::{Given, Switch};
 
 /// How to connect. What is zero or null comes from the environment, as torchrun and srun set it, or
 /// is the default: `{ .size = sizeof(switchml_settings) }` takes all from there.
@@ -14,14 +14,15 @@ pub struct Settings {
     /// Where ranks meet, instead of meeting: the SWITCHML_UNIQUE_ID_BYTES bytes that
     /// switchml_unique_id gave one of them, or null.
     pub unique_id: *const u8,
-    /// Where each aggregator's control plane is, with commas between them; several share the work.
+    /// The control plane of each aggregator, with commas between them; several share the work.
     /// Values travel over the same IP version. Text: host, host:port, an IP address or [IPv6]:port.
     /// Null: SWITCHML_AGGREGATOR, or none: the ranks serve each other, and meet at
     /// MASTER_ADDR:MASTER_PORT.
     pub aggregator: *const c_char,
-    /// Where ranks meet, if they have no aggregator, or no name for their job: an address of rank
-    /// 0's host that all others reach, with a port that is free there, and that no other job uses.
-    /// Text: host:port, IP:port or [IPv6]:port. Null: SWITCHML_MEETING, or MASTER_ADDR:MASTER_PORT.
+    /// The place where ranks meet, if they have no aggregator, or no name for their job: an address
+    /// of rank 0's host that all others reach, with a port that is free there, and that no other
+    /// job uses. Text: host:port, IP:port or [IPv6]:port. Null: SWITCHML_MEETING, or
+    /// MASTER_ADDR:MASTER_PORT.
     pub meeting: *const c_char,
     /// The job's name, the same on all ranks. As long as the job runs, no other job may have it at
     /// these aggregators. Text: a name. Null: SWITCHML_JOB, or TORCHELASTIC_RUN_ID, or Slurm's job

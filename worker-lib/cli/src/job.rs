@@ -52,8 +52,8 @@ impl<const ALL: bool> Options<ALL> {
 impl<const ALL: bool> Args for Options<ALL> {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new("config").long("config").value_name("FILE").help(
-            "TOML file with options of this command, such as `aggregator = \"10.0.0.254\"`; options \
-             given here override it, and it overrides the environment",
+            "TOML file with options of this command, such as `aggregator = \"10.0.0.254\"`; \
+             options given here override it, and it overrides the environment",
         );
         command.arg(file.value_parser(value_parser!(PathBuf))).args(Self::all().map(option))
     }

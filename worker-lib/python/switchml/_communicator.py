@@ -47,8 +47,8 @@ class Communicator:
     Keyword arguments are the settings in `switchml.Settings`. One that is not given comes from the
     environment, as torchrun and srun set it, or is the default. Times are in seconds.
 
-    `is_wanted`, if given, is asked ten times a second while the ranks join; once it says no, joining
-    ends with an error.
+    `is_wanted`, if given, is asked ten times a second while the ranks join; once it says no,
+    joining ends with an error.
 
     Tensors are contiguous torch CPU tensors or writable buffers such as NumPy arrays, and are used
     in place. Methods release the GIL while they wait, and let handlers of signals run. In a fork of

@@ -12,12 +12,12 @@ class Settings(TypedDict, total=False):
     What is None or not given comes from the environment, as torchrun and srun set it, or is the
     default.
 
-    aggregator: Where each aggregator's control plane is, with commas between them; several
-        share the work. Values travel over the same IP version. Not given: SWITCHML_AGGREGATOR, or
-        none: the ranks serve each other, and meet at MASTER_ADDR:MASTER_PORT.
-    meeting: Where ranks meet, if they have no aggregator, or no name for their job: an address
-        of rank 0's host that all others reach, with a port that is free there, and that no other
-        job uses. Not given: SWITCHML_MEETING, or MASTER_ADDR:MASTER_PORT.
+    aggregator: The control plane of each aggregator, with commas between them; several share
+        the work. Values travel over the same IP version. Not given: SWITCHML_AGGREGATOR, or none:
+        the ranks serve each other, and meet at MASTER_ADDR:MASTER_PORT.
+    meeting: The place where ranks meet, if they have no aggregator, or no name for their job:
+        an address of rank 0's host that all others reach, with a port that is free there, and that
+        no other job uses. Not given: SWITCHML_MEETING, or MASTER_ADDR:MASTER_PORT.
     job: The job's name, the same on all ranks. As long as the job runs, no other job may have
         it at these aggregators. Not given: SWITCHML_JOB, or TORCHELASTIC_RUN_ID, or Slurm's job and
         step, or a name that rank 0 makes up.

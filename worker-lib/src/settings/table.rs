@@ -1,7 +1,7 @@
 //! What the table of settings is made into.
 
-/// Makes of the rows: the struct of what is given, the list of all settings, and the methods of
-/// [`Builder`](crate::Builder) that set one each.
+/// Makes of the rows: the struct of what is given, the list of all settings, and a macro that makes
+/// the builder's methods.
 macro_rules! settings {
     ($(
         $(#[doc = $meaning:literal])+
@@ -55,9 +55,13 @@ macro_rules! settings {
             }
         }
 
-        impl crate::Builder {
-            $( table::setter! { $form $(#[doc = $meaning])+ $name } )+
+        /// The builder's methods, one for each setting.
+        macro_rules! builder_methods {
+            () => {
+                $( $crate::settings::table::setter! { $form $(#[doc = $meaning])+ $name } )+
+            };
         }
+        pub(crate) use builder_methods;
     };
 }
 
@@ -160,7 +164,7 @@ macro_rules! setter {
     };
     (Seconds $(#[doc = $meaning:literal])+ $name:ident) => {
         $(#[doc = $meaning])+
-        pub fn $name(mut self, time: Duration) -> Self {
+        pub fn $name(mut self, time: std::time::Duration) -> Self {
             self.settings.$name = Some(time);
             self
         }
@@ -176,4 +180,5 @@ macro_rules! setter {
     (File $(#[doc = $meaning:literal])+ $name:ident) => {};
 }
 
-pub(super) use {default_text, form, getter, setter, settings, value_of, values};
+pub(crate) use setter;
+pub(super) use {default_text, form, getter, settings, value_of, values};

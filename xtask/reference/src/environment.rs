@@ -23,14 +23,15 @@ struct Part {
 const PARTS: [Part; 7] = [
     Part {
         heading: "Worker library",
-        about: "The library reads these variables in all programs of ranks: in Rust, C and Python, \
-                in `switchml-worker`, and in the plugins for torch, MPI and NCCL. `RANK`, \
-                `WORLD_SIZE` and most variables that start with `SWITCHML_` are settings. A setting \
-                has one name everywhere: `SWITCHML_JOIN_TIMEOUT` is the option `--join-timeout`, \
-                the member `join_timeout` of `switchml_settings` in C, the keyword `join_timeout` \
-                of `Communicator` in Python, and the method `join_timeout` of `Builder` in Rust. \
-                What a program gives overrides the variable. Torch and MPI give each group its own \
-                ranks and name, instead of `RANK`, `WORLD_SIZE` and `SWITCHML_JOB`.",
+        about: "The library reads these variables in all programs of ranks: in Rust, C and \
+                Python, in `switchml-worker`, and in the plugins for torch, MPI and NCCL. \
+                `RANK`, `WORLD_SIZE` and most variables that start with `SWITCHML_` are \
+                settings. A setting has one name everywhere: `SWITCHML_JOIN_TIMEOUT` is the \
+                option `--join-timeout`, the member `join_timeout` of `switchml_settings` in C, \
+                the keyword `join_timeout` of `Communicator` in Python, and the method \
+                `join_timeout` of `Builder` in Rust. A value that a program gives overrides the \
+                variable. Torch and MPI give each group its own ranks and name, instead of \
+                `RANK`, `WORLD_SIZE` and `SWITCHML_JOB`.",
         variables: &switchml_worker::VARIABLES,
     },
     Part {

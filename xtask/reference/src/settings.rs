@@ -19,7 +19,7 @@ pub const PYTHON_PATH: &str = "worker-lib/python/switchml/_settings.py";
 const C_HEAD: &str = "
 use std::ffi::c_char;
 
-use crate::arguments::{Given, Switch};
+use crate::given::{Given, Switch};
 
 /// How to connect. What is zero or null comes from the environment, as torchrun and srun set it, or
 /// is the default: `{ .size = sizeof(switchml_settings) }` takes all from there.
@@ -58,8 +58,8 @@ pub fn c() -> String {
     let count = SETTINGS.len();
     let _ = write!(
         text,
-        "}}\n\nimpl Settings {{\n    /// Each setting's name and what C gives.\n    pub fn given(&self) \
-         -> [(&'static str, Given); {count}] {{\n        [\n"
+        "}}\n\nimpl Settings {{\n    /// Each setting's name and what C gives.\n    pub fn \
+         given(&self) -> [(&'static str, Given); {count}] {{\n        [\n"
     );
     for Setting { name, form, .. } in SETTINGS {
         let _ = writeln!(text, "            (\"{name}\", Given::{}(self.{name})),", variant(*form));
