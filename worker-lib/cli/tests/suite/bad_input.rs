@@ -21,18 +21,18 @@ const ALONE: &[(&[&str], i32, &str)] = &[
     (
         &["bench", "--rank", "0"],
         USAGE,
-        "error: world size is not set; give the number of ranks, or set WORLD_SIZE",
+        "error: world_size is not set; give the number of ranks, or set WORLD_SIZE",
     ),
     (&["bench", "--rank", "-1"], USAGE, "error: unexpected argument '-1' found (see --help)"),
     (
         &["bench", "--rank", "0", "--world-size", "0"],
         USAGE,
-        "error: world size is 0; 1 to 1024 are allowed",
+        "error: invalid value '0' for '--world-size <N>': 1 to 1024 are allowed (see --help)",
     ),
     (
         &["bench", "--rank", "0", "--world-size", "1025"],
         USAGE,
-        "error: world size is 1025; 1 to 1024 are allowed",
+        "error: invalid value '1025' for '--world-size <N>': 1 to 1024 are allowed (see --help)",
     ),
     (
         &["bench", "--rank", "2", "--world-size", "2"],

@@ -318,7 +318,7 @@ fn options_from_a_file() {
     let mut doctor = daemon.worker(&["doctor", "--config", file]);
     let (code, line) = failure(&mut doctor);
     assert_eq!(code, 2);
-    let told = "unknown option \"iters\"; options are aggregator, tls-fingerprint, ";
+    let told = "unknown option \"iters\"; options are aggregator, meeting, ";
     assert!(line.contains(told), "{line}");
 }
 
