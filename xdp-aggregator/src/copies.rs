@@ -5,6 +5,10 @@
 //! in the order of the DEVMAP, which is the order of the job's places, and dequeues them in this
 //! order (`dev_map_enqueue_multi` and `bq_xmit_all` of kernel/bpf/devmap.c). If it cannot make a
 //! copy, it ends the broadcast, so the copies that exist are the first ones.
+//!
+//! For all frames that leave by a port in one turn of the driver, the kernel asks the first frame
+//! which program they pass. So all frames that XDP sends pass the program `switchml_copy`, also
+//! answers to one rank.
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::btf_maps::PerCpuHashMap;

@@ -1,6 +1,24 @@
 //! The aggregator's data plane: programs for XDP and for tc ingress around
 //! [`switchml_protocol::node`]. This file lists the programs: [`xdp`] and [`tc`] hold them.
 //!
+//! | | XDP | tc ingress |
+//! | --- | --- | --- |
+//! | program of a root | `switchml` | `switchml_bundle` |
+//! | program of a combiner | `switchml_combiner` | `switchml_combiner_bundle` |
+//! | sees | a frame | a superpacket of up to 128 packets, or one packet |
+//! | payload | in place | copied into a per-CPU map, segment by segment |
+//! | answer | the frame, cut to its length | the superpacket, as long as it is, with FILLER |
+//! | RESULT to all | DEVMAP broadcast (`GROUPS`) | `bpf_clone_redirect` to each place |
+//! | address of a copy | set as the frame leaves (`copies`) | set before each clone |
+//! | DONE instead of lanes | made as the frame leaves (`copies`) | one superpacket, after all clones that have lanes |
+//! | VLAN tag | the program takes it off, and puts it in again | the kernel does both |
+//! | UDP checksum over IPv4 | 0 | left to the device; 0 if it came filled in |
+//! | UDP checksum over IPv6 | computed | left to the device; computed if it came filled in |
+//! | expected to be best for | NICs; no real NIC was tested | veth and virtio |
+//!
+//! On veth and virtio, the kernel's path per packet is nearly all of the cost, and a superpacket
+//! takes this path once.
+//!
 //! Maps, with keys and values as in [`switchml_protocol::bpf_types`]:
 //!
 //! | map | type | key → value |

@@ -1,4 +1,7 @@
 //! The node in XDP: opens frames, serves the packet in each, and sends it to its [`Target`].
+//!
+//! One frame cannot become two. So if a combiner would send a held cell together with the packet
+//! that it serves, it forgets the cell instead: the ranks send their contributions again.
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::bindings::xdp_md;

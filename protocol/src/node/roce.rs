@@ -1,4 +1,13 @@
 //! RoCEv2 (section 37 of `docs/spec`): a packet as an unreliable datagram of RDMA.
+//!
+//! | part | where |
+//! | --- | --- |
+//! | the ICRC | [`crate::wire::icrc`] |
+//! | in XDP | `xdp-aggregator/src/roce.rs` |
+//! | over sockets | `userspace/data-plane/src/software/roce.rs` |
+//! | in P4 | `p4/include/roce.p4`, `roce_parser.p4` and `bmv2/messages.p4`; `userspace/p4/src/roce.rs` |
+//! | at a rank | `worker-lib/src/transport/rdma` |
+//! | with Linux's own RDMA device | `xtask/src/matrix/rxe.rs` |
 
 use core::mem::size_of;
 

@@ -1,5 +1,12 @@
 //! Packet tags (section 28 of `docs/spec`): a key's two holders tell each other's packets
 //! from forged ones.
+//!
+//! | part | where |
+//! | --- | --- |
+//! | keys, from the daemon | `userspace/core/src/jobs/assignment.rs` |
+//! | tags of a rank's packets | `worker-lib/core/src/packet.rs` |
+//! | tags at a root | [`crate::root::admission`] |
+//! | tags in BPF | `packet_tag` in `xdp-aggregator/src/payload.rs` |
 
 use core::fmt;
 
