@@ -1,5 +1,6 @@
 //! The number of slots that a job gets. All jobs get the same: the numbers in the data plane have
-//! equal shares of its slots, in order.
+//! equal shares of its slots, in order. So running jobs need not give up slots when another job
+//! comes (`docs/research/scaling.md`).
 
 /// Most slots of a number: several windows of the largest bundles, so that one slot with a lost
 /// packet does not stop the others.

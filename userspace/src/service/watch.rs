@@ -1,4 +1,7 @@
 //! The service's periodic checks.
+//!
+//! They read from the slots which ranks a running job waits for, and how much it gets done: the
+//! data path counts nothing for each job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! The part of a job that this aggregator adds up, where the job has several aggregators
-//! (rule 36.1). Ranks compute how large it is, from what all of them are told of the links.
+//! (rule 36.1). Ranks compute how large it is, from what all of them are told of the links. A
+//! daemon does not know the links of the other aggregators, so ranks tell it its part when they are
+//! ready (rule 36.14), only for its operator.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -3,6 +3,22 @@
 //!
 //! An entry is JSON text, padded with zeros: `bpftool map dump` shows it. The kernel replaces an
 //! entry in one system call: whenever this process dies, each entry is complete, either old or new.
+//!
+//! The data plane outlives the daemon: maps and links are pinned (`pins`). The next daemon puts its
+//! own program into the links, and takes the jobs back (`JobTable::restore`). Their ranks come back
+//! with `Resume`. Because maps and journal are in one folder, a reboot or `detach` clears both.
+//!
+//! No job is half there, whenever the daemon dies, because each step has this order:
+//!
+//! | step | order | if the daemon dies in between, the next daemon |
+//! | --- | --- | --- |
+//! | make the maps | make them in another folder, then rename that once | removes the other folder, and begins again |
+//! | attach by a link | link, then pin | attaches |
+//! | attach by a filter | one call; the filter's handle is the inode number of the folder | takes the filter over |
+//! | open a job | epoch into the journal, then members, then the job | closes the job, and never uses the epoch |
+//! | start or abort a job | journal, then data plane, then ranks | repeats the step, and tells the ranks that come back |
+//! | close a job | journal, then data plane | closes the job |
+//! | remove all | filters, then rename the maps' folder, then the rest | takes the links over, and makes new maps |
 
 use std::collections::BTreeMap;
 use std::path::Path;

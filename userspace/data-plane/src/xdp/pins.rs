@@ -10,7 +10,8 @@
 //!
 //! The maps are made under another name. One rename puts them in their place, and another removes
 //! them: they are never incomplete there, whenever the process dies. A lock on the folder, which
-//! the kernel releases with the process, keeps a second aggregator out.
+//! the kernel releases with the process, keeps a second aggregator out. The module `journal` has
+//! the order of all steps.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};

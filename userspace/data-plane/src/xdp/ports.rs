@@ -1,4 +1,8 @@
 //! The interfaces that the programs are attached to, and changes to them.
+//!
+//! Twice a second the daemon reads its addresses and MACs, and checks that its program is still
+//! attached ([`Attachment::serves`]). If the program is not attached, the daemon aborts the jobs
+//! behind that port, and attaches the program again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
