@@ -1,5 +1,9 @@
 //! What the communicators of a process share, so that one more costs few files and threads: data
-//! threads, and events. They also share the control thread, and aggregators of their own.
+//! threads, and events. They also share the control thread, its connections (`control::lines`), and
+//! aggregators of their own.
+//!
+//! Torch makes dozens of groups, and so of communicators. One more takes a socket for each shard,
+//! and no thread.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -4,6 +4,21 @@
 //! A caller that waits for its call anyway drives it itself, which saves waking up two threads. The
 //! data thread drives what is in flight while nobody waits, and calls that were made while somebody
 //! else drove; otherwise it sleeps. Between calls no thread reads the sockets.
+//!
+//! A driver is behind a lock, the [`DriverLock`]: the thread that has the lock drives. If a caller
+//! lets go of the lock and work is left, it asks for a data thread's turn (`data_threads`). A call
+//! that was started for a caller that waits at once ([`Communicator::all_reduce_deferred`]) asks
+//! for a turn only if that caller does not wait.
+//!
+//! A turn of the loop is [`DataPath::turn`], over a [`Wire`] for the packets that leave. Packets
+//! that arrive go into [`DataPath::receive`]. Between turns the driver waits, as [`Spin`] says.
+//! The simulator and the fuzz targets have the same loop, over wires of their own.
+//!
+//! If a call fails, the last driver first tells the aggregator why, which takes at most a second.
+//! The callers get the error after that: their process may end at once, and the other ranks must
+//! learn the reason before that.
+//!
+//! [`Communicator::all_reduce_deferred`]: crate::Communicator::all_reduce_deferred
 
 mod changeover;
 mod in_calls;

@@ -3,7 +3,21 @@
 //! Who notices the loss, a control thread or a driver, calls [`Failover::lose`]. From then on the
 //! drivers of that aggregator's shards wait. A thread joins at the next aggregator, as a rank joins
 //! any job, and leaves each driver its new way there. What was in flight is sent again by the data
-//! path.
+//! path. Local sums are not made again.
+//!
+//! How a rank notices depends on the data plane. A data plane in software has died with its daemon,
+//! so a broken connection is enough. An XDP data plane lives on, so the session tries to resume for
+//! 10 s, unless the data path gets no answer before that.
+//!
+//! Ranks notice at different times. Some do not notice at all: the aggregator only stood still, or
+//! only its daemon cannot be reached. So a rank that moves tells the lost aggregator
+//! ([`Membership::lose`]). If its daemon lives, the daemon tells the other ranks, which then move
+//! also. A daemon that loses the connection of a rank cannot tell whether the rank or the way to it
+//! is gone. So ranks move, until the last aggregator says the same ([`Moves::lose`]).
+//!
+//! The job has another name at the next aggregator, made from a secret of the lost one
+//! ([`moved_name`]). So missing ranks, tokens, TLS and timeouts are as for any job, and daemons
+//! know nothing of moves.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};

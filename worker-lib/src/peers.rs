@@ -1,5 +1,14 @@
 //! Ranks that have no aggregator bring their own: each process adds up a part of every call
 //! (section 36 of `docs/spec`).
+//!
+//! Such an aggregator is the daemon's own service and its software data plane, inside the process
+//! ([`switchml_userspace::embedded`]). A process has one for all of its jobs (`lending`). It admits
+//! only ranks that know its secret. Ranks exchange addresses and secrets through torch's store, or
+//! they meet (`meeting`).
+//!
+//! The rest of the library treats it as any other aggregator. Only packets between a rank and the
+//! aggregator of its own process take another way: the driver calls the data plane instead of a
+//! socket, and finds results in a queue ([`switchml_data_plane::software::in_process`]).
 
 mod lending;
 mod peer;

@@ -1,5 +1,16 @@
 //! One call in flight: its phases in order, and the path of each chunk between the caller's
 //! elements and a payload.
+//!
+//! In a large broadcast, all ranks except the root send their chunks without lanes (EMPTY). They
+//! send as far ahead as the slots allow, because these chunks should arrive before the lanes, which
+//! then complete the round. In sums ranks send all lanes: there EMPTY costs time
+//! (`docs/research/benchmarks.md`, sparse sums). Chunks of floats that are zero on all ranks are
+//! not sent at all.
+//!
+//! A reduce-scatter is a sum, and an all-gather is a broadcast from all ranks. Their chunks say for
+//! which ranks the results are (section 34 of `docs/spec`). The other ranks, and the root of a
+//! broadcast, get a DONE, which names chunks without their lanes (rule 9.4). A data plane need not
+//! send DONE: a rank ignores lanes that it does not need.
 
 use std::task::{Poll, ready};
 

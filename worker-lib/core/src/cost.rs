@@ -3,6 +3,9 @@
 //! Every host has a tensor of M bytes and a link of B each way. Times are in units of M / B, the
 //! time that a host needs to send its tensor; `docs/research/scaling.md` derives them. What headers
 //! add is counted apart, by [`Framing`].
+//!
+//! `switchml-worker plan` and `doctor`, the daemon's log (`userspace/core/src/shared_ports.rs`) and
+//! `cargo xtask bench stripes` tell these times.
 
 use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES};
 

@@ -12,6 +12,14 @@
 //! they send all chunks again: those that have their result from the log, the others from their
 //! elements, which are intact until the result comes. So every chunk has the same lanes on all
 //! ranks as before, and the same sums.
+//!
+//! The ranks agree in the data plane and not in the control plane, because only the data path knows
+//! where it is, and because the order of chunks depends on the first chunks of the new epoch. They
+//! use sums and not maxima, because some data planes have no check word for maxima.
+//!
+//! The log keeps payloads and does not make them again, for two reasons. The caller may already
+//! have its elements back. And copying a payload that was just made costs less than making it again
+//! once its result has come. Only jobs that can move keep a log.
 
 use std::collections::VecDeque;
 

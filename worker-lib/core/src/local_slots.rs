@@ -9,6 +9,10 @@
 //!
 //! A rank that completes a round shows its result before it contributes to the slot's next round,
 //! and that is complete only then. So no two ranks write a result of one slot at the same time.
+//!
+//! Each slot has a lock. A rank does not wait long for a lock: it sends the packet again later, as
+//! after a loss. Meanwhile it is told that the rank that holds the lock is missing. Each rank also
+//! has a session at each aggregator of the job, through which ranks learn of deaths.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

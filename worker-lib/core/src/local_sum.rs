@@ -4,7 +4,12 @@
 //! To the root that packet looks like a combiner's: a partial sum (section 27 of
 //! `docs/spec`). As in a combiner, all state is soft. Resends go to the root unchanged, so
 //! no rank waits for the shared memory, or for a rank that died: at worst, each rank of a chunk
-//! sends its own packet.
+//! sends its own packet. A chunk that is sent again takes along the packets that the cell holds of
+//! other ranks. So a rank that dies in any step costs the others a timer, until the end of its
+//! stream names it. There is no lock with which a rank could die.
+//!
+//! Everything else is as without local sums: each rank has its own binding, engine, timers and
+//! stream.
 //!
 //! Each slot has a [`Cell`], one word that the ranks change by compare-and-swap, and a packet of
 //! each rank, which this rank writes and another may read:

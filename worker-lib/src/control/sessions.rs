@@ -1,5 +1,6 @@
 //! A rank's sessions: one at each aggregator of its job. What ends one ends all (rule 36.5), unless
-//! another one takes its place (rule 36.9).
+//! another one takes its place (rule 36.9). So the promises of one aggregator do not depend on the
+//! others.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

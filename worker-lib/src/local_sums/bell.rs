@@ -1,4 +1,7 @@
 //! Bells: they wake ranks that wait for results in shared memory.
+//!
+//! A rank that sleeps has a flag in the memory, and a bell: a Unix socket. The rank that posts
+//! results rings it once for all results that a look at its own socket has brought.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

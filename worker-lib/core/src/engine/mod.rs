@@ -348,7 +348,8 @@ impl Engine {
 
     /// How far ahead of the oldest outstanding chunk a rank sends chunks of its own part of an
     /// all-gather: a quarter of the slots. Chunks without lanes go ahead by all slots, so they
-    /// arrive before other ranks' lanes, and no rank's part gets ahead of the others'.
+    /// arrive before other ranks' lanes, and no rank's part gets ahead of the others'. Without this
+    /// bound, ranks would be asked for lanes all the time (`docs/research/notebook.md`).
     fn lead_of_lanes(&self) -> u64 {
         u64::from(self.config.slots / 4).max(1)
     }

@@ -1,4 +1,8 @@
-"""Whether the processes of other ranks live: each has a port that only it can close."""
+"""Whether the processes of other ranks live: each has a port that only it can close.
+
+The port tells dead ranks from late ones, also while the next group forms. If a rank is lost then,
+the others need another attempt, and not the whole limit for joining.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Torch's flight recorder: when a call fails, what it has of the last calls goes to a file.
 
 Since 2.15 torch records the calls of all groups. Only backends in C++ can tell it of a failure.
+
+The file is written only if the user names one: it has stack traces, which take more than a second,
+and that slows other threads. With 3 ranks, one of which was killed, the other two had their next
+sum after 77 ms without a file, and after 1.2 to 1.5 s with one.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Ranks that a process has lost: each job of its groups hears within seconds, by itself."""
+"""Ranks that a process has lost: each job of its groups hears within seconds, by itself.
+
+So jobs that the process joins meanwhile need not wait for these ranks.
+"""
 
 import threading
 import time

@@ -1,4 +1,7 @@
-"""Where the ranks of a group meet: they wait for each other in a store, and hear who gives up."""
+"""Where the ranks of a group meet: they wait for each other in a store, and hear who gives up.
+
+They meet in torch's store before they join a job.
+"""
 
 import json
 import logging

@@ -1,7 +1,8 @@
 """The C++ that lets an older torch call a process group in Python.
 
 Since 2.14 torch has that itself. For an older one, trampoline.cpp is compiled for the torch that
-is there, once, and kept in the user's cache.
+is there, once, and kept in the user's cache. It cannot be compiled in advance, because torch keeps
+no ABI between versions. The process group is the same Python class for all versions.
 """
 
 import fcntl
