@@ -13,11 +13,10 @@ use super::{Finding, has_extension};
 
 /// Folders and files of pages for users.
 const PAGES: [&str; 2] = ["docs", "README.md"];
-/// Pages for others: the specification, those for contributors, and reports of research and of
-/// measurements; and the metrics, which have the specification's words for packets.
-const EXEMPT: [&str; 7] = [
+/// Pages for others: the specification, how to test, and reports of research and of measurements;
+/// and the metrics, which have the specification's words for packets.
+const EXEMPT: [&str; 6] = [
     "docs/SUMMARY.md",
-    "docs/architecture.md",
     "docs/plots",
     "docs/reference/metrics.md",
     "docs/research",
