@@ -48,25 +48,19 @@
 #![allow(internal_features)]
 
 mod bounds;
-mod copies;
 mod lock;
-mod packet;
 mod payload;
-mod roce;
-mod scratch;
-mod skb;
-mod superpacket;
 mod tables;
 mod tc;
 mod trace;
-mod unsent;
 mod xdp;
 
 use aya_ebpf::macros::{classifier, raw_tracepoint, xdp};
 use aya_ebpf::programs::{RawTracePointContext, TcContext, XdpContext};
 
-use packet::Frame;
-use skb::Skb;
+use tc::skb::Skb;
+use xdp::frame::Frame;
+use xdp::{copies, unsent};
 
 /// A root's program for XDP.
 #[xdp]

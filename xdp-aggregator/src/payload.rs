@@ -12,7 +12,7 @@ use switchml_protocol::wire::header::{Header, Op};
 use switchml_protocol::{MAX_BLOCKS, MAX_LANES, U32, U64};
 
 use crate::bounds::at_most;
-use crate::packet::Frame;
+use crate::xdp::frame::Frame;
 
 /// A loop over the blocks of a payload: a function of [`lanes`].
 #[derive(Clone, Copy)]

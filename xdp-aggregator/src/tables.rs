@@ -21,9 +21,11 @@ use switchml_protocol::root::admission::{Members, Tables};
 use switchml_protocol::root::slot::LockedSlot;
 use switchml_protocol::root::slot::Slot;
 use switchml_protocol::wire::header::Header;
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::transmute;
 
-use crate::{lock, trace, unsent};
+use crate::xdp::unsent;
+use crate::{lock, trace};
 
 /// A [`LockedSlot`], to the kernel. Linux 6.1 takes an array that the daemon makes, without a type,
 /// for another kind of map than one whose elements are a struct, and refuses it.
@@ -154,6 +156,12 @@ impl Members for Maps {
             }
         }
     }
+
+    #[inline(always)]
+    fn parent(&self, job: u16) -> Option<(Binding, Ip)> {
+        let uplink = uplink(job).filter(|uplink| uplink.epoch != 0)?;
+        Some((uplink.parent, uplink.address))
+    }
 }
 
 impl Medium for Maps {
@@ -229,11 +237,6 @@ fn add_time(index: usize, by: u32) {
 }
 
 impl Cells for Maps {
-    #[inline(always)]
-    fn parent(&self, job: u16) -> Option<Binding> {
-        uplink(job).filter(|uplink| uplink.epoch != 0).map(|uplink| uplink.parent)
-    }
-
     #[inline(always)]
     fn below(&self, job: u16, group: u16) -> u32 {
         // Groups of admitted ranks are in range; Linux 6.1 loses sight of a comparison.

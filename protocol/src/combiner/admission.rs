@@ -13,8 +13,6 @@ use crate::{EVERYONE, LANES_PER_BLOCK, RANKS_PER_GROUP};
 
 /// Storage of a combiner: BPF maps in the kernel, vectors on a host.
 pub trait Cells: Members {
-    /// A job's parent; `None` of a job without one.
-    fn parent(&self, job: u16) -> Option<Binding>;
     /// Bitmap of the ranks of a group that are below the combiner; the group is `first / 32`.
     fn below(&self, job: u16, group: u16) -> u32;
     /// The port at which the combiner serves the ranks of a job below it.
@@ -112,7 +110,7 @@ pub(crate) fn down<T: Cells>(
     if let Err(outcome) = has_no_tag(header) {
         return outcome;
     }
-    let Some(parent) = tables.parent(number) else {
+    let Some((parent, _)) = tables.parent(number) else {
         return Outcome::UnknownJob;
     };
     if !is_from(binding, &parent) {

@@ -97,7 +97,7 @@ fn direction<T: Cells, H: Hook, N: Network>(
     let anywhere = Endpoint::served(endpoint.mac, endpoint.ip, U16::ZERO);
     if hook.is_local(anywhere)
         && let Some([_, _, high, low]) = hook.word(packet)
-        && let Some(parent) = tables.parent(u16::from_be_bytes([high, low]))
+        && let Some((parent, _)) = tables.parent(u16::from_be_bytes([high, low]))
         && is_from(&envelope.binding(hook.ifindex(), 0), &parent)
     {
         return Ok(Direction::Down);

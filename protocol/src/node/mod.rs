@@ -3,14 +3,16 @@
 //!
 //! A medium finds out which frames are for the node ([`ingress`]) or has a socket that does. It
 //! calls [`serve`] at a root, [`up`] and [`down`] at a combiner, and sends the packet, which is the
-//! answer then, to the [`Target`].
+//! answer then, the way of its [`Target`] that [`egress::route`] says.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`frame`] | Ethernet, IP and UDP around a packet, for data planes that see whole frames |
 //! | [`roce`] | a packet as a message of RDMA |
 //! | [`ingress`] | whose frames are served |
+//! | [`egress`] | where the copies of a served packet go |
 
+pub mod egress;
 pub mod frame;
 pub mod ingress;
 pub mod roce;

@@ -7,6 +7,7 @@ use crate::outcome::{Action, Outcome};
 use crate::root::slot::{self, Slot};
 use crate::wire::auth::Key;
 use crate::wire::header::{Header, Kind, Op, flags};
+use crate::wire::ip::Ip;
 use crate::wire::share::Share;
 use crate::{LANES_PER_BLOCK, RANKS_PER_GROUP};
 
@@ -23,6 +24,12 @@ pub trait Members {
     fn home(&self, job: u16, rank: u16) -> Option<Binding> {
         let member = self.member(job, rank)?;
         member.home(self.job(job)?.epoch)
+    }
+    /// At a combiner, where a job's parent is, and the address of this node towards it; unspecified
+    /// where any will do.
+    #[inline(always)]
+    fn parent(&self, _job: u16) -> Option<(Binding, Ip)> {
+        None
     }
 }
 

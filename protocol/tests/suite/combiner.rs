@@ -15,6 +15,7 @@ use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::Header;
+use switchml_protocol::wire::ip::Ip;
 use switchml_protocol::wire::ports::{base_of, port_for_all, rank_port};
 use zerocopy::FromBytes;
 
@@ -123,13 +124,13 @@ impl Members for Combiner {
         let member = members.get_mut(&rank).expect("a member");
         (member.epoch, member.binding) = (epoch, *binding);
     }
+
+    fn parent(&self, job: u16) -> Option<(Binding, Ip)> {
+        (job == JOB).then(|| (parent(), Ip::default()))
+    }
 }
 
 impl Cells for Combiner {
-    fn parent(&self, job: u16) -> Option<Binding> {
-        (job == JOB).then(parent)
-    }
-
     fn below(&self, _: u16, group: u16) -> u32 {
         BELOW.get(usize::from(group)).copied().unwrap_or(0)
     }

@@ -4,10 +4,10 @@
 use switchml_protocol::DATA_PORT;
 use switchml_protocol::bpf_types::fanout::Way;
 use switchml_protocol::bpf_types::job::{ABORTED, Binding, VACANT};
+use switchml_protocol::node::egress::{self, Copies, Hop};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::{Header, Kind, flags};
 use switchml_userspace_core::data_plane::{Error, ServesJobs};
 use switchml_userspace_core::job_spec::JobSpec;
@@ -111,25 +111,24 @@ impl Cells {
     /// Sends what became of a packet from `binding`.
     fn send(&self, net: &mut Net, binding: &Binding, target: Target, packet: &[u8], intact: bool) {
         let Ok((header, _)) = Header::ref_from_prefix(packet) else { return };
-        let (number, index) = (header.job.get(), self.index);
-        let above = Above::Combiner(index);
-        match target {
-            Target::Parent { from_port, .. } => net.to_parent(index, from_port, packet, intact),
-            Target::Rank => {
-                if let Some(home) = self.memory.tables.home(number, header.rank.get()) {
-                    net.to_place(above, &home, packet, intact);
+        let (number, rank, tables) = (header.job.get(), header.rank.get(), &self.memory.tables);
+        let above = Above::Combiner(self.index);
+        let mut hop = Hop::default();
+        match egress::route(tables, target, (number, rank), 0, &mut hop) {
+            None | Some(Copies::None) => {}
+            Some(Copies::Back) => net.to_place(above, binding, packet, intact),
+            Some(Copies::One) => match target {
+                Target::Parent { from_port, .. } => {
+                    net.to_parent(self.index, from_port, packet, intact);
                 }
-            }
-            Target::All => {
-                let (_, places) = self.memory.tables.places(number).unwrap_or_default();
+                _ => net.to_place(above, &hop.to, packet, intact),
+            },
+            Some(Copies::Each) => {
+                let (_, places) = tables.places(number).unwrap_or_default();
                 for (place, _) in places {
                     net.to_place(above, &place, packet, intact);
                 }
             }
-            Target::Sender | Target::SendersGroup => {
-                net.to_place(above, binding, packet, intact);
-            }
-            Target::Nobody | Target::Host => {}
         }
     }
 }

@@ -6,6 +6,7 @@ use switchml_protocol::bpf_types::fanout::{Receivers, Way};
 use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
 use switchml_protocol::bpf_types::maps::{MAX_JOBS, MAX_SHARDS};
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::node::egress::{self, Copies, Hop};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{Medium, Served, Target};
 use switchml_protocol::outcome::Outcome;
@@ -280,21 +281,21 @@ impl DataPlane {
         answer: &[u8],
     ) -> Result<(), Violation> {
         let Ok((header, _)) = Header::ref_from_prefix(answer) else { return Ok(()) };
-        let number = header.job.get();
-        match target {
-            Target::All => return self.send_to_all(net, number, answer),
-            // All ranks listen until they know whether the group reaches them.
-            Target::SendersGroup => {
+        let (number, rank) = (header.job.get(), header.rank.get());
+        let mut hop = Hop::default();
+        match egress::route(&self.tables, target, (number, rank), binding.ifindex, &mut hop) {
+            None | Some(Copies::None) => {}
+            Some(Copies::Back) => net.to_place(self.own, binding, answer, true),
+            // To the group: all ranks listen until they know whether it reaches them.
+            Some(Copies::One) => {
                 for rank in Ranks::ALL.iter() {
                     let member = self.tables.home(number, rank);
-                    if let Some(member) = member.filter(|member| member.ifindex == binding.ifindex)
-                    {
+                    if let Some(member) = member.filter(|member| member.ifindex == hop.to.ifindex) {
                         self.send_by_group(net, &member, answer);
                     }
                 }
             }
-            Target::Sender => net.to_place(self.own, binding, answer, true),
-            Target::Nobody | Target::Host | Target::Parent { .. } | Target::Rank => {}
+            Some(Copies::Each) => return self.send_to_all(net, number, answer),
         }
         Ok(())
     }

@@ -484,10 +484,6 @@ impl Members for Host {
 }
 
 impl Cells for Host {
-    fn parent(&self, _: u16) -> Option<Binding> {
-        None
-    }
-
     fn below(&self, _: u16, group: u16) -> u32 {
         if group == 0 { BELOW } else { 0 }
     }

@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::combiner::admission::Cells;
 use switchml_protocol::combiner::cell::{self, Cell};
+use switchml_protocol::node::egress::{self, Copies, Hop};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::auth::Key;
 use switchml_protocol::wire::header::Header;
+use switchml_protocol::wire::ip::Ip;
 use switchml_protocol::{DATA_PORT, RANKS_PER_GROUP, U16, U32};
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Parent, Subject};
 use zerocopy::FromBytes;
@@ -78,18 +80,23 @@ impl Combiner {
 
     fn answer(&self, envelope: &Envelope, target: Target, packet: &[u8]) -> Option<Answer> {
         let (header, _) = Header::ref_from_prefix(packet).expect("a header");
-        let job = header.job.get();
-        let (from, place) = match target {
-            Target::Parent { job, from_port } => (from_port, self.parent(job)?),
-            Target::Rank => (DATA_PORT, self.home(job, header.rank.get())?),
-            Target::All => {
-                let frame = self.frame(envelope.to, DATA_PORT, &Binding::default(), packet);
-                return Some(Answer::Group(job, frame));
-            }
-            Target::Nobody | Target::Host | Target::Sender | Target::SendersGroup => return None,
+        let (job, rank) = (header.job.get(), header.rank.get());
+        let from = match target {
+            Target::Parent { from_port, .. } => from_port,
+            _ => DATA_PORT,
         };
-        let frame = self.frame(envelope.to, from, &place, packet);
-        Some(Answer::Port(place.ifindex as u16, frame))
+        let mut hop = Hop::default();
+        match egress::route(self, target, (job, rank), 0, &mut hop)? {
+            Copies::One => {
+                let frame = self.frame(envelope.to, from, &hop.to, packet);
+                Some(Answer::Port(hop.to.ifindex as u16, frame))
+            }
+            Copies::Each => {
+                let frame = self.frame(envelope.to, from, &Binding::default(), packet);
+                Some(Answer::Group(job, frame))
+            }
+            Copies::None | Copies::Back => None,
+        }
     }
 }
 
@@ -195,21 +202,22 @@ impl Members for Combiner {
         let member = members.get_mut(&rank).expect("a rank below");
         (member.epoch, member.binding) = (epoch, *binding);
     }
-}
 
-impl Cells for Combiner {
-    fn parent(&self, job: u16) -> Option<Binding> {
+    fn parent(&self, job: u16) -> Option<(Binding, Ip)> {
         let Parent { port, mac, address } = self.jobs.get(&job)?.parent;
         let std::net::SocketAddr::V4(address) = address else { return None };
-        Some(Binding {
+        let place = Binding {
             ifindex: port.into(),
             ip: address.ip().octets().into(),
             mac,
             port: U16::new(address.port()),
             ..Binding::default()
-        })
+        };
+        Some((place, Ip::default()))
     }
+}
 
+impl Cells for Combiner {
     fn below(&self, job: u16, group: u16) -> u32 {
         let Some(job) = self.jobs.get(&job) else { return 0 };
         let ranks = job.members.borrow();

@@ -16,6 +16,7 @@ use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::{HEADER_LEN, Header};
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::FromBytes;
 
 use crate::memory_tables::MemoryTables;
@@ -112,13 +113,13 @@ impl Members for At<'_> {
     fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding) {
         self.memory.tables.learn(job, rank, epoch, binding);
     }
+
+    fn parent(&self, job: u16) -> Option<(Binding, Ip)> {
+        self.memory.tables.parent(job)
+    }
 }
 
 impl Cells for At<'_> {
-    fn parent(&self, job: u16) -> Option<Binding> {
-        self.memory.tables.parent(job)
-    }
-
     fn below(&self, job: u16, group: u16) -> u32 {
         self.memory.tables.below(job, group)
     }

@@ -19,6 +19,7 @@ use switchml_protocol::root::admission::{Members, Tables};
 use switchml_protocol::root::done::Done;
 use switchml_protocol::root::slot::Slot;
 use switchml_protocol::wire::header::{HEADER_LEN, Header};
+use switchml_protocol::wire::ip::Ip;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::job_spec::JobSpec;
@@ -96,11 +97,6 @@ impl MemoryTables {
         if let Some(member) = entry.members.get_mut(usize::from(rank)) {
             *member = MemberEntry { secret, ..MemberEntry::default() };
         }
-    }
-
-    /// The parent of a combiner's job.
-    pub fn parent(&self, number: u16) -> Option<Binding> {
-        self.read(number)?.parent
     }
 
     /// Bitmap of the ranks of a group that are below.
@@ -231,6 +227,10 @@ impl Members for MemoryTables {
             member.epoch = epoch;
             member.binding = *binding;
         }
+    }
+
+    fn parent(&self, job: u16) -> Option<(Binding, Ip)> {
+        Some((self.read(job)?.parent?, Ip::default()))
     }
 }
 

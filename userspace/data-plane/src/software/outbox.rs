@@ -6,8 +6,9 @@ use std::sync::Arc;
 use quinn_udp::RecvMeta;
 use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::node::Target;
-use switchml_protocol::root::admission::Members;
+use switchml_protocol::node::egress::{self, Copies, Hop};
 use switchml_protocol::wire::header::Header;
+use switchml_protocol::wire::ip::Ip;
 use switchml_userspace_core::memory_tables::{MemoryTables, done_of};
 use zerocopy::FromBytes;
 
@@ -204,22 +205,17 @@ fn receiver_of(
     packet: &[u8],
 ) -> Option<Receiver> {
     let (header, _) = Header::ref_from_prefix(packet).ok()?;
-    let number = header.job.get();
-    Some(match target {
-        Target::Nobody | Target::Host => return None,
-        // A socket sends to no group.
-        Target::Sender | Target::SendersGroup => {
-            Receiver::One { place: sender.place, from: sender.to }
+    let (number, rank) = (header.job.get(), header.rank.get());
+    let mut hop = Hop::default();
+    // A socket does not see interfaces, and sends to no group.
+    Some(match egress::route(tables, target, (number, rank), 0, &mut hop)? {
+        Copies::None => return None,
+        Copies::Back => Receiver::One { place: sender.place, from: sender.to },
+        Copies::One => {
+            let from = (hop.from != Ip::default()).then(|| hop.from.into());
+            Receiver::One { place: Destination::from(&hop.to), from }
         }
-        Target::All => Receiver::Job { number, op: header.op },
-        Target::Parent { job, .. } => {
-            Receiver::One { place: Destination::from(&tables.parent(job)?), from: None }
-        }
-        Target::Rank => {
-            let home = tables.home(number, header.rank.get())?;
-            let from = tables.job(number)?.address.into();
-            Receiver::One { place: Destination::from(&home), from: Some(from) }
-        }
+        Copies::Each => Receiver::Job { number, op: header.op },
     })
 }
 

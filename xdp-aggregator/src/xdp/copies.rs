@@ -21,8 +21,9 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::root::done::Done;
 use switchml_protocol::{EVERYONE, U64};
 
-use crate::packet::Frame;
-use crate::{roce, tables, unsent};
+use super::frame::Frame;
+use super::{roce, unsent};
+use crate::tables;
 
 /// The RESULT whose copies leave by a port. It is made once: no later one is the same.
 #[repr(C)]

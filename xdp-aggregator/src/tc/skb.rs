@@ -12,7 +12,7 @@ use switchml_protocol::bpf_types::maps::Endpoint;
 use switchml_protocol::node::frame::{Checksum, ETHERNET_LEN, Envelope, Network, Tag};
 use switchml_protocol::node::ingress::Hook;
 
-use crate::scratch::{LOADED_LEN, MAX_PACKET_LEN, MAX_SEGMENTS, Packet};
+use super::scratch::{LOADED_LEN, MAX_PACKET_LEN, MAX_SEGMENTS, Packet};
 use crate::tables;
 
 /// The socket buffer that the program runs for.

@@ -17,7 +17,7 @@ use switchml_protocol::wire::icrc::{self, Folding};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_BLOCKS};
 use zerocopy::IntoBytes;
 
-use crate::packet::Frame;
+use super::frame::Frame;
 
 /// Whether messages are served. The daemon sets it when it loads the programs: verifiers leave out
 /// what a constant excludes.

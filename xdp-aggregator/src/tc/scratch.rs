@@ -4,7 +4,7 @@ use core::arch::asm;
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::btf_map;
-use switchml_protocol::bpf_types::job::Binding;
+use switchml_protocol::node::egress::Hop;
 use switchml_protocol::node::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::root::done::Done;
@@ -29,38 +29,56 @@ const LAST_PACKET: usize = LOADED_LEN - MAX_PACKET_LEN;
 /// See the [module's documentation](self).
 #[repr(C, align(8))]
 pub struct Scratch {
-    /// Copies of some segments, the one that is being served among them.
-    pub loaded: [u8; LOADED_LEN],
+    pub loaded: Loaded,
+    pub arrived: Arrived,
+    pub tally: Tally,
+    pub leaving: Leaving,
+    pub told: Told,
+}
+
+/// Copies of some segments, the one that is being served among them.
+#[repr(C)]
+pub struct Loaded {
+    pub bytes: [u8; LOADED_LEN],
     /// Room behind the last segment: verifiers assume that its tag may be behind any lane below
     /// [`LANE_BOUND`].
     pub behind: [u8; 4 * (LANE_BOUND - MAX_LANES)],
     /// Offsets in the superpacket at which the copied segments begin and end.
-    pub loaded_from: u32,
-    pub loaded_to: u32,
+    pub from: u32,
+    pub to: u32,
     /// Bytes of the copies, from the first one on, that are answers not yet in the superpacket.
     pub unstored: u32,
-    /// Where the superpacket comes from, and whether a router marked it.
+}
+
+/// The superpacket, as it arrived.
+#[repr(C)]
+pub struct Arrived {
+    /// Where it comes from, and whether a router marked it.
     pub origin: Origin,
-    /// The superpacket's headers, as they arrived.
-    pub envelope: Headers,
+    pub headers: Headers,
     /// The address that it was sent to.
     pub address: Ip,
-    /// The headers of what leaves, and what they say.
-    pub answer: Headers,
-    pub way: Way,
-    /// Who fills in its UDP checksum, and the sum of its packet if that is needed.
-    pub checksum: Checksum,
-    pub sum: u16,
-    /// 1 if the superpacket came over IPv6.
+    /// 1 if it came over IPv6.
     pub is_v6: u8,
-    /// The job of the segments that completed a round, if there are any.
-    pub job: u16,
-    /// 1 if there are such segments.
-    pub has_job: u8,
     /// Bytes of all segments.
     pub len: u32,
     /// Bytes of each segment; the last one may be shorter.
     pub segment_len: u32,
+    /// At a combiner, the offset of the first segment that is no FILLER.
+    pub first: u32,
+}
+
+/// What became of the segments.
+#[repr(C)]
+pub struct Tally {
+    /// The job of the segments that completed a round, if there are any.
+    pub job: u16,
+    /// 1 if there are such segments.
+    pub has_job: u8,
+    /// 1 if an answer to the sender goes to the job's group instead.
+    pub to_senders_group: u8,
+    /// The rank below that a superpacket of the parent's is for.
+    pub rank: u16,
     /// Number of segments.
     pub segments: u32,
     /// Number of segments with an answer to all.
@@ -69,25 +87,46 @@ pub struct Scratch {
     pub to_sender: u32,
     /// Number of segments that a combiner sends on to its parent.
     pub to_parent: u32,
-    /// At a combiner, the offset of the first segment that is no FILLER.
-    pub first: u32,
-    /// The rank below that a superpacket of the parent's is for.
-    pub rank: u16,
-    /// 1 if an answer to the sender goes to the job's group instead.
-    pub to_senders_group: u8,
-    /// The kind that a segment is given.
-    pub shown: u8,
-    /// 1 if `done` may tell of the RESULTs to all, for ranks that do not need them.
-    pub has_done: u8,
-    /// The DONE of these RESULTs (rule 9.4), and its lanes.
-    pub done: Done,
-    pub done_lanes: [U32; MAX_SEGMENTS],
-    /// The header of the complete DONE.
-    pub done_header: Header,
-    /// 1 once the superpacket holds the DONE.
-    pub is_done: u8,
-    /// What became of each segment.
+    /// Of each segment.
     pub answers: [Answer; MAX_SEGMENTS],
+}
+
+/// What became of a segment.
+#[repr(C)]
+pub struct Answer {
+    /// The action, as a number.
+    pub action: u8,
+    /// The kind of packet that the segment holds now.
+    pub kind: u8,
+}
+
+/// A superpacket that leaves.
+#[repr(C)]
+pub struct Leaving {
+    /// Where it goes, and the address that it comes from.
+    pub hop: Hop,
+    /// The MAC and the port that it comes from.
+    pub mac: [u8; 6],
+    pub port: U16,
+    pub headers: Headers,
+    /// Who fills in its UDP checksum, and the sum of its packet if that is needed.
+    pub checksum: Checksum,
+    pub sum: u16,
+    /// The byte that a segment is given.
+    pub shown: u8,
+}
+
+/// A DONE of the RESULTs to all, for ranks that do not need their lanes (rule 9.4).
+#[repr(C)]
+pub struct Told {
+    /// 1 if one DONE may tell of all of them.
+    pub is_known: u8,
+    /// 1 once the superpacket holds the DONE.
+    pub is_made: u8,
+    pub done: Done,
+    pub lanes: [U32; MAX_SEGMENTS],
+    /// The header of the complete DONE.
+    pub header: Header,
 }
 
 /// An envelope of either kind.
@@ -103,28 +142,6 @@ impl Headers {
         // SAFETY: so long are these, and an Envelope is valid for any bytes, at any address.
         unsafe { &mut *(&raw mut *self).cast() }
     }
-}
-
-/// Where a superpacket goes, and from where: by itself, as if from where it was sent to.
-#[repr(C)]
-pub struct Way {
-    /// Its destination, and the interface by which it leaves.
-    pub place: Binding,
-    /// Source address.
-    pub source: Ip,
-    /// Source MAC.
-    pub mac: [u8; 6],
-    /// Source port.
-    pub port: U16,
-}
-
-/// What became of a segment.
-#[repr(C)]
-pub struct Answer {
-    /// The action, as a number.
-    pub action: u8,
-    /// The kind of packet that the segment holds now.
-    pub kind: u8,
 }
 
 #[btf_map]
@@ -143,20 +160,22 @@ impl Scratch {
     /// envelope is already in `envelope`.
     #[inline(always)]
     pub fn begin<N: Network>(&mut self, origin: Origin, payload_len: usize, segment_len: u32) {
-        self.origin = origin;
-        let envelope = self.envelope.of::<N>();
-        self.address = envelope.ip.destination();
-        (self.way.mac, self.way.port) = (envelope.mac_destination, envelope.destination_port);
-        self.is_v6 = u8::from(N::ETHERTYPE == Ipv6::ETHERTYPE);
-        self.len = (payload_len + HEADER_LEN) as u32;
-        self.segment_len = match segment_len {
-            0 => self.len,
+        self.arrived.origin = origin;
+        let envelope = self.arrived.headers.of::<N>();
+        self.arrived.address = envelope.ip.destination();
+        (self.leaving.mac, self.leaving.port) =
+            (envelope.mac_destination, envelope.destination_port);
+        self.arrived.is_v6 = u8::from(N::ETHERTYPE == Ipv6::ETHERTYPE);
+        self.arrived.len = (payload_len + HEADER_LEN) as u32;
+        self.arrived.segment_len = match segment_len {
+            0 => self.arrived.len,
             segment_len => segment_len,
         };
-        (self.has_job, self.to_senders_group) = (0, 0);
-        (self.has_done, self.is_done) = (0, 0);
-        (self.loaded_to, self.unstored) = (0, 0);
-        (self.segments, self.to_all, self.to_sender, self.to_parent) = (0, 0, 0, 0);
+        (self.tally.has_job, self.tally.to_senders_group) = (0, 0);
+        (self.told.is_known, self.told.is_made) = (0, 0);
+        (self.loaded.to, self.loaded.unstored) = (0, 0);
+        (self.tally.segments, self.tally.to_all, self.tally.to_sender, self.tally.to_parent) =
+            (0, 0, 0, 0);
     }
 
     /// Takes note of a RESULT to all, behind `before` others.
@@ -164,19 +183,19 @@ impl Scratch {
     pub fn note_result(&mut self, result: &Header, before: u32) {
         if before == 0 {
             let done = Done::of(result);
-            self.has_done = u8::from(done.is_some());
+            self.told.is_known = u8::from(done.is_some());
             if let Some(done) = done {
-                self.done = done;
+                self.told.done = done;
             }
         }
-        let mut at = usize::from(self.done.rounds());
+        let mut at = usize::from(self.told.done.rounds());
         // A DONE names no more rounds than there are segments. The verifier of Linux 6.1 forgets a
         // comparison of a copy; the compiler would leave out a mask that changes nothing.
         // SAFETY: only registers are used.
         unsafe { asm!("{at} &= {mask}", at = inout(reg) at, mask = const MAX_SEGMENTS - 1) };
-        let lane = if self.has_done == 0 { None } else { self.done.add(result) };
-        self.has_done = u8::from(lane.is_some());
-        if let (Some(lane), Some(to)) = (lane, self.done_lanes.get_mut(at)) {
+        let lane = if self.told.is_known == 0 { None } else { self.told.done.add(result) };
+        self.told.is_known = u8::from(lane.is_some());
+        if let (Some(lane), Some(to)) = (lane, self.told.lanes.get_mut(at)) {
             to.set(lane);
         }
     }
@@ -184,7 +203,11 @@ impl Scratch {
     /// Bytes of the headers before the first segment.
     #[inline(always)]
     pub const fn headers_len(&self) -> u32 {
-        if self.is_v6 == 0 { Envelope::<Ipv4>::LEN as u32 } else { Envelope::<Ipv6>::LEN as u32 }
+        if self.arrived.is_v6 == 0 {
+            Envelope::<Ipv4>::LEN as u32
+        } else {
+            Envelope::<Ipv6>::LEN as u32
+        }
     }
 
     /// The number of bytes to copy from the beginning of a segment that is `rest` bytes before the
@@ -192,19 +215,19 @@ impl Scratch {
     #[inline(always)]
     pub fn load_len(&self, rest: u32) -> u32 {
         // `segment_len` is from 1 to `MAX_PACKET_LEN`: longer segments are not copied.
-        let segments = (LAST_PACKET as u32).checked_div(self.segment_len).unwrap_or(0) + 1;
-        rest.min(segments * self.segment_len)
+        let segments = (LAST_PACKET as u32).checked_div(self.arrived.segment_len).unwrap_or(0) + 1;
+        rest.min(segments * self.arrived.segment_len)
     }
 
     /// The copy of the segment at `offset` of the superpacket.
     #[inline(always)]
     pub fn packet_mut(&mut self, offset: u32) -> Option<&mut Packet> {
-        let at = offset.wrapping_sub(self.loaded_from) as usize;
+        let at = offset.wrapping_sub(self.loaded.from) as usize;
         if at > LAST_PACKET {
             return None;
         }
         // SAFETY: at least this many bytes are left, and any content is valid.
-        Some(unsafe { &mut *self.loaded.as_mut_ptr().add(at).cast() })
+        Some(unsafe { &mut *self.loaded.bytes.as_mut_ptr().add(at).cast() })
     }
 }
 
