@@ -90,7 +90,7 @@ impl CombinerService {
 
     /// The state, for a rank's request.
     async fn turn(&self) -> Result<MutexGuard<'_, State>, Status> {
-        turn_within(CHANGE, &self.state).await
+        turn_within(CHANGE, &self.state, &*self.data_plane).await
     }
 
     /// Adds a stream from below, whose end is noticed from now on. Also returns the request for the
@@ -291,7 +291,8 @@ impl Aggregator for CombinerService {
             ..self.guard.status()
         };
         let data_plane = Arc::clone(&self.data_plane);
-        let status = turns::look(move || of_data_plane(&*data_plane, own)).await?;
+        let find = move || of_data_plane(&*data_plane, own);
+        let status = turns::look(&*self.data_plane, find).await?;
         Ok(Response::new(status.map_err(service::status::internal)?))
     }
 

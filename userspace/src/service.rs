@@ -230,7 +230,8 @@ impl Service {
         peer: IpAddr,
         request: impl FnOnce(&mut ControlPlane<Sender>, &mut DaemonIo) -> Result<T, E>,
     ) -> Result<T, Status> {
-        let State { control_plane, io, .. } = &mut *turn_within(CHANGE, &self.state).await?;
+        let State { control_plane, io, .. } =
+            &mut *turn_within(CHANGE, &self.state, &*self.data_plane).await?;
         request(control_plane, &mut io.caused_from(Some(peer))).map_err(|error| {
             let error = error.into();
             if matches!(error, RequestError::Member(MemberError::NoMember { .. })) {
@@ -303,7 +304,7 @@ impl Aggregator for Service {
         let joiner = Joiner::new(request, tenant, (peer, local), own, Instant::now());
         let (sender, events) = mailbox();
         let State { control_plane, io, traces, .. } =
-            &mut *turn_within(CHANGE, &self.state).await?;
+            &mut *turn_within(CHANGE, &self.state, &*self.data_plane).await?;
         let io = &mut io.caused_from(Some(peer));
         let id = control_plane.join(io, &joiner, sender).map_err(|error| {
             self.guard.refusals.refuse(status::reason(&error), peer, "Join", &error);
@@ -435,9 +436,10 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::StatusRequest>,
     ) -> Result<Response<control::StatusReply>, Status> {
-        let own = self.of_jobs(&mut *turn_within(LOOK, &self.state).await?);
+        let own = self.of_jobs(&mut *turn_within(LOOK, &self.state, &*self.data_plane).await?);
         let data_plane = Arc::clone(&self.data_plane);
-        let whole = turns::look(move || of_data_plane(&*data_plane, own)).await?;
+        let find = move || of_data_plane(&*data_plane, own);
+        let whole = turns::look(&*self.data_plane, find).await?;
         Ok(Response::new(whole.map_err(internal)?))
     }
 

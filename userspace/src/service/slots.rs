@@ -29,7 +29,7 @@ impl Service {
             }
             Ok(Some(found))
         };
-        Ok(reply(job, turns::look(read).await?.map_err(internal)?))
+        Ok(reply(job, turns::look(&*self.data_plane, read).await?.map_err(internal)?))
     }
 }
 

@@ -2,6 +2,7 @@
 //! for a switch, for many seconds if that does not answer; nobody who waits for a turn keeps a
 //! thread from other work.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -38,28 +39,48 @@ pub async fn turn<S>(state: &Mutex<S>) -> MutexGuard<'_, S> {
     }
 }
 
-/// The state, if it is free within this time.
+/// The state, when it is free.
 ///
 /// # Errors
 ///
-/// UNAVAILABLE, after which ranks try again.
-pub async fn turn_within<S>(
+/// UNAVAILABLE, after which ranks try again, if the data plane has kept it for this time.
+pub async fn turn_within<'a, S>(
     patience: Duration,
-    state: &Mutex<S>,
-) -> Result<MutexGuard<'_, S>, Status> {
-    timeout(patience, turn(state)).await.map_err(|_| busy(patience))
+    state: &'a Mutex<S>,
+    data_plane: &dyn DataPlane,
+) -> Result<MutexGuard<'a, S>, Status> {
+    unless(patience, || data_plane.is_waiting(), turn(state)).await
 }
 
-/// What a thread that may wait finds, if it does within the time of a request that only looks.
+/// What a thread that may wait finds.
 ///
 /// # Errors
 ///
-/// UNAVAILABLE.
+/// UNAVAILABLE if the data plane has kept it waiting for the time of a request that only looks.
 pub async fn look<T: Send + 'static>(
+    data_plane: &dyn DataPlane,
     find: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
-    let found = timeout(LOOK, tokio::task::spawn_blocking(find)).await;
-    found.map_err(|_| busy(LOOK))?.map_err(|error| Status::internal(error.to_string()))
+    let found = tokio::task::spawn_blocking(find);
+    let found = unless(LOOK, || data_plane.is_waiting(), found).await?;
+    found.map_err(|error| Status::internal(error.to_string()))
+}
+
+/// The result of `coming`; or an error if the data plane waits for its switch after this time. On a
+/// busy machine a result takes long, too, but it comes.
+async fn unless<T>(
+    patience: Duration,
+    is_waiting: impl Fn() -> bool,
+    coming: impl Future<Output = T>,
+) -> Result<T, Status> {
+    let mut coming = pin!(coming);
+    loop {
+        match timeout(patience, &mut coming).await {
+            Ok(there) => return Ok(there),
+            Err(_) if is_waiting() => return Err(busy(patience)),
+            Err(_) => {}
+        }
+    }
 }
 
 /// Changes the state at once if it is free, else when it is.
@@ -98,4 +119,22 @@ fn busy(patience: Duration) -> Status {
         "the aggregator has waited for its switch for {} s; look after the switch, or try again",
         patience.as_secs()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(1);
+
+    #[tokio::test]
+    async fn only_a_switch_that_keeps_us_waiting_is_an_error() {
+        let slow = unless(SHORT, || false, sleep(30 * SHORT)).await;
+        slow.expect("a busy machine is none");
+        let stuck = unless(SHORT, || true, sleep(Duration::from_secs(3600))).await;
+        assert_eq!(stuck.expect_err("it does not come").code(), Code::Unavailable);
+        unless(SHORT, || true, async {}).await.expect("it is there at once");
+    }
 }

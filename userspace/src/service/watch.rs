@@ -132,7 +132,7 @@ impl Service {
     /// All jobs as operators see them.
     pub(super) async fn jobs(&self) -> Result<Vec<JobStatus>, Status> {
         let State { control_plane, stragglers, lateness, throughputs, .. } =
-            &*turn_within(LOOK, &self.state).await?;
+            &*turn_within(LOOK, &self.state, &*self.data_plane).await?;
         let running = control_plane.table().running();
         let running: BTreeMap<_, _> = running.map(|job| (job.number, job.epoch)).collect();
         let mut jobs = control_plane.jobs(Sender::age);
