@@ -7,6 +7,7 @@
 use crate::LANES_PER_BLOCK;
 use crate::lanes::{Payload, Values};
 use crate::outcome::Outcome;
+use crate::packet::Packet;
 use crate::wire::header::{CheckWord, Header, Op};
 use crate::wire::share::Share;
 
@@ -18,17 +19,17 @@ pub(crate) fn blocks(header: &Header) -> usize {
 
 /// Whether the check word agrees.
 #[inline(always)]
-pub(crate) fn check<P: Payload + ?Sized>(header: &Header, payload: &P) -> Result<(), Outcome> {
-    judge(header, payload.sum(blocks(header))?)
+pub(crate) fn check<P: Payload + ?Sized>(packet: &Packet<'_, P>) -> Result<(), Outcome> {
+    judge(packet.header, packet.payload.sum(blocks(packet.header))?)
 }
 
 /// Exchanges the values and the payload. If the check word disagrees, both keep their old contents.
 #[inline(always)]
 pub(crate) fn exchange<P: Payload + ?Sized>(
     values: &mut Values,
-    header: &Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<(), Outcome> {
+    let Packet { header, payload, .. } = packet;
     let sum = payload.exchange_with(values, blocks(header))?;
     if judge(header, sum).is_ok() {
         return Ok(());
@@ -42,25 +43,21 @@ pub(crate) fn exchange<P: Payload + ?Sized>(
 pub(crate) fn combine<P: Payload + ?Sized>(
     op: Op,
     values: &mut Values,
-    header: &Header,
-    payload: &P,
+    packet: &Packet<'_, P>,
 ) -> Result<(), Outcome> {
     match op.check_word() {
-        CheckWord::AddsUp => add(values, header, payload),
+        CheckWord::AddsUp => add(values, packet),
         CheckWord::OfLanes => {
-            check(header, payload)?;
-            Ok(payload.combine_into(op, values, blocks(header))?)
+            check(packet)?;
+            Ok(packet.payload.combine_into(op, values, blocks(packet.header))?)
         }
     }
 }
 
 /// Adds the payload to the values. If the check word disagrees, they are as before.
 #[inline(always)]
-fn add<P: Payload + ?Sized>(
-    values: &mut Values,
-    header: &Header,
-    payload: &P,
-) -> Result<(), Outcome> {
+fn add<P: Payload + ?Sized>(values: &mut Values, packet: &Packet<'_, P>) -> Result<(), Outcome> {
+    let Packet { header, payload, .. } = packet;
     let sum = payload.add_to(values, blocks(header))?;
     if judge(header, sum).is_ok() {
         return Ok(());

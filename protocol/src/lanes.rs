@@ -1,7 +1,7 @@
 //! Payload arithmetic (rule 2.6): a slot's values on one side, a packet's big-endian lanes on the
 //! other.
 
-use zerocopy::{FromBytes, transmute, transmute_mut, transmute_ref};
+use zerocopy::{transmute, transmute_mut, transmute_ref};
 
 use crate::wire::auth::Key;
 use crate::wire::header::{Header, Op};
@@ -9,15 +9,6 @@ use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32, U6
 
 /// 32 lanes of a packet.
 pub type Block = [U32; LANES_PER_BLOCK];
-
-/// A datagram's header, its whole lanes, and the bytes behind its header.
-pub fn split(datagram: &mut [u8]) -> Option<(&mut Header, &mut [U32], usize)> {
-    let (header, rest) = Header::mut_from_prefix(datagram).ok()?;
-    let len = rest.len();
-    // Bytes after the last whole lane make the length wrong, which the node finds out.
-    let (payload, _) = <[U32]>::mut_from_prefix_with_elems(rest, len / 4).ok()?;
-    Some((header, payload, len))
-}
 
 /// A packet's payload, reached a block at a time.
 ///

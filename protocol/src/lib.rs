@@ -33,6 +33,7 @@ pub mod features;
 pub mod lanes;
 pub mod node;
 pub mod outcome;
+pub mod packet;
 pub mod ranks;
 pub mod root;
 pub mod wire;

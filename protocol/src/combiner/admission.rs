@@ -5,6 +5,7 @@ use crate::bpf_types::job::{ABORTED, Binding};
 use crate::combiner::cell::{self, Cell, CellContext};
 use crate::lanes::Payload;
 use crate::outcome::Outcome;
+use crate::packet::Packet;
 use crate::root::admission::{self as root, Members};
 use crate::wire::header::{Header, Kind, Op};
 use crate::wire::ports::{port_for_all, rank_port};
@@ -37,11 +38,10 @@ pub trait Cells: Members {
 pub(crate) fn admit<T: Cells, P: Payload + ?Sized>(
     tables: &T,
     binding: &Binding,
-    header: &Header,
-    payload: &P,
-    payload_len: usize,
+    packet: &Packet<'_, P>,
 ) -> Result<u32, Outcome> {
-    match header.validate(payload_len) {
+    let header = &*packet.header;
+    match header.validate(packet.len) {
         Ok((Kind::Contribution | Kind::Partial, _)) => {}
         Ok((Kind::Hello, _)) => return Err(hello(tables, binding, header)),
         Ok(_) => return Err(Outcome::BadKind),
@@ -52,7 +52,7 @@ pub(crate) fn admit<T: Cells, P: Payload + ?Sized>(
     let below = ranks_below(tables, header).ok_or(Outcome::BadRank)?;
     // Before anything is touched: a cell must not take in half a packet.
     let blocks = usize::from(header.payload_lanes()) / LANES_PER_BLOCK;
-    if blocks > 0 && payload.block(blocks - 1).is_none() {
+    if blocks > 0 && packet.payload.block(blocks - 1).is_none() {
         return Err(Outcome::Truncated);
     }
     // Rule 27.1: the root refuses it.
@@ -69,15 +69,14 @@ pub(crate) fn admit<T: Cells, P: Payload + ?Sized>(
 pub(crate) fn combine<T: Cells, P: Payload + ?Sized>(
     tables: &T,
     below: u32,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Outcome {
-    let Some(op) = Op::of(header.op) else { return Outcome::BadOp };
+    let Some(op) = Op::of(packet.header.op) else { return Outcome::BadOp };
     let (now, hold_time) = tables.clock();
     let context = CellContext { below, now, hold_time };
-    let key = *header;
+    let key = *packet.header;
     tables.with_cell(&key, |cell| {
-        let outcome = cell::combine(cell, &context, op, header, payload);
+        let outcome = cell::combine(cell, &context, op, packet);
         if outcome == Outcome::Flushed {
             tables.flush(cell);
         }

@@ -12,6 +12,7 @@ use crate::LANES_PER_BLOCK;
 use crate::checked;
 use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::Outcome;
+use crate::packet::Packet;
 use crate::wire::header::{Header, Op, flags};
 use crate::wire::share::Share;
 
@@ -207,9 +208,9 @@ impl CellHead {
     #[inline(always)]
     fn leave<P: Payload + ?Sized>(
         &mut self,
-        header: &mut Header,
-        payload: &P,
+        packet: &mut Packet<'_, P>,
     ) -> Result<(), ShortPayload> {
+        let Packet { header, payload, .. } = packet;
         header.job.set(self.job);
         header.epoch.set(self.epoch);
         header.slot.set(self.slot);
@@ -247,9 +248,9 @@ pub fn combine<P: Payload + ?Sized>(
     cell: &mut Cell,
     context: &CellContext,
     op: Op,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Outcome {
+    let header = &*packet.header;
     let (group, ranks) = Share::of(header).in_group();
     let state = cell.head.find(header, group, context);
     let is_match = state == CellState::Match;
@@ -263,7 +264,7 @@ pub fn combine<P: Payload + ?Sized>(
     if is_marked || is_last_alone || is_known || state == CellState::Taken {
         return if is_match { pass(&mut cell.head, context, ranks) } else { Outcome::Passed };
     }
-    take_in(cell, state, context, op, header, payload).unwrap_or_else(|refused| refused)
+    take_in(cell, state, context, op, packet).unwrap_or_else(|refused| refused)
 }
 
 /// Rules 27.8 and 27.11: the packet, which is of the cell's round, goes on as it is.
@@ -285,31 +286,31 @@ fn take_in<P: Payload + ?Sized>(
     state: CellState,
     context: &CellContext,
     op: Op,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<Outcome, Outcome> {
+    let header = &*packet.header;
     if header.flags & flags::CHECKED == 0 {
         return Err(Outcome::BadCheck);
     }
     let (group, ranks) = Share::of(header).in_group();
     let mut old = cell.head;
     if state != CellState::Match || old.held == 0 {
-        checked::exchange(&mut cell.values, header, payload)?;
+        checked::exchange(&mut cell.values, packet)?;
     } else {
-        checked::combine(op, &mut cell.values, header, payload)?;
+        checked::combine(op, &mut cell.values, packet)?;
     }
     if state != CellState::Match {
-        cell.head.claim(header, group);
+        cell.head.claim(packet.header, group);
     }
-    cell.head.hold(header, ranks, context.now);
+    cell.head.hold(packet.header, ranks, context.now);
     if cell.head.is_complete(context) {
-        payload.load_from(&cell.values, blocks(cell.head.lanes))?;
-        cell.head.leave(header, payload)?;
+        packet.payload.load_from(&cell.values, blocks(cell.head.lanes))?;
+        cell.head.leave(packet)?;
         return Ok(Outcome::Combined);
     }
     // A partial sum as long as the packet takes the packet's place. Any other is forgotten.
-    if state == CellState::Old && old.lanes == header.lanes.get() {
-        old.leave(header, payload)?;
+    if state == CellState::Old && old.lanes == packet.header.lanes.get() {
+        old.leave(packet)?;
         return Ok(Outcome::Evicted);
     }
     Ok(Outcome::Held)
@@ -320,12 +321,11 @@ fn take_in<P: Payload + ?Sized>(
 #[inline(always)]
 pub fn flush<P: Payload + ?Sized>(
     cell: &mut Cell,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<(), ShortPayload> {
-    payload.load_from(&cell.values, blocks(cell.head.lanes))?;
-    header.version = crate::VERSION;
-    cell.head.leave(header, payload)
+    packet.payload.load_from(&cell.values, blocks(cell.head.lanes))?;
+    packet.header.version = crate::VERSION;
+    cell.head.leave(packet)
 }
 
 #[inline(always)]

@@ -21,6 +21,7 @@ use crate::bpf_types::maps::Event;
 use crate::combiner::admission::{self as combiner, Cells};
 use crate::lanes::Payload;
 use crate::outcome::{Action, Outcome};
+use crate::packet::Packet;
 use crate::root::admission::{self as root, Tables};
 use crate::wire::header::{Header, flags};
 use crate::wire::ports::rank_port;
@@ -166,23 +167,21 @@ impl Served {
     }
 }
 
-/// Serves one packet at a root: `payload_len` bytes follow the header. If it goes anywhere, header
-/// and payload are those of the answer, with [`Header::payload_lanes`] words of payload.
+/// Serves one packet at a root. If it goes anywhere, it is the answer, with
+/// [`Header::payload_lanes`] words of payload.
 #[inline(always)]
 pub fn serve<T: Tables, M: Medium, P: Payload + ?Sized>(
     tables: &T,
     medium: &M,
     origin: &Origin,
-    header: &mut Header,
-    payload: &mut P,
-    payload_len: usize,
+    packet: &mut Packet<'_, P>,
 ) -> Served {
-    let traced = take(origin, header);
+    let traced = take(origin, packet.header);
     let outcome = match medium.loses() {
         true => Outcome::LostForTests,
-        false => root::serve(tables, &origin.binding, header, payload, payload_len),
+        false => root::serve(tables, &origin.binding, packet),
     };
-    answer(medium, origin, &traced, header, outcome)
+    answer(medium, origin, &traced, packet.header, outcome)
 }
 
 /// Serves one packet from below at a combiner: [`admit`] and [`combine`] in one.
@@ -191,12 +190,10 @@ pub fn up<T: Cells, M: Medium, P: Payload + ?Sized>(
     cells: &T,
     medium: &M,
     origin: &Origin,
-    header: &mut Header,
-    payload: &mut P,
-    payload_len: usize,
+    packet: &mut Packet<'_, P>,
 ) -> Served {
-    match admit(cells, medium, origin, header, payload, payload_len) {
-        Ok(below) => combine(cells, medium, below, header, payload),
+    match admit(cells, medium, origin, packet) {
+        Ok(below) => combine(cells, medium, below, packet),
         Err(served) => served,
     }
 }
@@ -208,22 +205,20 @@ pub fn admit<T: Cells, M: Medium, P: Payload + ?Sized>(
     cells: &T,
     medium: &M,
     origin: &Origin,
-    header: &mut Header,
-    payload: &P,
-    payload_len: usize,
+    packet: &mut Packet<'_, P>,
 ) -> Result<u32, Served> {
-    let traced = take(origin, header);
+    let traced = take(origin, packet.header);
     // No closure: one that is not inlined has a name that kernels refuse in a program's types.
     let admitted = match medium.loses() {
         true => Err(Outcome::LostForTests),
-        false => combiner::admit(cells, &origin.binding, header, payload, payload_len),
+        false => combiner::admit(cells, &origin.binding, packet),
     };
     match admitted {
         Ok(below) => Ok(below),
         Err(outcome) => {
-            let served = answer(medium, origin, &traced, header, outcome);
+            let served = answer(medium, origin, &traced, packet.header, outcome);
             Err(match outcome.action() {
-                Action::Up => Served { target: parent(cells, header), ..served },
+                Action::Up => Served { target: parent(cells, packet.header), ..served },
                 _ => served,
             })
         }
@@ -237,11 +232,10 @@ pub fn combine<T: Cells, M: Medium, P: Payload + ?Sized>(
     cells: &T,
     medium: &M,
     below: u32,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Served {
-    let (traced, parent) = (Traced::new(header), parent(cells, header));
-    let outcome = combiner::combine(cells, below, header, payload);
+    let (traced, parent) = (Traced::new(packet.header), parent(cells, packet.header));
+    let outcome = combiner::combine(cells, below, packet);
     medium.trace(&traced, outcome);
     match outcome.action() {
         Action::Up => Served { outcome, target: parent },
@@ -252,18 +246,18 @@ pub fn combine<T: Cells, M: Medium, P: Payload + ?Sized>(
 /// Serves one packet at a combiner that came to this port of it, which is none that ranks below
 /// send to; or that came from its parent.
 #[inline(always)]
-pub fn down<T: Cells, M: Medium>(
+pub fn down<T: Cells, M: Medium, P: ?Sized>(
     cells: &T,
     medium: &M,
     origin: &Origin,
     port: u16,
-    header: &mut Header,
-    payload_len: usize,
+    packet: &mut Packet<'_, P>,
 ) -> Served {
+    let Packet { header, len, .. } = packet;
     let traced = take(origin, header);
     let outcome = match medium.loses() {
         true => Outcome::LostForTests,
-        false => combiner::down(cells, &origin.binding, port, header, payload_len),
+        false => combiner::down(cells, &origin.binding, port, header, *len),
     };
     let served = answer(medium, origin, &traced, header, outcome);
     match outcome.action() {

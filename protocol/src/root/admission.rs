@@ -4,6 +4,7 @@
 use crate::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
 use crate::lanes::Payload;
 use crate::outcome::{Action, Outcome};
+use crate::packet::Packet;
 use crate::root::slot::{self, Slot};
 use crate::wire::auth::Key;
 use crate::wire::header::{Header, Kind, Op, flags};
@@ -40,7 +41,7 @@ pub trait Tables: Members {
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome;
 }
 
-/// Serves one packet that came from `binding`: `payload_len` bytes follow the header.
+/// Serves one packet that came from `binding`.
 ///
 /// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer,
 /// and [`Header::payload_lanes`] words of payload are to be sent.
@@ -48,16 +49,12 @@ pub trait Tables: Members {
 pub fn serve<T: Tables, P: Payload + ?Sized>(
     tables: &T,
     binding: &Binding,
-    header: &mut Header,
-    payload: &mut P,
-    payload_len: usize,
+    packet: &mut Packet<'_, P>,
 ) -> Outcome {
-    match header.validate(payload_len) {
-        Ok((Kind::Contribution | Kind::Partial, op)) => {
-            contribution(tables, binding, op, header, payload)
-        }
+    match packet.header.validate(packet.len) {
+        Ok((Kind::Contribution | Kind::Partial, op)) => contribution(tables, binding, op, packet),
         Ok((Kind::Hello, _)) => {
-            hello(tables, binding, header, |job, key| has_right_tag(job, key, header, payload))
+            hello(tables, binding, packet.header, |job, key| has_right_tag(job, key, packet))
         }
         Ok(_) => Outcome::BadKind,
         Err(malformed) => malformed.into(),
@@ -78,20 +75,20 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     tables: &T,
     binding: &Binding,
     op: Op,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Outcome {
+    let header = &*packet.header;
     let Some(job) = tables.job(header.job.get()) else {
         return Outcome::UnknownJob;
     };
-    let judge = |key: &Key| has_right_tag(&job, key, header, payload);
+    let judge = |key: &Key| has_right_tag(&job, key, packet);
     let key = match admit(tables, &job, binding, header, judge) {
         Ok(key) => key,
         Err(outcome) => return outcome,
     };
     // Before anything is touched: a slot must not take in half a packet.
     let blocks = usize::from(header.payload_lanes()) / LANES_PER_BLOCK;
-    if blocks > 0 && payload.block(blocks - 1).is_none() {
+    if blocks > 0 && packet.payload.block(blocks - 1).is_none() {
         return Outcome::Truncated;
     }
     // Rule 7.11. The flag is not covered by the check word: if it got lost on the way, nothing
@@ -101,14 +98,14 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     }
     // Rule 7.12.
     let outcome = if job.state == ABORTED {
-        slot::refuse_aborted(header, payload)
+        slot::refuse_aborted(packet)
     } else {
         let index = job.first_slot + u32::from(header.slot.get());
-        tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))
+        tables.with_slot(index, |slot| slot::contribute(&job, slot, op, packet))
     };
     match outcome.action() {
-        Action::Broadcast => seal(&job.key, header, payload),
-        Action::Reply => seal(&key, header, payload),
+        Action::Broadcast => seal(&job.key, packet),
+        Action::Reply => seal(&key, packet),
         _ => {}
     }
     outcome
@@ -119,9 +116,9 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
 fn has_right_tag<P: Payload + ?Sized>(
     job: &JobEntry,
     key: &Key,
-    header: &Header,
-    payload: &P,
+    packet: &Packet<'_, P>,
 ) -> Result<(), Outcome> {
+    let Packet { header, payload, .. } = packet;
     let is_tagged = header.tag_len() > 0;
     if is_tagged == job.key.is_none() {
         return Err(Outcome::BadTag);
@@ -135,10 +132,11 @@ fn has_right_tag<P: Payload + ?Sized>(
 /// Rule 28.4: gives an answer its tag, in a job with tags. There is room: the packet that it
 /// answers had a tag.
 #[inline(always)]
-fn seal<P: Payload + ?Sized>(key: &Key, header: &mut Header, payload: &mut P) {
+fn seal<P: Payload + ?Sized>(key: &Key, packet: &mut Packet<'_, P>) {
     if key.is_none() {
         return;
     }
+    let Packet { header, payload, .. } = packet;
     header.flags |= flags::TAGGED;
     let _ = payload.set_pair(header.payload_lanes().into(), P::tag(key, header));
 }

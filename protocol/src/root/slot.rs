@@ -14,6 +14,7 @@ use crate::bpf_types::job::JobEntry;
 use crate::checked::{self, check};
 use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::{Outcome, RejectReason};
+use crate::packet::Packet;
 use crate::ranks::{GROUPS, Ranks, Words, group_of_lane, is_large, pending_lanes};
 use crate::wire::header::{CheckWord, Header, Kind, Op, flags};
 use crate::wire::share::Share;
@@ -297,31 +298,31 @@ pub fn contribute<P: Payload + ?Sized>(
     job: &JobEntry,
     slot: &mut Slot,
     op: Op,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Outcome {
+    let header = &*packet.header;
     // Rule 8.2. By index, not by branch: the BPF verifier would follow both branches to the end.
     let index = (header.round.get() & 1) as usize;
     let other = slot.sets[index ^ 1].head;
     let set = &mut slot.sets[index];
     let decision = decide(job, set, &other, header);
     if header.is_all_zeros() {
-        return match check(header, payload) {
-            Ok(()) => apply_zeros(decision, job, set, header),
+        return match check(packet) {
+            Ok(()) => apply_zeros(decision, job, set, packet.header),
             Err(outcome) => outcome,
         };
     }
     let is_first =
         decision == Decision::Start || decision == Decision::Add && set.head.lacks_lanes();
     let served = if is_first {
-        checked::exchange(&mut set.values, header, payload)
+        checked::exchange(&mut set.values, packet)
     } else if decision == Decision::Add {
-        checked::combine(op, &mut set.values, header, payload)
+        checked::combine(op, &mut set.values, packet)
     } else {
-        check(header, payload)
+        check(packet)
     };
     served
-        .and_then(|()| apply(decision, job, set, &other, op, header, payload))
+        .and_then(|()| apply(decision, job, set, &other, op, packet))
         .unwrap_or_else(|outcome| outcome)
 }
 
@@ -353,15 +354,15 @@ fn ask_for_room(header: &mut Header) -> Outcome {
 
 /// Refuses a contribution to an aborted job, if its check word agrees.
 #[inline(always)]
-pub(crate) fn refuse_aborted<P: Payload + ?Sized>(header: &mut Header, payload: &mut P) -> Outcome {
-    check(header, payload)
+pub(crate) fn refuse_aborted<P: Payload + ?Sized>(packet: &mut Packet<'_, P>) -> Outcome {
+    check(packet)
         .and_then(|()| {
-            if header.is_partial() {
+            if packet.header.is_partial() {
                 return Ok(Outcome::Conflict);
             }
-            match header.is_all_zeros() {
-                true => Ok(ask_for_room(header)),
-                false => reject(RejectReason::Aborted, 0, header, payload),
+            match packet.header.is_all_zeros() {
+                true => Ok(ask_for_room(packet.header)),
+                false => reject(RejectReason::Aborted, 0, packet),
             }
         })
         .unwrap_or_else(|outcome| outcome)
@@ -376,34 +377,33 @@ fn apply<P: Payload + ?Sized>(
     set: &mut Set,
     other: &SetHead,
     op: Op,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<Outcome, Outcome> {
-    let share = Share::of(header);
+    let share = Share::of(packet.header);
     match decision {
         Decision::Start => {
-            set.start(job, &share, header);
-            advance(job, set, op, Outcome::Started, header, payload)
+            set.start(job, &share, packet.header);
+            advance(job, set, op, Outcome::Started, packet)
         }
         Decision::Add => {
-            set.add(job, &share, header);
-            advance(job, set, op, Outcome::Added, header, payload)
+            set.add(job, &share, packet.header);
+            advance(job, set, op, Outcome::Added, packet)
         }
         Decision::Replay => {
-            write_result(set, header, payload)?;
+            write_result(set, packet)?;
             Ok(Outcome::Replayed)
         }
         Decision::Pending => {
-            write_pending(job, &set.seen, header, payload)?;
+            write_pending(job, &set.seen, packet)?;
             Ok(Outcome::Pending)
         }
         Decision::Mismatch => {
             set.head.poison(share.highest());
             let detail = u32::from(set.head.first_rank) << 16 | u32::from(set.head.dissenter);
-            reject(RejectReason::Mismatch, detail, header, payload)
+            reject(RejectReason::Mismatch, detail, packet)
         }
         Decision::WrongRound => {
-            reject(RejectReason::Round, newest_round(job, &set.head, other), header, payload)
+            reject(RejectReason::Round, newest_round(job, &set.head, other), packet)
         }
         Decision::Stale => Ok(Outcome::Stale),
         Decision::Refuse(outcome) => Ok(outcome),
@@ -418,13 +418,13 @@ fn advance<P: Payload + ?Sized>(
     set: &mut Set,
     op: Op,
     incomplete: Outcome,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<Outcome, Outcome> {
     if !set.head.is_complete() {
         return Ok(incomplete);
     }
-    write_result(set, header, payload)?;
+    write_result(set, packet)?;
+    let Packet { header, payload, .. } = packet;
     if op.check_word() == CheckWord::OfLanes {
         // Rule 8.12.
         let blocks = usize::from(set.head.lanes) / LANES_PER_BLOCK;
@@ -454,9 +454,9 @@ fn newest_round(job: &JobEntry, set: &SetHead, other: &SetHead) -> u32 {
 #[inline(always)]
 fn write_result<P: Payload + ?Sized>(
     set: &Set,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<(), ShortPayload> {
+    let Packet { header, payload, .. } = packet;
     header.kind = Kind::Result as u8;
     header.flags = set.head.flags;
     header.check.set(set.head.check);
@@ -468,15 +468,14 @@ fn write_result<P: Payload + ?Sized>(
 fn reject<P: Payload + ?Sized>(
     reason: RejectReason,
     detail: u32,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<Outcome, Outcome> {
     let words = [reason as u32, detail];
-    let block = payload.block_mut(0).ok_or(ShortPayload)?;
+    let block = packet.payload.block_mut(0).ok_or(ShortPayload)?;
     block[0].set(words[0]);
     block[1].set(words[1]);
     let sum = words[0].wrapping_add(words[1]);
-    write_control_reply(Kind::Reject, CONTROL_REPLY_LANES, sum, header);
+    write_control_reply(Kind::Reject, CONTROL_REPLY_LANES, sum, packet.header);
     Ok(reason.outcome())
 }
 
@@ -485,14 +484,12 @@ fn reject<P: Payload + ?Sized>(
 pub fn answer_pending<P: Payload + ?Sized>(
     job: &JobEntry,
     seen: &Ranks,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Outcome {
-    if header.is_all_zeros() {
-        return ask_for_room(header);
+    if packet.header.is_all_zeros() {
+        return ask_for_room(packet.header);
     }
-    write_pending(job, seen.words(), header, payload)
-        .map_or_else(Outcome::from, |()| Outcome::Pending)
+    write_pending(job, seen.words(), packet).map_or_else(Outcome::from, |()| Outcome::Pending)
 }
 
 /// Turns the packet into a PENDING to its sender.
@@ -500,10 +497,9 @@ pub fn answer_pending<P: Payload + ?Sized>(
 fn write_pending<P: Payload + ?Sized>(
     job: &JobEntry,
     seen: &Words,
-    header: &mut Header,
-    payload: &mut P,
+    packet: &mut Packet<'_, P>,
 ) -> Result<(), ShortPayload> {
-    let block = payload.block_mut(0).ok_or(ShortPayload)?;
+    let block = packet.payload.block_mut(0).ok_or(ShortPayload)?;
     let lanes = pending_lanes(job.ranks);
     let mut sum = 0u32;
     for (lane, word) in block.iter_mut().enumerate().take(lanes) {
@@ -511,7 +507,7 @@ fn write_pending<P: Payload + ?Sized>(
         word.set(ranks);
         sum = sum.wrapping_add(ranks);
     }
-    write_control_reply(Kind::Pending, lanes, sum, header);
+    write_control_reply(Kind::Pending, lanes, sum, packet.header);
     Ok(())
 }
 

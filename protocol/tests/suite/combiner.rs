@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchml_protocol::U32;
 use switchml_protocol::bpf_types::fanout::{Receivers, Way};
 use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::combiner::admission::Cells;
@@ -13,11 +12,11 @@ use switchml_protocol::combiner::cell::{self, Cell};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::Header;
 use switchml_protocol::wire::ip::Ip;
 use switchml_protocol::wire::ports::{base_of, port_for_all, rank_port};
-use zerocopy::FromBytes;
 
 use switchml_test_support::packet::{
     CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, PARTIAL, PENDING, Packet, REJECT, RESULT,
@@ -69,11 +68,9 @@ impl Combiner {
     /// What becomes of a packet from below, and the packets that go up, in their order.
     fn up(&self, from: &Binding, packet: &Packet) -> (Outcome, Vec<Packet>) {
         let mut bytes = packet.to_bytes();
-        let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
-        let len = payload.len();
-        let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
+        let mut served = packet::Packet::of(&mut bytes).expect("a header");
         let origin = Origin { binding: *from, congested: false };
-        let Served { outcome, target } = node::up(self, &(), &origin, header, payload, len);
+        let Served { outcome, target } = node::up(self, &(), &origin, &mut served);
         let mut gone = self.ahead.take();
         if let Target::Parent { job, from_port } = target {
             // The rank whose place another one takes is the highest of its packet.
@@ -90,10 +87,9 @@ impl Combiner {
 
     fn down(&self, from: &Binding, port: u16, packet: &Packet) -> Outcome {
         let mut bytes = packet.to_bytes();
-        let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
+        let mut served = packet::Packet::of(&mut bytes).expect("a header");
         let origin = Origin { binding: *from, congested: false };
-        let Served { outcome, target } =
-            node::down(self, &(), &origin, port, header, payload.len());
+        let Served { outcome, target } = node::down(self, &(), &origin, port, &mut served);
         let expected = match outcome {
             Outcome::ToAll => Target::All,
             Outcome::ToRank => Target::Rank,
@@ -145,9 +141,8 @@ impl Cells for Combiner {
 
     fn flush(&self, cell: &mut Cell) {
         let mut bytes = vec![0; 32 + 4 * usize::from(cell.head.lanes)];
-        let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
-        let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
-        cell::flush(cell, header, payload).expect("room");
+        let mut flushed = packet::Packet::of(&mut bytes).expect("a header");
+        cell::flush(cell, &mut flushed).expect("room");
         self.ahead.borrow_mut().push(Packet::from_bytes(&bytes));
     }
 

@@ -3,15 +3,13 @@
 
 use std::cell::RefCell;
 
-use switchml_protocol::U32;
 use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::bpf_types::maps::Event;
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Medium, Served, Target, Traced};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::wire::header::Header;
+use switchml_protocol::packet;
 use switchml_protocol::wire::ip::Ip;
-use zerocopy::FromBytes;
 
 use switchml_test_support::packet::{CE, GROUP, Packet};
 use switchml_test_support::switch::{JOB, Switch, binding, contribution, hello, secret};
@@ -51,11 +49,9 @@ fn serve(
     packet: &Packet,
 ) -> (Served, Packet) {
     let mut bytes = packet.to_bytes();
-    let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
-    let len = payload.len();
-    let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
+    let mut packet = packet::Packet::of(&mut bytes).expect("a header");
     let origin = Origin { binding: *from, congested };
-    let served = node::serve(switch, medium, &origin, header, payload, len);
+    let served = node::serve(switch, medium, &origin, &mut packet);
     (served, Packet::from_bytes(&bytes))
 }
 

@@ -3,6 +3,7 @@
 
 use switchml_protocol::bpf_types::job::Binding;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet;
 use switchml_protocol::root::admission::serve;
 use switchml_protocol::wire::header::Header;
 use switchml_protocol::{MAX_LANES, U32};
@@ -264,7 +265,8 @@ fn a_payload_shorter_than_announced_touches_no_slot() {
     let (header, payload) = Header::mut_from_prefix(&mut bytes).unwrap();
     let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, 63).unwrap();
     let before = switch.slots.borrow().clone();
-    assert_eq!(serve(&switch, &binding(0), header, payload, 256), Outcome::Truncated);
+    let mut packet = packet::Packet::new(header, payload, 256);
+    assert_eq!(serve(&switch, &binding(0), &mut packet), Outcome::Truncated);
     assert!(*switch.slots.borrow() == before);
 }
 

@@ -4,11 +4,10 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use switchml_protocol::U32;
 use switchml_protocol::combiner::cell::{Cell, CellContext, cell_of, combine, flush};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::wire::header::{Header, Kind};
-use zerocopy::FromBytes;
+use switchml_protocol::packet;
+use switchml_protocol::wire::header::Kind;
 
 use crate::combiner_reference::Reference;
 use crate::traces::{Lockstep, corrupt, last, origin, pick};
@@ -86,8 +85,9 @@ impl Node {
     /// The packets that go on.
     fn receive(&mut self, packet: &Packet, now: u32, patience: u32) -> Vec<Packet> {
         let mut bytes = packet.to_bytes();
-        let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
-        let Ok((Kind::Contribution | Kind::Partial, op)) = header.validate(payload.len()) else {
+        let mut served = packet::Packet::of(&mut bytes).expect("a header");
+        let header = &*served.header;
+        let Ok((Kind::Contribution | Kind::Partial, op)) = header.validate(served.len) else {
             return vec![];
         };
         let ranks = packet.ranks();
@@ -97,12 +97,10 @@ impl Node {
         if !is_admitted || ranks.is_empty() || !ranks.iter().all(is_below) {
             return vec![];
         }
-        let lanes = payload.len() / 4;
-        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, lanes).expect("words");
         let index = cell_of(header, self.cells.len() as u32) as usize;
         let context = CellContext { below: self.below, now, hold_time: patience };
         let before = self.cells[index].clone();
-        let on = match combine(&mut self.cells[index], &context, op, header, payload) {
+        let on = match combine(&mut self.cells[index], &context, op, &mut served) {
             Outcome::Held | Outcome::Duplicate => vec![],
             Outcome::Passed => vec![packet.clone()],
             Outcome::Combined | Outcome::Evicted => vec![Packet::from_bytes(&bytes)],
@@ -131,10 +129,7 @@ impl Node {
             return None;
         }
         let mut bytes = vec![0; 32 + 4 * usize::from(cell.head.lanes)];
-        let (header, payload) = Header::mut_from_prefix(&mut bytes).expect("a header");
-        let lanes = payload.len() / 4;
-        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, lanes).expect("words");
-        flush(cell, header, payload).expect("room");
+        flush(cell, &mut packet::Packet::of(&mut bytes).expect("a header")).expect("room");
         Some(Packet::from_bytes(&bytes))
     }
 }

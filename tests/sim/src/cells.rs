@@ -8,6 +8,7 @@ use switchml_protocol::node::egress::{self, Copies, Hop};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::{Header, Kind, flags};
 use switchml_userspace_core::data_plane::{Error, ServesJobs};
 use switchml_userspace_core::job_spec::JobSpec;

@@ -10,6 +10,7 @@ use switchml_protocol::node::egress::{self, Copies, Hop};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{Medium, Served, Target};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet::Packet;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::root::admission::{Members, Tables};
 use switchml_protocol::root::slot::{Slot, contribute};
@@ -383,7 +384,9 @@ pub fn slot_before(origin: u32, job: &JobEntry) -> Slot {
             aux: U32::ZERO,
         };
         header.check.set(header.check_of(0, 1));
-        contribute(job, &mut slot, Op::Sum, &mut header, &mut [U32::ZERO; LANES_PER_BLOCK][..]);
+        let payload = &mut [U32::ZERO; LANES_PER_BLOCK][..];
+        let mut packet = Packet::new(&mut header, payload, size_of_val(payload));
+        contribute(job, &mut slot, Op::Sum, &mut packet);
     }
     for (set, parity) in slot.sets.iter_mut().zip(0..) {
         set.head.round = origin.wrapping_sub(2 - ((parity ^ origin) & 1));

@@ -15,6 +15,7 @@ use switchml_protocol::combiner::cell::{self, Cell};
 use switchml_protocol::node;
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::packet;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::Header;
@@ -462,11 +463,9 @@ impl Host {
     /// Returns what becomes of a packet, and its bytes after that.
     fn up(&self, from: &Binding, bytes: &[u8]) -> (Outcome, Vec<u8>) {
         let mut bytes = bytes.to_vec();
-        let (header, payload) = Header::mut_from_prefix(&mut bytes).unwrap();
-        let len = payload.len();
-        let payload = <[U32]>::mut_from_bytes(payload).unwrap();
+        let mut packet = packet::Packet::of(&mut bytes).unwrap();
         let origin = Origin { binding: *from, congested: false };
-        let outcome = node::up(self, &(), &origin, header, payload, len).outcome;
+        let outcome = node::up(self, &(), &origin, &mut packet).outcome;
         (outcome, bytes)
     }
 }

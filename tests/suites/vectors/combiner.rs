@@ -10,6 +10,7 @@ use switchml_protocol::node::egress::{self, Copies, Hop};
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet::Packet;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::auth::Key;
 use switchml_protocol::wire::header::Header;
@@ -69,13 +70,11 @@ impl Combiner {
     }
 
     fn serve(&self, envelope: &Envelope, origin: &Origin, packet: &mut [u8]) -> Served {
-        let (header, payload) = Header::mut_from_prefix(packet).expect("a header");
-        let len = payload.len();
-        if envelope.port != DATA_PORT {
-            return node::down(self, &(), origin, envelope.port, header, len);
+        let mut packet = Packet::of(packet).expect("a header");
+        match envelope.port {
+            DATA_PORT => node::up(self, &(), origin, &mut packet),
+            port => node::down(self, &(), origin, port, &mut packet),
         }
-        let payload = <[U32]>::mut_from_bytes(payload).expect("whole words");
-        node::up(self, &(), origin, header, payload, len)
     }
 
     fn answer(&self, envelope: &Envelope, target: Target, packet: &[u8]) -> Option<Answer> {

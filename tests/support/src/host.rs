@@ -10,6 +10,7 @@ use switchml_protocol::node::frame::{
 use switchml_protocol::node::ingress::{self, Hook};
 use switchml_protocol::node::{self, Medium, Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::packet::Packet;
 use switchml_protocol::root::admission::{Members, Tables};
 use switchml_protocol::root::done::Done;
 use switchml_protocol::root::slot::Slot;
@@ -150,9 +151,8 @@ impl Host {
         let (envelope, rest) =
             Envelope::<N>::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
         let (origin, payload_len) = ingress::open(&Whole(whole, tag), envelope)?;
-        let (header, payload) = Header::mut_from_prefix(rest).map_err(|_| Outcome::Truncated)?;
-        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
-        Ok(node::serve(self, self, &origin, header, payload, payload_len))
+        let packet = Packet::of(rest).ok_or(Outcome::Truncated)?;
+        Ok(node::serve(self, self, &origin, &mut Packet { len: payload_len, ..packet }))
     }
 
     /// Makes the frame the answer.

@@ -4,14 +4,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use switchml_protocol::U32;
 use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::packet;
 use switchml_protocol::root::admission::{Members, Tables, serve};
 use switchml_protocol::root::slot::Slot;
 use switchml_protocol::wire::auth::Key;
-use switchml_protocol::wire::header::Header;
-use zerocopy::FromBytes;
 
 use crate::packet::{CONTRIBUTION, EVERYONE, HELLO, Packet, ROOM, SUM, TAGGED};
 
@@ -114,12 +112,7 @@ impl Switch {
 
     /// Serves a packet of at least a header, in place.
     pub fn receive_bytes(&self, from: &Binding, bytes: &mut [u8]) -> Outcome {
-        let (header, payload) = Header::mut_from_prefix(bytes).expect("a header");
-        let payload_len = payload.len();
-        let words = payload_len / 4;
-        let (payload, _) =
-            <[U32]>::mut_from_prefix_with_elems(payload, words).expect("whole words");
-        serve(self, from, header, payload, payload_len)
+        serve(self, from, &mut packet::Packet::of(bytes).expect("a header"))
     }
 }
 

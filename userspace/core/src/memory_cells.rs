@@ -5,19 +5,17 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use switchml_protocol::U32;
 use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::combiner::admission::Cells;
 use switchml_protocol::combiner::cell::{self, Cell};
 use switchml_protocol::combiner::hold_time::{self, hold_time};
-use switchml_protocol::lanes::split;
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet::Packet;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::{HEADER_LEN, Header};
 use switchml_protocol::wire::ip::Ip;
-use zerocopy::FromBytes;
 
 use crate::memory_tables::MemoryTables;
 
@@ -71,14 +69,14 @@ impl MemoryCells {
         origin: &Origin,
         (port, now): (u16, u32),
     ) -> (Served, Option<Vec<u8>>) {
-        let Some((header, payload, len)) = split(datagram) else {
+        let Some(mut packet) = Packet::of(datagram) else {
             return (Served::unanswered(Outcome::Truncated), None);
         };
         let at = At { memory: self, now, ahead: RefCell::default() };
         let served = if port == self.data_port {
-            node::up(&at, medium, origin, header, payload, len)
+            node::up(&at, medium, origin, &mut packet)
         } else {
-            node::down(&at, medium, origin, port, header, len)
+            node::down(&at, medium, origin, port, &mut packet)
         };
         (served, at.ahead.into_inner())
     }
@@ -87,9 +85,7 @@ impl MemoryCells {
 /// Rule 27.11: the values of a cell, as a packet of its own.
 fn flushed(cell: &mut Cell) -> Option<Vec<u8>> {
     let mut packet = vec![0; HEADER_LEN + 4 * usize::from(cell.head.lanes)];
-    let (header, rest) = Header::mut_from_prefix(&mut packet).ok()?;
-    let payload = <[U32]>::mut_from_bytes(rest).ok()?;
-    cell::flush(cell, header, payload).ok()?;
+    cell::flush(cell, &mut Packet::of(&mut packet)?).ok()?;
     Some(packet)
 }
 

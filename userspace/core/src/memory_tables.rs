@@ -10,10 +10,10 @@ use switchml_protocol::U16;
 use switchml_protocol::bpf_types::fanout::{self, Way};
 use switchml_protocol::bpf_types::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::bpf_types::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
-use switchml_protocol::lanes::split;
 use switchml_protocol::node::ingress::Origin;
 use switchml_protocol::node::{self, Medium, Served};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet::Packet;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::root::admission::{Members, Tables};
 use switchml_protocol::root::done::Done;
@@ -154,8 +154,8 @@ impl MemoryTables {
 
     /// Serves a datagram as a root. If it goes anywhere, it holds an [`answer`].
     pub fn serve(&self, medium: &impl Medium, datagram: &mut [u8], origin: &Origin) -> Served {
-        match split(datagram) {
-            Some((header, payload, len)) => node::serve(self, medium, origin, header, payload, len),
+        match Packet::of(datagram) {
+            Some(mut packet) => node::serve(self, medium, origin, &mut packet),
             None => Served::unanswered(Outcome::Truncated),
         }
     }

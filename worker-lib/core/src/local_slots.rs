@@ -19,8 +19,8 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use switchml_protocol::bpf_types::job::{JobEntry, OPEN};
-use switchml_protocol::lanes::split;
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::packet::Packet;
 use switchml_protocol::ranks::Ranks;
 use switchml_protocol::root::slot::{self, Slot};
 use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
@@ -123,22 +123,23 @@ impl<T: Table> LocalSlots<T> {
 }
 
 /// Serves a packet of this host's ranks. Afterwards it is the answer, if there is one.
-fn serve_at(table: &impl Table, job: &JobEntry, ranks: &[u16], packet: &mut [u8]) -> Outcome {
-    let Some((header, payload, len)) = split(packet) else { return Outcome::Truncated };
-    let op = match header.validate(len) {
+fn serve_at(table: &impl Table, job: &JobEntry, ranks: &[u16], bytes: &mut [u8]) -> Outcome {
+    let Some(mut packet) = Packet::of(bytes) else { return Outcome::Truncated };
+    let header = &*packet.header;
+    let op = match header.validate(packet.len) {
         Ok((Kind::Contribution, op)) => op,
         Ok((Kind::Hello, _)) => return Outcome::Hello,
         Ok(_) => return Outcome::BadKind,
         Err(malformed) => return malformed.into(),
     };
     let (slot, is_resent) = (header.slot.get(), header.flags & flags::RETRANSMIT != 0);
-    let contribute = |slot: &mut Slot| slot::contribute(job, slot, op, header, payload);
+    let contribute = |slot: &mut Slot| slot::contribute(job, slot, op, &mut packet);
     match table.with_slot(slot, contribute) {
         Ok(outcome) => outcome,
         // It is sent again.
         Err(_) if !is_resent => Outcome::SlotBusy,
         // The round waits for that rank, whether this contribution is in or not.
-        Err(place) => slot::answer_pending(job, &all_but(ranks, place), header, payload),
+        Err(place) => slot::answer_pending(job, &all_but(ranks, place), &mut packet),
     }
 }
 

@@ -12,7 +12,7 @@ use switchml_protocol::node::{Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, flags};
 
-use super::scratch::{self, Leaving, MAX_SEGMENTS, Packet, Scratch};
+use super::scratch::{self, Leaving, MAX_SEGMENTS, Scratch, Segment};
 use super::segments::serve_down;
 use super::skb::Skb;
 use crate::payload::Lanes;
@@ -253,7 +253,7 @@ fn note_checksum_over<N: Network>(skb: &Skb, work: &mut Scratch) {
     }
     // The frame is one packet, whose copy is still there.
     let payload_len = (work.arrived.len as usize).saturating_sub(HEADER_LEN);
-    let Some(Packet { header, payload }) = work.packet_mut(work.headers_len()) else { return };
+    let Some(Segment { header, payload }) = work.segment_mut(work.headers_len()) else { return };
     // SAFETY: the payload is not used otherwise.
     let payload = unsafe { Lanes::new(&raw mut *payload) };
     let lanes = payload_len.saturating_sub(header.tag_len()) / 4;

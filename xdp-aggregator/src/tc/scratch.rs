@@ -221,7 +221,7 @@ impl Scratch {
 
     /// The copy of the segment at `offset` of the superpacket.
     #[inline(always)]
-    pub fn packet_mut(&mut self, offset: u32) -> Option<&mut Packet> {
+    pub fn segment_mut(&mut self, offset: u32) -> Option<&mut Segment> {
         let at = offset.wrapping_sub(self.loaded.from) as usize;
         if at > LAST_PACKET {
             return None;
@@ -231,11 +231,11 @@ impl Scratch {
     }
 }
 
-const _: () = assert!(size_of::<Packet>() == MAX_PACKET_LEN && align_of::<Packet>() == 1);
+const _: () = assert!(size_of::<Segment>() == MAX_PACKET_LEN && align_of::<Segment>() == 1);
 
 /// A packet of the protocol, with room for the longest.
 #[repr(C)]
-pub struct Packet {
+pub struct Segment {
     /// The packet's header.
     pub header: Header,
     /// The packet's payload.

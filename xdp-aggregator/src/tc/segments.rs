@@ -7,9 +7,10 @@
 use aya_ebpf::bindings::__sk_buff;
 use switchml_protocol::node::{self, Served, Target};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::packet::Packet;
 use switchml_protocol::wire::header::HEADER_LEN;
 
-use super::scratch::{self, Answer, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};
+use super::scratch::{self, Answer, MAX_PACKET_LEN, MAX_SEGMENTS, Scratch, Segment};
 use super::skb::Skb;
 use crate::payload::Lanes;
 use crate::tables::{self, Maps};
@@ -42,12 +43,12 @@ impl Role for Root {
     #[inline(always)]
     fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Served {
         let origin = work.arrived.origin;
-        let Some(Packet { header, payload }) = work.packet_mut(offset) else {
+        let Some(Segment { header, payload }) = work.segment_mut(offset) else {
             return Served::unanswered(Outcome::BadLength);
         };
         // SAFETY: the payload is not used otherwise.
         let mut payload = unsafe { Lanes::new(&raw mut *payload) };
-        node::serve(&Maps, &Maps, &origin, header, &mut payload, payload_len)
+        node::serve(&Maps, &Maps, &origin, &mut Packet::new(header, &mut payload, payload_len))
     }
 }
 
@@ -64,7 +65,7 @@ impl Role for Combiner {
     #[inline(always)]
     fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Served {
         let is_first = work.tally.to_parent == 0;
-        let is_partial = work.packet_mut(offset).is_some_and(|packet| packet.header.is_partial());
+        let is_partial = work.segment_mut(offset).is_some_and(|packet| packet.header.is_partial());
         let served = match Served::or_admitted(tc_admit(offset, payload_len as u32)) {
             Ok(below) => Served::from_word(tc_combine(offset, below)),
             Err(served) => served,
@@ -127,7 +128,7 @@ pub unsafe fn segment<R: Role>(ctx: *mut __sk_buff, offset: u32, len: u32, index
     work.tally.to_all += u32::from(action == Action::Broadcast);
     work.tally.to_sender += u32::from(action == Action::Reply);
     work.tally.to_parent += u32::from(action == Action::Up);
-    let kind = work.packet_mut(offset).map_or(0, |packet| packet.header.kind);
+    let kind = work.segment_mut(offset).map_or(0, |packet| packet.header.kind);
     if let Some(answer) = work.tally.answers.get_mut(index as usize) {
         *answer = Answer { action: action as u8, kind };
     }
@@ -152,7 +153,7 @@ fn serve_segment<R: Role>(
         load(skb, work, offset).map_err(|_| Outcome::Truncated)?;
     }
     let (job, has_job) = (work.tally.job, work.tally.has_job != 0);
-    let Packet { header, .. } = work.packet_mut(offset).ok_or(Outcome::BadLength)?;
+    let Segment { header, .. } = work.segment_mut(offset).ok_or(Outcome::BadLength)?;
     let number = header.job.get();
     // Rule 6.4.
     if has_job && number != job {
@@ -160,7 +161,7 @@ fn serve_segment<R: Role>(
     }
     let served = R::serve(work, offset, len as usize - HEADER_LEN);
     if served.outcome == Outcome::Completed {
-        let result = work.packet_mut(offset).ok_or(Outcome::BadLength)?.header;
+        let result = work.segment_mut(offset).ok_or(Outcome::BadLength)?.header;
         work.note_result(&result, work.tally.to_all);
     }
     if served.target == Target::SendersGroup {
@@ -191,7 +192,7 @@ fn write_answer(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Result<
         work.loaded.unstored += len;
         return Ok(());
     }
-    skb.store_packet(offset, work.packet_mut(offset).ok_or(-1)?, len)
+    skb.store_segment(offset, work.segment_mut(offset).ok_or(-1)?, len)
 }
 
 /// Writes the answers that the superpacket lacks into it.
@@ -222,9 +223,10 @@ pub fn serve_down(skb: &Skb, work: &mut Scratch) -> Result<Served, Outcome> {
     }
     load(skb, work, first).map_err(|_| Outcome::Truncated)?;
     let (origin, port) = (work.arrived.origin, work.leaving.port.get());
-    let Packet { header, .. } = work.packet_mut(first).ok_or(Outcome::BadLength)?;
+    let Segment { header, payload } = work.segment_mut(first).ok_or(Outcome::BadLength)?;
     let (job, rank) = (header.job.get(), header.rank.get());
-    let served = node::down(&Maps, &Maps, &origin, port, header, len - HEADER_LEN);
+    let mut packet = Packet::new(header, payload, len - HEADER_LEN);
+    let served = node::down(&Maps, &Maps, &origin, port, &mut packet);
     work.leaving.port = tables::uplink(job).ok_or(Outcome::UnknownJob)?.port;
     (work.tally.job, work.tally.rank) = (job, rank);
     Ok(served)
@@ -271,10 +273,11 @@ pub extern "C" fn tc_admit(offset: u32, payload_len: u32) -> u64 {
     let none = Served::unanswered(Outcome::BadLength).to_word();
     let Some(work) = scratch::get() else { return none };
     let origin = work.arrived.origin;
-    let Some(Packet { header, payload }) = work.packet_mut(offset) else { return none };
+    let Some(Segment { header, payload }) = work.segment_mut(offset) else { return none };
     // SAFETY: the payload is not used otherwise.
-    let lanes = unsafe { Lanes::new(&raw mut *payload) };
-    let admitted = node::admit(&Maps, &Maps, &origin, header, &lanes, payload_len as usize);
+    let mut payload = unsafe { Lanes::new(&raw mut *payload) };
+    let mut packet = Packet::new(header, &mut payload, payload_len as usize);
+    let admitted = node::admit(&Maps, &Maps, &origin, &mut packet);
     Served::word_of(admitted)
 }
 
@@ -282,11 +285,12 @@ pub extern "C" fn tc_admit(offset: u32, payload_len: u32) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn tc_combine(offset: u32, below: u32) -> u64 {
-    let Some(Packet { header, payload }) = scratch::get().and_then(|work| work.packet_mut(offset))
+    let Some(Segment { header, payload }) =
+        scratch::get().and_then(|work| work.segment_mut(offset))
     else {
         return Served::unanswered(Outcome::BadLength).to_word();
     };
     // SAFETY: the payload is not used otherwise.
     let mut payload = unsafe { Lanes::new(&raw mut *payload) };
-    node::combine(&Maps, &Maps, below, header, &mut payload).to_word()
+    node::combine(&Maps, &Maps, below, &mut Packet::new(header, &mut payload, 0)).to_word()
 }

@@ -12,7 +12,7 @@ use switchml_protocol::bpf_types::maps::Endpoint;
 use switchml_protocol::node::frame::{Checksum, ETHERNET_LEN, Envelope, Network, Tag};
 use switchml_protocol::node::ingress::Hook;
 
-use super::scratch::{LOADED_LEN, MAX_PACKET_LEN, MAX_SEGMENTS, Packet};
+use super::scratch::{LOADED_LEN, MAX_PACKET_LEN, MAX_SEGMENTS, Segment};
 use crate::tables;
 
 /// The socket buffer that the program runs for.
@@ -154,7 +154,7 @@ impl Skb {
     /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`], with the bytes of a
     /// packet.
     #[inline(always)]
-    pub fn store_packet(&self, offset: u32, from: *const Packet, len: u32) -> Result<(), i64> {
+    pub fn store_segment(&self, offset: u32, from: *const Segment, len: u32) -> Result<(), i64> {
         let len = in_bounds(len, MAX_PACKET_LEN)?;
         // SAFETY: `from` is that long.
         done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })

@@ -6,6 +6,7 @@ use switchml_protocol::node::frame::{Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::node::ingress::{self, Direction, Hook, Origin};
 use switchml_protocol::node::{self, Served};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet::Packet;
 
 use super::frame::Frame;
 use super::roce;
@@ -30,7 +31,7 @@ pub fn serve(frame: &Frame, origin: &Origin, payload_len: usize) -> Served {
     let Some(header) = frame.header() else { return Served::unanswered(Outcome::Truncated) };
     // SAFETY: the headers end where the payload begins.
     let mut payload = unsafe { Lanes::new(frame.context()) };
-    node::serve(&Maps, &Maps, origin, header, &mut payload, payload_len)
+    node::serve(&Maps, &Maps, origin, &mut Packet::new(header, &mut payload, payload_len))
 }
 
 /// Finds out whether a frame is for the combiner, aligns it, and admits its packet or serves it.
@@ -62,12 +63,13 @@ fn admit<N: Network>(frame: &Frame) -> Result<Result<u32, Served>, Outcome> {
     }
     frame.align::<N>().map_err(|_| Outcome::SendFailed)?;
     let header = frame.header().ok_or(Outcome::Truncated)?;
-    if direction == Direction::Down {
-        return Ok(Err(node::down(&Maps, &Maps, &origin, port, header, len)));
-    }
     // SAFETY: as in `serve`.
-    let payload = unsafe { Lanes::new(frame.context()) };
-    Ok(node::admit(&Maps, &Maps, &origin, header, &payload, len))
+    let mut payload = unsafe { Lanes::new(frame.context()) };
+    let mut packet = Packet::new(header, &mut payload, len);
+    Ok(match direction {
+        Direction::Down => Err(node::down(&Maps, &Maps, &origin, port, &mut packet)),
+        Direction::Up => node::admit(&Maps, &Maps, &origin, &mut packet),
+    })
 }
 
 /// Serves the packet of an aligned frame, which has been admitted. Returns a [`Served`].
@@ -85,5 +87,5 @@ pub unsafe extern "C" fn xdp_combine(ctx: *mut xdp_md, below: u32) -> u64 {
     };
     // SAFETY: as in `serve`.
     let mut payload = unsafe { Lanes::new(ctx) };
-    node::combine(&Maps, &Maps, below, header, &mut payload).to_word()
+    node::combine(&Maps, &Maps, below, &mut Packet::new(header, &mut payload, 0)).to_word()
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use switchml_protocol::bpf_types::job::{self, Binding, JobEntry, MemberEntry};
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::packet::Packet;
 use switchml_protocol::root::admission::{Members, Tables, serve};
 use switchml_protocol::root::slot::Slot;
 use switchml_protocol::wire::audience::Audience;
@@ -112,7 +113,8 @@ impl Switch {
         let (mut header, _) = Header::read_from_prefix(packet).unwrap();
         let mut payload = <[U32]>::ref_from_bytes(&packet[HEADER_LEN..]).unwrap().to_vec();
         let len = packet.len() - HEADER_LEN;
-        let outcome = serve(self, &binding(rank), &mut header, &mut payload[..], len);
+        let outcome =
+            serve(self, &binding(rank), &mut Packet::new(&mut header, &mut payload[..], len));
         let answer =
             || [header.as_bytes(), payload[..header.payload_lanes().into()].as_bytes()].concat();
         match outcome.action() {

@@ -7,6 +7,7 @@ use switchml_protocol::EVERYONE;
 use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::lanes::Payload as _;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet::Packet;
 use switchml_protocol::root::admission::{Members, Tables, serve};
 use switchml_protocol::root::slot::{SetHead, Slot, contribute};
 use switchml_protocol::wire::header::{Header, Kind, Op};
@@ -136,7 +137,7 @@ impl Memory<'_> {
         }
         if !skips_admission {
             let len = 4 * usize::from(header.payload_lanes());
-            return serve(self, &binding(rank), header, &mut payload[..], len);
+            return serve(self, &binding(rank), &mut Packet::new(header, &mut payload[..], len));
         }
         let job = self.job(JOB).expect("the job");
         let slot = header.slot.get().into();
@@ -151,7 +152,8 @@ impl Memory<'_> {
             let put_back =
                 |check: u32| check.wrapping_sub(fitted).wrapping_add(self.packet.check.get());
             header.check.set(fitted);
-            let outcome = contribute(&job, slot, Op::Sum, header, &mut payload[..]);
+            let outcome =
+                contribute(&job, slot, Op::Sum, &mut Packet::new(header, &mut payload[..], 0));
             if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed) {
                 let head = &mut slot.sets[set].head;
                 head.check = put_back(head.check);
@@ -172,7 +174,8 @@ impl Memory<'_> {
         self.with_slot(header.slot.get().into(), |slot| {
             // With one rank more, this contribution is not the last one.
             let one_more = JobEntry { ranks: job.ranks + 1, ..job };
-            let outcome = contribute(&one_more, slot, Op::Sum, header, &mut payload[..]);
+            let outcome =
+                contribute(&one_more, slot, Op::Sum, &mut Packet::new(header, &mut payload[..], 0));
             let set = &mut slot.sets[(header.round.get() & 1) as usize];
             if outcome != Outcome::Added || set.head.count != job.ranks {
                 return outcome;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use switchml_protocol::combiner::cell::{Cell, CellContext, CellHead, combine, flush};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::packet::Packet;
 use switchml_protocol::wire::header::{Header, Op, flags};
 use switchml_protocol::wire::share::Share;
 
@@ -95,7 +96,12 @@ impl World {
         };
         let mut cell = state.combiners[node].to_cell();
         self.doctor_cell(&mut cell.head, &header);
-        let outcome = combine(&mut cell, &context, Op::Sum, &mut header, &mut payload[..]);
+        let outcome = combine(
+            &mut cell,
+            &context,
+            Op::Sum,
+            &mut Packet::new(&mut header, &mut payload[..], 0),
+        );
         state.combiners[node] = Memory::of_cell(&cell);
         match outcome {
             Outcome::Passed => vec![datagram.to_vec()],
@@ -122,7 +128,7 @@ impl World {
             return None;
         }
         let (mut header, mut payload) = (packets::blank(), Payload::default());
-        flush(&mut cell, &mut header, &mut payload[..]).expect("room");
+        flush(&mut cell, &mut Packet::new(&mut header, &mut payload[..], 0)).expect("room");
         state.combiners[node] = Memory::of_cell(&cell);
         Some(self.left(header, &payload))
     }
