@@ -7,6 +7,7 @@ use std::cell::RefCell;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use switchml_protocol::U16;
 use switchml_protocol::bpf_types::fanout::{Receivers, Way};
 use switchml_protocol::bpf_types::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
 use switchml_protocol::bpf_types::uplink::Uplink;
@@ -20,7 +21,6 @@ use switchml_protocol::ranks::Ranks;
 use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::header::Header;
 use switchml_protocol::wire::share::Share;
-use switchml_protocol::{U16, U32};
 use switchml_rack::needs_racks;
 use zerocopy::FromBytes;
 

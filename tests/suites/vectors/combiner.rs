@@ -15,7 +15,7 @@ use switchml_protocol::root::admission::Members;
 use switchml_protocol::wire::auth::Key;
 use switchml_protocol::wire::header::Header;
 use switchml_protocol::wire::ip::Ip;
-use switchml_protocol::{DATA_PORT, RANKS_PER_GROUP, U16, U32};
+use switchml_protocol::{DATA_PORT, RANKS_PER_GROUP, U16};
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Parent, Subject};
 use zerocopy::FromBytes;
 
