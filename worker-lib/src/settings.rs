@@ -129,8 +129,8 @@ settings! {
     local_sums: Switch, or true, "SWITCHML_LOCAL_SUMS", Tuning;
 
     /// Whether ranks' hosts help aggregators that are slower than a ring of the ranks: each process
-    /// then adds up a part of every call. With weights, packet tags, TLS, a token or RDMA they do not.
-    /// All ranks must give the same.
+    /// then adds up a part of every call. With weights, packet tags, TLS, a token or RDMA they do
+    /// not. All ranks must give the same.
     own_hosts: Switch, or true, "SWITCHML_OWN_HOSTS", Tuning;
 
     /// Whether packets travel over RDMA (RoCEv2) instead of sockets. The host needs an RDMA device

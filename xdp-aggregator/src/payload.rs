@@ -12,7 +12,6 @@ use switchml_protocol::wire::header::{Header, Op};
 use switchml_protocol::{MAX_BLOCKS, MAX_LANES, U32, U64};
 
 use crate::bounds::at_most;
-use crate::xdp::frame::Frame;
 
 /// A loop over the blocks of a payload: a function of [`lanes`].
 #[derive(Clone, Copy)]
@@ -48,29 +47,6 @@ pub trait Pointer: Copy {
     ///
     /// As for [`Lanes::new`].
     unsafe fn pair(self, lane: usize) -> Option<*mut U64>;
-}
-
-/// The context of a frame.
-impl Pointer for *mut xdp_md {
-    #[inline(always)]
-    fn is_null(self) -> bool {
-        false
-    }
-
-    /// Verifiers forget what they learn about a number in a function that is checked on its own.
-    const FETCHES: bool = true;
-
-    #[inline(always)]
-    unsafe fn block(self, index: usize) -> Option<*mut Block> {
-        // SAFETY: the caller vouches for the context.
-        unsafe { Frame::new(self) }.block(index)
-    }
-
-    #[inline(always)]
-    unsafe fn pair(self, lane: usize) -> Option<*mut U64> {
-        // SAFETY: as above.
-        unsafe { Frame::new(self) }.pair(lane)
-    }
 }
 
 /// A payload that was copied into a map, with room for a tag.

@@ -24,7 +24,6 @@ use switchml_protocol::wire::header::Header;
 use switchml_protocol::wire::ip::Ip;
 use zerocopy::transmute;
 
-use crate::xdp::unsent;
 use crate::{lock, trace};
 
 /// A [`LockedSlot`], to the kernel. Linux 6.1 takes an array that the daemon makes, without a type,
@@ -112,7 +111,6 @@ pub fn count_all(outcome: Outcome, packets: u32) {
 /// have the same program.
 #[inline(always)]
 pub fn redirect(port: u32) -> Option<u32> {
-    unsent::leaves_by(port);
     PORTS.redirect(port, 0).ok()
 }
 

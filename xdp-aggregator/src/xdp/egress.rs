@@ -11,7 +11,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::wire::header::Header;
 
 use super::frame::Frame;
-use super::roce;
+use super::{roce, unsent};
 use crate::payload::Lanes;
 use crate::tables::{self, Maps};
 
@@ -84,11 +84,11 @@ fn send<N: Network>(frame: &Frame, target: Target) -> Option<u32> {
             if by_roce {
                 roce::wrap(frame, frame.roce)?;
             }
-            tables::redirect(frame.ifindex())
+            redirect(frame.ifindex())
         }
         Copies::One => {
             envelope.send_to(&hop.to, hop.from, lanes, sum);
-            tables::redirect(hop.to.ifindex)
+            redirect(hop.to.ifindex)
         }
         Copies::Each => {
             let receivers = tables::receivers(job)?;
@@ -99,6 +99,13 @@ fn send<N: Network>(frame: &Frame, target: Target) -> Option<u32> {
             tables::redirect_to_all(job)
         }
     }
+}
+
+/// Sends the frame by this port, and returns the verdict for that; `None` if it is not one of ours.
+#[inline(always)]
+fn redirect(port: u32) -> Option<u32> {
+    unsent::leaves_by(port);
+    tables::redirect(port)
 }
 
 /// Cuts the frame to the length of its packet, and has it begin with its envelope again. Lanes of

@@ -14,6 +14,7 @@ use switchml_protocol::wire::header::{self, HEADER_LEN, Header};
 use switchml_protocol::{MAX_LANES, U64};
 
 use crate::bounds::at_most;
+use crate::payload::Pointer;
 use crate::tables;
 
 /// Where a packet begins in a frame that [`Frame::align`] has seen.
@@ -298,5 +299,27 @@ impl Frame {
                 at = const offset_of!(xdp_md, data_end), options(readonly, nostack));
         }
         end
+    }
+}
+
+impl Pointer for *mut xdp_md {
+    #[inline(always)]
+    fn is_null(self) -> bool {
+        false
+    }
+
+    /// Verifiers forget what they learn about a number in a function that is checked on its own.
+    const FETCHES: bool = true;
+
+    #[inline(always)]
+    unsafe fn block(self, index: usize) -> Option<*mut Block> {
+        // SAFETY: the caller vouches for the context.
+        unsafe { Frame::new(self) }.block(index)
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, lane: usize) -> Option<*mut U64> {
+        // SAFETY: as above.
+        unsafe { Frame::new(self) }.pair(lane)
     }
 }

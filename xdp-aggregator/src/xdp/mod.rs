@@ -4,8 +4,8 @@
 //! One frame cannot become two. So if a combiner would send a held cell together with the packet
 //! that it serves, it forgets the cell instead: the ranks send their contributions again.
 //!
-//! A combiner's packets are served in global functions of BPF: the verifier checks each once, on its
-//! own, and the stack of one is free again in the next.
+//! A combiner's packets are served in global functions of BPF: the verifier checks each once, on
+//! its own, and the stack of one is free again in the next.
 
 pub mod copies;
 mod egress;
