@@ -184,8 +184,8 @@ typedef struct switchml_settings {
   switchml_switch local_sums;
   /**
    * Whether ranks' hosts help aggregators that are slower than a ring of the ranks: each process
-   * then adds up a part of every call. With weights, TLS, a token or RDMA they do not. All ranks
-   * must give the same. SWITCHML_DEFAULT: SWITCHML_OWN_HOSTS, or yes.
+   * then adds up a part of every call. With weights, packet tags, TLS, a token or RDMA they do
+   * not. All ranks must give the same. SWITCHML_DEFAULT: SWITCHML_OWN_HOSTS, or yes.
    */
   switchml_switch own_hosts;
   /**

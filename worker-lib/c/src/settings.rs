@@ -76,8 +76,8 @@ pub struct Settings {
     /// SWITCHML_LOCAL_SUMS, or yes.
     pub local_sums: Switch,
     /// Whether ranks' hosts help aggregators that are slower than a ring of the ranks: each process
-    /// then adds up a part of every call. With weights, TLS, a token or RDMA they do not. All ranks
-    /// must give the same. SWITCHML_DEFAULT: SWITCHML_OWN_HOSTS, or yes.
+    /// then adds up a part of every call. With weights, packet tags, TLS, a token or RDMA they do
+    /// not. All ranks must give the same. SWITCHML_DEFAULT: SWITCHML_OWN_HOSTS, or yes.
     pub own_hosts: Switch,
     /// Whether packets travel over RDMA (RoCEv2) instead of sockets. The host needs an RDMA device
     /// at the link and libibverbs, and the aggregator has to accept it. Results are the same either

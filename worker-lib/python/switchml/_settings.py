@@ -55,8 +55,8 @@ class Settings(TypedDict, total=False):
         have to share a network namespace and a user. Results are the same either way. Not given:
         SWITCHML_LOCAL_SUMS, or yes.
     own_hosts: Whether ranks' hosts help aggregators that are slower than a ring of the ranks:
-        each process then adds up a part of every call. With weights, TLS, a token or RDMA they do
-        not. All ranks must give the same. Not given: SWITCHML_OWN_HOSTS, or yes.
+        each process then adds up a part of every call. With weights, packet tags, TLS, a token or
+        RDMA they do not. All ranks must give the same. Not given: SWITCHML_OWN_HOSTS, or yes.
     rdma: Whether packets travel over RDMA (RoCEv2) instead of sockets. The host needs an RDMA
         device at the link and libibverbs, and the aggregator has to accept it. Results are the same
         either way, and a job may have ranks of both kinds. Not given: SWITCHML_RDMA, or no.
