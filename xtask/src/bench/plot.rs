@@ -1,53 +1,54 @@
 //! The plots, as SVG.
 
 use anyhow::Result;
-use plotters::prelude::*;
 
 use super::measured::{Cell, Measured, Method, Results, Sample, Task};
 use super::plan::{LARGE, WORKERS, rate};
-use crate::plot::{COLOURS, FONT, draw};
+use crate::plot::{Axis, Chart, Corner, Mark, Series, colour, draw};
 use crate::stats::Spread;
 
-/// A file's name and content.
-type File = (String, String);
-
-/// A line: the method, and its points with the quartiles of the measured quantity.
-type Line = (Method, Vec<(f64, Spread)>);
-
-/// Every plot for which a line has at least three points.
-pub fn all(results: &Results) -> Result<Vec<File>> {
-    let mut files = Vec::new();
+/// Every plot for which a line has at least three points: the file's name, and the SVG.
+pub fn all(results: &Results) -> Result<Vec<(String, String)>> {
     let milliseconds = |sample: &Sample| sample.seconds * 1e3;
     let cpu = |sample: &Sample| sample.cpu_seconds * 1e3;
-    let shaped = |workers| Some(rate(workers));
+    let mut files = Vec::new();
+    let mut add = |name: String, caption: String, [x, y]: [&'static str; 2], lines: Vec<Line>| {
+        if lines.iter().any(|(_, points)| points.len() > 2) {
+            files.push((name, draw(&[chart(caption, [x, y], &lines)])?));
+        }
+        anyhow::Ok(())
+    };
     for workers in WORKERS {
-        for (links, rate) in [("unshaped", None), ("shaped", shaped(workers))] {
+        for (links, rate) in [("unshaped", None), ("shaped", Some(rate(workers)))] {
             let sizes =
                 |cell: Cell| (cell.workers, cell.rate, cell.task) == (workers, rate, Task::Sum);
             let lines = lines(results, sizes, |cell| cell.size as f64 / 1024.0, milliseconds);
             let caption =
                 format!("Time of an all-reduce against size, {workers} workers, links {links}");
             let name = format!("time-against-size-{workers}-{links}.svg");
-            add(&mut files, &name, &caption, ["KiB", "ms"], &lines)?;
+            add(name, caption, ["KiB", "ms"], lines)?;
         }
     }
-    let large = |cell: Cell| (cell.size, cell.task) == (LARGE, Task::Sum);
-    let against = |cell: Cell| cell.workers as f64;
-    let unshaped = |cell: Cell| large(cell) && cell.rate.is_none();
-    let lines_of = |quantity: &dyn Fn(&Sample) -> f64| lines(results, unshaped, against, quantity);
-    let caption = "Time of an all-reduce of 16 MiB against the number of workers, links unshaped";
+    let large = |cell: Cell| (cell.size, cell.task, cell.rate) == (LARGE, Task::Sum, None);
+    let workers = |cell: Cell| cell.workers as f64;
     add(
-        &mut files,
-        "time-against-workers.svg",
-        caption,
+        "time-against-workers.svg".to_owned(),
+        "Time of an all-reduce of 16 MiB against the number of workers, links unshaped".to_owned(),
         ["workers", "ms"],
-        &lines_of(&milliseconds),
+        lines(results, large, workers, milliseconds),
     )?;
-    let caption =
-        "Processor time of an all-reduce of 16 MiB, all processes and softirq, links unshaped";
-    add(&mut files, "cpu-against-workers.svg", caption, ["workers", "CPU-ms"], &lines_of(&cpu))?;
+    add(
+        "cpu-against-workers.svg".to_owned(),
+        "Processor time of an all-reduce of 16 MiB, all processes and softirq, links unshaped"
+            .to_owned(),
+        ["workers", "CPU-ms"],
+        lines(results, large, workers, cpu),
+    )?;
     Ok(files)
 }
+
+/// The method, and its points.
+type Line = (Method, Vec<(f64, Spread)>);
 
 /// The points of each method, from the `wanted` cells.
 fn lines(
@@ -65,67 +66,19 @@ fn lines(
     Method::USUAL.map(line).to_vec()
 }
 
-fn add(
-    files: &mut Vec<File>,
-    name: &str,
-    caption: &str,
-    axes: [&str; 2],
-    lines: &[Line],
-) -> Result<()> {
-    if lines.iter().any(|(_, points)| points.len() > 2) {
-        files.push((name.to_owned(), draw_lines(caption, axes, lines)?));
+/// Lines with both axes logarithmic, and marks where it was measured.
+fn chart(caption: String, [x, y]: [&'static str; 2], lines: &[Line]) -> Chart {
+    let marks = lines.iter().flat_map(|(_, points)| points).map(|point| point.0).collect();
+    let measured = lines.iter().enumerate().filter(|(_, (_, points))| !points.is_empty());
+    Chart {
+        caption,
+        x: Axis::logarithmic(x, marks),
+        y: Axis::logarithmic(y, Vec::new()),
+        legend: Some(Corner::UpperLeft),
+        series: measured
+            .map(|(number, (method, points))| {
+                Series::named(method.name(), colour(number), 2, Mark::medians(points))
+            })
+            .collect(),
     }
-    Ok(())
-}
-
-/// Draws lines with both axes logarithmic.
-fn draw_lines(caption: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Result<String> {
-    let points = || lines.iter().flat_map(|(_, points)| points);
-    let range = |values: &mut dyn Iterator<Item = f64>| {
-        // The range stays above 0, which has no logarithm.
-        let (low, high) =
-            values.fold((f64::INFINITY, 0.0f64), |(low, high), y| (low.min(y), high.max(y)));
-        (low.max(1e-4) / 1.3)..high.max(2e-4) * 1.3
-    };
-    let x_range = range(&mut points().map(|point| point.0));
-    // Marks at the measured values instead of powers of ten.
-    let x_marks: Vec<_> = points().map(|point| point.0).collect();
-    let y_range = range(&mut points().flat_map(|point| [point.1.low, point.1.high]));
-    draw(|area| {
-        let mut chart = ChartBuilder::on(area)
-            .caption(caption, FONT)
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(60)
-            .build_cartesian_2d(
-                x_range.log_scale().with_key_points(x_marks),
-                y_range.log_scale(),
-            )?;
-        chart
-            .configure_mesh()
-            .x_desc(x_name)
-            .y_desc(y_name)
-            .x_label_formatter(&|x| format!("{x}"))
-            .y_label_formatter(&|y| format!("{y}"))
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        for ((method, points), colour) in
-            lines.iter().zip(COLOURS).filter(|((_, points), _)| !points.is_empty())
-        {
-            let medians = points.iter().map(|(x, y)| (*x, y.median));
-            chart
-                .draw_series(LineSeries::new(medians, colour.stroke_width(2)).point_size(3))?
-                .label(method.name())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
-            chart.draw_series(points.iter().map(|(x, y)| {
-                PathElement::new([(*x, y.low), (*x, y.high)], colour.stroke_width(2))
-            }))?;
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
-        Ok(())
-    })
 }

@@ -1,97 +1,49 @@
 //! The plots, as SVG.
 
 use anyhow::Result;
-use plotters::prelude::*;
 
 use super::measure::Measured;
-use crate::plot::{COLOURS, FONT, draw};
+use crate::plot::{Axis, Chart, Corner, Mark, Series, colour, draw};
 
 /// Time of an all-reduce against loss: medians, with the range of the runs.
 pub fn time_against_loss(measured: &[Measured]) -> Result<String> {
     let lossy: Vec<&Measured> =
         measured.iter().filter(|condition| condition.only_loss && condition.loss > 0.0).collect();
+    let x = |condition: &Measured| condition.loss * 100.0;
     let none = measured[0].median().time_ms;
-    let longest = lossy.iter().map(|condition| condition.range().1).fold(none, f64::max);
-    draw(|area| {
-        let mut chart = ChartBuilder::on(area)
-            .caption("Time of an all-reduce against loss, each way", FONT)
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(60)
-            .build_cartesian_2d(
-                (0.05..30.0f64).log_scale(),
-                (none / 2.0..longest * 1.3).log_scale(),
-            )?;
-        chart
-            .configure_mesh()
-            .x_desc("frames lost, in %")
-            .y_desc("ms")
-            .x_label_formatter(&|x| format!("{x}"))
-            .y_label_formatter(&|y| format!("{y:.0}"))
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        chart
-            .draw_series(LineSeries::new([(0.05, none), (30.0, none)], COLOURS[1]))?
-            .label("no loss")
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], COLOURS[1]));
-        let medians =
-            lossy.iter().map(|condition| (condition.loss * 100.0, condition.median().time_ms));
-        chart
-            .draw_series(LineSeries::new(medians, COLOURS[0]).point_size(4))?
-            .label("median, and range of the runs")
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], COLOURS[0]));
-        chart.draw_series(lossy.iter().map(|condition| {
-            let (x, (low, high)) = (condition.loss * 100.0, condition.range());
-            PathElement::new([(x, low), (x, high)], COLOURS[0].stroke_width(2))
-        }))?;
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
-        Ok(())
-    })
+    let medians = lossy.iter().map(|condition| (x(condition), condition.median().time_ms));
+    let line = [Mark::Line(medians.collect(), 3)].into_iter();
+    let ranges = lossy.iter().map(|condition| {
+        let (low, high) = condition.range();
+        Mark::Segment([(x(condition), low), (x(condition), high)])
+    });
+    let ends = [lossy.first(), lossy.last()].map(|end| (end.map_or(1.0, |end| x(end)), none));
+    draw(&[Chart {
+        caption: "Time of an all-reduce against loss, each way".to_owned(),
+        x: Axis::logarithmic("frames lost, in %", Vec::new()),
+        y: Axis::logarithmic("ms", Vec::new()),
+        legend: Some(Corner::UpperLeft),
+        series: vec![
+            Series::named("no loss", colour(1), 1, [Mark::Segment(ends)]),
+            Series::named("median, and range of the runs", colour(0), 2, line.chain(ranges)),
+        ],
+    }])
 }
 
 /// The share of chunks that have their result, against time: one curve per loss rate.
 pub fn chunks_against_time(measured: &[Measured]) -> Result<String> {
-    let curves: Vec<&Measured> = measured.iter().filter(|condition| condition.only_loss).collect();
-    let end =
-        |condition: &&Measured| condition.median().finished.last().map_or(1.0, |point| point.1);
-    let longest = curves.iter().map(end).fold(1.0, f64::max);
-    let shortest =
-        curves.iter().flat_map(|curve| curve.median().finished.first()).map(|point| point.1);
-    let shortest = shortest.fold(longest, f64::min).max(0.1);
-    draw(|area| {
-        let mut chart = ChartBuilder::on(area)
-            .caption("Chunks that have their result, against time", FONT)
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(60)
-            .build_cartesian_2d((shortest..longest * 1.1).log_scale(), 0.0..100.0)?;
-        chart
-            .configure_mesh()
-            .x_desc("ms since the call's first packet")
-            .y_desc("% of chunks")
-            .x_label_formatter(&|x| format!("{x}"))
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        for (curve, colour) in curves.iter().zip(COLOURS) {
-            let points = curve
-                .median()
-                .finished
-                .iter()
-                .map(|(percent, time)| (time.max(shortest), *percent));
-            chart
-                .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-                .label(curve.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
-        Ok(())
-    })
+    let curves = measured.iter().filter(|condition| condition.only_loss).enumerate();
+    let curve = |(number, curve): (usize, &Measured)| {
+        let points = curve.median().finished.iter();
+        // Times below 0.1 ms would take most of the axis.
+        let points = points.map(|(percent, time)| (time.max(0.1), *percent)).collect();
+        Series::named(curve.name, colour(number), 2, [Mark::Line(points, 0)])
+    };
+    draw(&[Chart {
+        caption: "Chunks that have their result, against time".to_owned(),
+        x: Axis::logarithmic("ms since the call's first packet", Vec::new()),
+        y: Axis::linear("% of chunks", 1.0),
+        legend: Some(Corner::UpperLeft),
+        series: curves.map(curve).collect(),
+    }])
 }

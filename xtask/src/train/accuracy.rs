@@ -48,7 +48,7 @@ pub fn compare(site: &Site, goal: &Goal, seeds: usize) -> Result<Outcome> {
     Ok(Outcome {
         name: format!("accuracy-{name}.svg"),
         text: table(goal, &trained),
-        plot: plot::durations(&title(goal), reached)?,
+        plot: plot::durations(title(goal), reached)?,
         missed: missed(goal, &trained),
     })
 }
@@ -145,6 +145,6 @@ mod tests {
         let expected = ["Gloo", "switchml", "switchml, 16 bits", "switchml, 8 bits"]
             .map(|way| format!("digits.py with {way} did not get 0.97 right"));
         assert_eq!(missed(&GOALS[0], &nobody), expected);
-        assert!(plot::durations("nobody", std::iter::empty()).is_ok());
+        assert!(plot::durations("nobody".to_owned(), std::iter::empty()).is_ok());
     }
 }

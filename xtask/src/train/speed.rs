@@ -17,6 +17,8 @@ const WARMUP: usize = 2;
 /// the bytes.
 const GOALS: [Option<f64>; WAYS.len()] = [None, Some(1.35), None, Some(3.0), None, None];
 
+const CAPTION: &str = "Time of a step of wide.py, 4 ranks, links of 1 Gb/s";
+
 /// The times of one way's steps after the first ones, by run, in seconds.
 type Times = Vec<Vec<f64>>;
 
@@ -41,11 +43,11 @@ pub fn compare(site: &Site, runs: usize) -> Result<Outcome> {
         Some(format!("wide, {name}: {:.2} times Gloo's step rate, goal {goal}", ratio.median))
     });
     let missed = missed.collect();
-    let lines = WAYS.iter().map(|way| way.name).zip(times.iter().map(Vec::as_slice));
+    let lines = WAYS.iter().zip(&times).map(|(way, runs)| (way.name, runs.concat()));
     Ok(Outcome {
         name: "train-wide.svg".to_owned(),
         text: table(&times, &ratios),
-        plot: plot::times(lines)?,
+        plot: plot::times(CAPTION.to_owned(), lines)?,
         missed,
     })
 }

@@ -1,56 +1,29 @@
 //! The plot: tokens per second of the first model after the prompt, in each way.
 
 use anyhow::Result;
-use plotters::prelude::*;
 
 use super::{Table, WAYS};
-use crate::plot::{COLOURS, FONT, draw};
+use crate::plot::{Axis, Chart, Color, Corner, Mark, Series, colour, draw};
 
 /// Parts of a setting's width: a bar for each way, and a gap.
 const PARTS: usize = WAYS.len() + 1;
 
 /// Draws the tables side by side.
 pub fn draw_tables(tables: &[Table]) -> Result<String> {
-    let decode = |table: &Table, way: usize| table.rows[0].decode(WAYS[way].0);
-    let most = tables.iter().flat_map(|table| (0..WAYS.len()).map(|way| decode(table, way)));
-    let most = most.fold(0.0, f64::max);
-    draw(|area| {
-        let mut chart = ChartBuilder::on(area)
-            .caption(format!("Tokens per second, {}", tables[0].rows[0].name), FONT)
-            .margin(12)
-            .x_label_area_size(50)
-            .y_label_area_size(50)
-            .build_cartesian_2d(0..tables.len() * PARTS, 0.0..most * 1.25)?;
-        let label = |x: &usize| match x % PARTS {
-            2 => tables.get(x / PARTS).map_or(String::new(), short),
-            _ => String::new(),
+    let series = WAYS.into_iter().enumerate().map(|(number, (way, name))| {
+        let bar = |(place, table): (usize, &Table)| {
+            let left = (place * PARTS + number) as f64;
+            Mark::Bar([(left, 0.0), (left + 1.0, table.rows[0].decode(way))])
         };
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(tables.len() * PARTS)
-            .x_label_formatter(&label)
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        for (way, ((_, name), colour)) in WAYS.iter().zip(COLOURS).enumerate() {
-            let bar = |(place, table): (usize, &Table)| {
-                let left = place * PARTS + way;
-                let corners = [(left, 0.0), (left + 1, decode(table, way))];
-                Rectangle::new(corners, colour.mix(0.7).filled())
-            };
-            chart
-                .draw_series(tables.iter().enumerate().map(bar))?
-                .label(*name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE)
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
-        Ok(())
-    })
+        Series::named(name, colour(number).mix(0.7), 1, tables.iter().enumerate().map(bar))
+    });
+    draw(&[Chart {
+        caption: format!("Tokens per second, {}", tables[0].rows[0].name),
+        x: Axis::groups(tables.iter().map(short), PARTS),
+        y: Axis::linear("tokens per second", 1.25),
+        legend: Some(Corner::UpperRight),
+        series: series.collect(),
+    }])
 }
 
 /// A setting, as short as fits below its bars.

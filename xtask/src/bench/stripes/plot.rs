@@ -1,10 +1,9 @@
 //! The plot: how many times as fast as Gloo with large tensors, measured and by the theorem.
 
 use anyhow::Result;
-use plotters::prelude::*;
 
 use super::{LARGE, Row, Table};
-use crate::plot::{COLOURS, FONT, draw};
+use crate::plot::{Axis, BLACK, Chart, Color, Corner, Mark, Series, colour, draw};
 
 /// Parts of a way's width, of which each table takes some.
 const PARTS: usize = 5;
@@ -12,59 +11,32 @@ const PARTS: usize = 5;
 /// Draws tables whose links have a rate: bars from 0 to the median, the quartiles as a line, and
 /// the theorem as a mark across the bar.
 pub fn draw_tables(tables: &[Table]) -> Result<String> {
-    let limited: Vec<&Table> = tables.iter().filter(|table| table.rate.is_some()).collect();
-    let names: Vec<&str> = large(limited[0]).map(|row| row.way.name).collect();
-    let most = (limited.iter().flat_map(|table| large(table)))
-        .map(|row| row.ratio().high.max(row.expected_ratio()))
-        .fold(1.0, f64::max);
-    draw(|area| {
-        let mut chart = ChartBuilder::on(area)
-            .caption("Sums of 16 MiB: measured (bars) and by the theorem (marks)", FONT)
-            .margin(12)
-            .x_label_area_size(60)
-            .y_label_area_size(50)
-            .build_cartesian_2d(0..names.len() * PARTS, 0.0..most * 1.1)?;
-        let label = |x: &usize| match x % PARTS {
-            2 => names.get(x / PARTS).map_or(String::new(), |name| short(name)),
-            _ => String::new(),
+    let limited = || tables.iter().filter(|table| table.rate.is_some());
+    let mut series = Vec::new();
+    for (number, table) in limited().enumerate() {
+        let rows = || {
+            let left = move |place: usize| (place * PARTS + 2 * number) as f64;
+            large(table).enumerate().map(move |(place, row)| (left(place), row))
         };
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(names.len() * PARTS)
-            .x_label_formatter(&label)
-            .y_desc("times as fast as Gloo")
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        for (number, (table, colour)) in limited.iter().zip(COLOURS).enumerate() {
-            let left = |place: usize| place * PARTS + 2 * number;
-            let bar = |(place, row): (usize, &Row)| {
-                let corners = [(left(place), 0.0), (left(place) + 2, row.ratio().median)];
-                Rectangle::new(corners, colour.mix(0.7).filled())
-            };
-            chart
-                .draw_series(large(table).enumerate().map(bar))?
-                .label(table.title())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
-            let quartiles = |(place, row): (usize, &Row)| {
-                let (x, ratio) = (left(place) + 1, row.ratio());
-                PathElement::new([(x, ratio.low), (x, ratio.high)], colour.stroke_width(2))
-            };
-            chart.draw_series(large(table).enumerate().map(quartiles))?;
-            let mark = |(place, row): (usize, &Row)| {
-                let y = row.expected_ratio();
-                PathElement::new([(left(place), y), (left(place) + 2, y)], BLACK.stroke_width(2))
-            };
-            chart.draw_series(large(table).enumerate().map(mark))?;
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE)
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
-        Ok(())
-    })
+        let bars =
+            rows().map(|(left, row)| Mark::Bar([(left, 0.0), (left + 2.0, row.ratio().median)]));
+        let quartiles = rows().map(|(left, row)| Mark::quartiles(left + 1.0, row.ratio()));
+        let marks = rows().map(|(left, row)| {
+            Mark::Segment([left, left + 2.0].map(|x| (x, row.expected_ratio())))
+        });
+        series.extend([
+            Series::named(table.title(), colour(number).mix(0.7), 1, bars),
+            Series::nameless(colour(number), 2, quartiles),
+            Series::nameless(BLACK, 2, marks),
+        ]);
+    }
+    draw(&[Chart {
+        caption: "Sums of 16 MiB: measured (bars) and by the theorem (marks)".to_owned(),
+        x: Axis::groups(limited().take(1).flat_map(large).map(|row| short(row.way.name)), PARTS),
+        y: Axis::linear("times as fast as Gloo", 1.1),
+        legend: Some(Corner::UpperRight),
+        series,
+    }])
 }
 
 fn large(table: &Table) -> impl Iterator<Item = &Row> {
