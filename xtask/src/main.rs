@@ -14,6 +14,7 @@ mod faults;
 mod fuzz;
 mod generate;
 mod matrix;
+mod measure;
 mod p4;
 mod package;
 mod plot;

@@ -13,6 +13,7 @@ use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Namespace, Process, Rack, RackOptions};
 
 use crate::cargo::{self, Selection};
+use crate::measure::Ranks;
 use crate::setup::packages;
 
 const RANKS: usize = 4;
@@ -42,33 +43,20 @@ pub fn run() -> Result<()> {
 
 /// A job that runs, and one that waits for its last rank.
 fn show_page(binaries: &Binaries, rack: &Rack, control: &str, picture: &Path) -> Result<()> {
-    let train = start_job(binaries, rack, control, "train", 0..RANKS)?;
+    let start = |job, count| -> Result<Vec<Process>> {
+        let ranks = Ranks::new(&binaries.worker, rack.workers(), job, control);
+        // A benchmark that does not end by itself.
+        let options = ["-b", "1M", "-e", "1M", "-n", "1000000"];
+        (0..count).map(|rank| ranks.start_one(rank, &options)).collect()
+    };
+    let train = start("train", RANKS)?;
     sleep(WARM_UP);
-    let evaluate = start_job(binaries, rack, control, "evaluate", 0..RANKS - 1)?;
+    let evaluate = start("evaluate", RANKS - 1)?;
     sleep(Duration::from_secs(2));
     // Only as far as the jobs, whose rates the daemon computes: the ports' would be too low.
     take(rack.worker(0), &format!("http://{control}/"), "1000,385", picture)?;
     train.into_iter().chain(evaluate).try_for_each(|mut rank| rank.kill().map(drop))?;
     Ok(())
-}
-
-/// Starts these ranks of a benchmark that does not end by itself.
-fn start_job(
-    binaries: &Binaries,
-    rack: &Rack,
-    control: &str,
-    job: &str,
-    ranks: impl Iterator<Item = usize>,
-) -> Result<Vec<Process>> {
-    ranks
-        .map(|rank| {
-            let mut command = Command::new(&binaries.worker);
-            command.args(["bench", "--aggregator", control, "--job", job]);
-            command.args(["--rank", &rank.to_string(), "--world-size", &RANKS.to_string()]);
-            command.args(["-b", "1M", "-e", "1M", "-n", "1000000"]);
-            Ok(rack.worker(rank).spawn(&format!("rank {rank}"), command)?)
-        })
-        .collect()
 }
 
 /// `doctor` on a host whose firewall drops results that travel by multicast.

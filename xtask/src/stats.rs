@@ -1,5 +1,7 @@
 //! Medians and their spread.
 
+use std::fmt::{self, Display};
+
 use serde::Serialize;
 
 /// The median of some numbers, and the quartiles around it.
@@ -20,10 +22,40 @@ impl Spread {
         Self { low: quantile(0.25), median: quantile(0.5), high: quantile(0.75) }
     }
 
+    /// The spread in another unit, of which one of the present one has so many.
+    pub fn times(self, factor: f64) -> Self {
+        let Self { low, median, high } = self;
+        Self { low: low * factor, median: median * factor, high: high * factor }
+    }
+
     /// The spread of the ratios, pair by pair.
     pub fn of_ratios(numerators: &[f64], denominators: &[f64]) -> Self {
         Self::of(numerators.iter().zip(denominators).map(|(a, b)| a / b).collect())
     }
+}
+
+/// The median and the quartiles, with as many significant digits as the precision says, or three.
+impl Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { low, median, high } = self;
+        let [low, median, high] =
+            [low, median, high].map(|x| figure(*x, f.precision().unwrap_or(3)));
+        write!(f, "{median} ({low}-{high})")
+    }
+}
+
+/// A number with so many significant digits, but never fewer than its integer part has.
+pub fn figure(number: f64, digits: usize) -> String {
+    if number == 0.0 || !number.is_finite() {
+        return number.to_string();
+    }
+    let decimals = digits as i32 - 1 - number.abs().log10().floor() as i32;
+    format!("{number:.*}", decimals.max(0) as usize)
+}
+
+/// The medians of these runs.
+pub fn medians(runs: &[Vec<f64>]) -> Vec<f64> {
+    runs.iter().map(|run| Spread::of(run.clone()).median).collect()
 }
 
 /// The number that this share of at least one does not exceed, interpolated between two. They are
@@ -60,6 +92,25 @@ impl Mean {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_have_as_many_digits_as_they_are_worth() {
+        let cases = [
+            (123.456, 2, "123"),
+            (12.345, 3, "12.3"),
+            (0.012345, 3, "0.0123"),
+            (9.99, 2, "10.0"),
+            (0.0, 2, "0"),
+        ];
+        for (number, digits, text) in cases {
+            assert_eq!(figure(number, digits), text);
+        }
+        let spread = Spread { low: 9.5, median: 12.25, high: 120.0 };
+        assert_eq!(
+            (spread.to_string(), format!("{spread:.2}")),
+            ("12.2 (9.50-120)".to_owned(), "12 (9.5-120)".to_owned())
+        );
+    }
 
     #[test]
     fn medians_and_quartiles() {

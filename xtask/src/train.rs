@@ -9,26 +9,26 @@ mod bits;
 mod curves;
 mod kills;
 mod plot;
-mod sharded;
 mod speed;
 mod stalls;
 mod ways;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
-use switchml_cli::say;
-use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Torchrun, Training};
+use switchml_rack::{Binaries, Shaping, Torchrun, Training};
 
-use crate::bench::processor;
+use crate::measure::{Output, Pair};
 use crate::{cargo, cargo::Selection, python};
 
 /// Far longer than a job takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Ranks of a job.
+const RANKS: usize = 4;
 
 /// The rate of shaped links in bits per second.
 const RATE: u64 = 1_000_000_000;
@@ -69,7 +69,7 @@ pub struct Train {
     #[arg(long, default_value_t = 3, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
-    /// Folder for train.md and the plots of both curves; `train` in cargo's target folder without
+    /// Folder for tables and plots; `train` in cargo's target folder without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -107,18 +107,6 @@ impl Example {
     }
 }
 
-/// The result of an example.
-struct Outcome {
-    /// The name of the plot's file.
-    name: String,
-    /// The report, as Markdown.
-    text: String,
-    /// The plot, as SVG.
-    plot: String,
-    /// The goals that are missed.
-    missed: Vec<String>,
-}
-
 impl Train {
     /// Trains, writes the results, and judges them.
     pub fn run(&self) -> Result<()> {
@@ -132,81 +120,50 @@ impl Train {
         );
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
-        let site = Site::new(&binaries, python::with_package()?)?;
-        if let Some(kills) = self.kills {
-            let table = kills::measure(&site, kills)?;
-            site.aggregator.stop()?;
-            say!("{}.\n\n{table}", processor());
-            return Ok(());
-        }
-        let folder = self
-            .output
-            .clone()
-            .map_or_else(|| cargo::target_folder().map(|target| target.join("train")), Ok)?;
+        let site = Site { racks: Pair::new(RANKS, &binaries)?, python: python::with_package()? };
+        let folder = match &self.output {
+            Some(folder) => folder.clone(),
+            None => cargo::target_folder()?.join("train"),
+        };
+        let mut output = Output::new(Some(&folder));
         let is_asked = |example| self.only.is_none_or(|only| only == example);
-        let missed = if self.stalls {
+        let name = if let Some(kills) = self.kills {
+            output.add(kills::measure(&site, kills)?)?;
+            "kills.md"
+        } else if self.stalls {
             let asked = stalls::JOBS.iter().filter(|job| is_asked(job.example));
-            let outcomes = |job| Ok(vec![stalls::compare(&site, job, self.runs)?]);
-            tell(&folder, "stalls.md", asked.map(outcomes))?
+            asked
+                .map(|job| stalls::compare(&site, job, self.runs))
+                .try_for_each(|report| output.add(report?))?;
+            "stalls.md"
         } else if self.accuracy {
             let asked = accuracy::GOALS.iter().filter(|goal| is_asked(goal.example));
-            let outcomes = |goal| Ok(vec![accuracy::compare(&site, goal, self.runs)?]);
-            tell(&folder, "accuracy.md", asked.map(outcomes))?
+            asked
+                .map(|goal| accuracy::compare(&site, goal, self.runs))
+                .try_for_each(|report| output.add(report?))?;
+            "accuracy.md"
         } else {
-            let asked = Example::ALL.into_iter().filter(|example| is_asked(*example));
-            tell(&folder, "train.md", asked.map(|example| self.outcomes(&site, example)))?
+            for example in Example::ALL.into_iter().filter(|example| is_asked(*example)) {
+                self.compare(&site, example, &mut output)?;
+            }
+            "train.md"
         };
-        site.aggregator.stop()?;
-        ensure!(missed.is_empty(), "not as promised: {}", missed.join("; "));
-        Ok(())
+        site.racks.aggregator.stop()?;
+        output.finish(name)
     }
-}
 
-/// Prints outcomes as they come, and writes them to the folder. The goals that are missed.
-fn tell(
-    folder: &Path,
-    file: &str,
-    outcomes: impl Iterator<Item = Result<Vec<Outcome>>>,
-) -> Result<Vec<String>> {
-    let (mut text, mut missed) = (String::new(), Vec::new());
-    for outcomes in outcomes {
-        for outcome in outcomes? {
-            say!("\n{}", outcome.text);
-            text += &outcome.text;
-            missed.extend(outcome.missed);
-            write(folder, &outcome.name, &outcome.plot)?;
-        }
-    }
-    write(folder, file, &text)?;
-    Ok(missed)
-}
-
-impl Train {
-    fn outcomes(&self, site: &Site, example: Example) -> Result<Vec<Outcome>> {
-        match example {
-            Example::Wide => return Ok(vec![speed::compare(site, self.runs)?]),
-            Example::Sharded => return Ok(vec![sharded::compare(site, self.runs)?]),
-            _ => {}
+    fn compare(&self, site: &Site, example: Example, output: &mut Output) -> Result<()> {
+        if let Example::Wide | Example::Sharded = example {
+            return output.add(speed::compare(site, example, self.runs)?);
         }
         let gradients = cargo::target_folder()?.join("train/gradients").join(example.name());
         let gradients = gradients.to_str().context("the target folder's name is not UTF-8")?;
         let gloo = site.train(example, Backend::Gloo, &["--gradients", gradients])?;
-        let mut outcomes = Vec::new();
         if example != Example::Ngram {
-            outcomes.push(curves::compare(site, example, &gloo)?);
+            output.add(curves::compare(site, example, &gloo)?)?;
         }
-        outcomes.push(bits::compare(site, example)?);
-        Ok(outcomes)
+        output.add(bits::compare(site, example)?)
     }
-}
-
-fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
-    let path = folder.join(name);
-    fs::create_dir_all(folder)
-        .and_then(|()| fs::write(&path, text))
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    eprintln!("train: wrote {}", path.display());
-    Ok(())
 }
 
 /// The backend that sums up.
@@ -216,39 +173,32 @@ enum Backend {
     Switchml,
 }
 
-/// The racks, in which only the aggregator runs.
+/// The racks, and the interpreter that has torch and this package.
 struct Site {
-    // Dropped in this order.
-    aggregator: Aggregator,
-    ours: Rack,
-    gloo: Rack,
+    racks: Pair,
     python: PathBuf,
 }
 
 impl Site {
-    fn new(binaries: &Binaries, python: PathBuf) -> Result<Self> {
-        let (ours, gloo) = (Rack::new(RackOptions::default())?, Rack::new(RackOptions::default())?);
-        let aggregator = Aggregator::in_rack(binaries, &ours)?;
-        Ok(Self { aggregator, ours, gloo, python })
+    /// Gives all links [`RATE`].
+    fn shape(&self) -> Result<Vec<Shaping<'_>>> {
+        self.racks.shape(Some(RATE))
     }
 
     fn train(&self, example: Example, backend: Backend, arguments: &[&str]) -> Result<Training> {
+        let Pair { aggregator, ours, plain } = &self.racks;
         let (rack, name, aggregator) = match backend {
-            Backend::Gloo => (&self.gloo, "gloo", None),
-            Backend::Switchml => (&self.ours, "switchml", Some(&self.aggregator)),
+            Backend::Gloo => (plain, "gloo", None),
+            Backend::Switchml => (ours, "switchml", Some(aggregator)),
         };
         let begin = Instant::now();
         let arguments = [&["--backend", name], arguments].concat();
+        let job = format!("{}.py {}", example.name(), arguments.join(" "));
         let training =
             Torchrun::start(rack, &self.python, aggregator, &example.script(), &arguments)
                 .and_then(|job| job.finish(PATIENCE))
-                .with_context(|| format!("{}.py {}", example.name(), arguments.join(" ")))?;
-        eprintln!(
-            "train: {}.py {}: {:.0} s",
-            example.name(),
-            arguments.join(" "),
-            begin.elapsed().as_secs_f64()
-        );
+                .with_context(|| job.clone())?;
+        eprintln!("train: {job}: {:.0} s", begin.elapsed().as_secs_f64());
         Ok(training)
     }
 }

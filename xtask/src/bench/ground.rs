@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use switchml_rack::{Aggregator, Binaries, Carried, Namespace, Plane, Rack, Racks, Shaping, Tree};
 
-use super::measured::Method;
+use super::measured::{Method, Serving as Kind};
 
 /// The network that ranks are in.
 pub enum Ground {
@@ -90,32 +90,23 @@ pub enum Serving {
 impl Serving {
     /// Starts it, if the method has one.
     pub fn start(method: Method, ground: &Ground, binaries: &Binaries) -> Result<Option<Self>> {
-        Ok(match (method, ground) {
-            (Method::Software, Ground::Rack(rack)) => {
-                Some(Self::One(Aggregator::software_in_rack(binaries, rack)?))
+        Ok(Some(match (method.serving(), ground) {
+            (Kind::Nothing, _) => return Ok(None),
+            (Kind::Software, Ground::Rack(rack)) => {
+                Self::One(Aggregator::software_in_rack(binaries, rack)?)
             }
-            (Method::Tags, Ground::Rack(rack)) => {
-                let options = ["--tls-self-signed", "--packet-tags"];
-                Some(Self::One(Aggregator::in_rack_with(binaries, rack, &options)?))
+            (Kind::Bundles(options), Ground::Rack(rack)) => {
+                Self::One(Aggregator::in_rack_with(binaries, rack, options)?)
             }
-            (Method::Copies, Ground::Rack(rack)) => {
-                let options = ["--fanout", "unicast"];
-                Some(Self::One(Aggregator::in_rack_with(binaries, rack, &options)?))
+            (_, Ground::Rack(rack)) => Self::One(Aggregator::in_rack(binaries, rack)?),
+            (Kind::Forwarding, Ground::Racks(racks)) => {
+                Self::Tree(Tree::without_combiners(binaries, racks, Plane::Programs)?)
             }
-            (method, Ground::Rack(rack)) if method.has_program() => {
-                Some(Self::One(Aggregator::in_rack(binaries, rack)?))
+            (Kind::Software, Ground::Racks(racks)) => {
+                Self::Tree(Tree::new(binaries, racks, Plane::Software)?)
             }
-            (Method::Uncombined, Ground::Racks(racks)) => {
-                Some(Self::Tree(Tree::without_combiners(binaries, racks, Plane::Programs)?))
-            }
-            (Method::Tree, Ground::Racks(racks)) => {
-                Some(Self::Tree(Tree::new(binaries, racks, Plane::Programs)?))
-            }
-            (Method::SoftwareTree, Ground::Racks(racks)) => {
-                Some(Self::Tree(Tree::new(binaries, racks, Plane::Software)?))
-            }
-            _ => None,
-        })
+            (_, Ground::Racks(racks)) => Self::Tree(Tree::new(binaries, racks, Plane::Programs)?),
+        }))
     }
 
     /// The control plane that a rank joins.

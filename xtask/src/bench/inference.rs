@@ -8,13 +8,12 @@
 mod plot;
 mod program;
 
-use std::fmt::Write as _;
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Shaping};
+use switchml_rack::{Binaries, Rack};
 
+use super::links;
+use crate::measure::{MEETING_PORT, Pair, Report, Table as Text, finish};
 use crate::stats::Spread;
 use program::Program;
 pub use program::{examples, vllm};
@@ -28,8 +27,6 @@ const SETTINGS: [(usize, Option<u64>); 6] = [
     (2, None),
     (4, None),
 ];
-const PATIENCE: Duration = Duration::from_secs(600);
-const PORT: &str = "29500";
 
 /// How sums get over the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,81 +69,70 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// The results: tables for people, and a plot.
-pub struct Results(Vec<Table>);
-
-/// Measures these programs, in turn.
-pub fn measure(binaries: &Binaries, programs: &[Program], runs: usize) -> Result<Results> {
-    let table = |(ranks, rate)| Table::measure(ranks, rate, binaries, programs, runs);
-    SETTINGS.into_iter().map(table).collect::<Result<_>>().map(Results)
-}
-
-impl Results {
-    pub fn markdown(&self) -> String {
-        self.0.iter().map(Table::markdown).collect()
-    }
-
-    /// The plot, as SVG.
-    pub fn plot(&self) -> Result<String> {
-        plot::draw_tables(&self.0)
-    }
+/// Measures these programs in all settings. The plot gets this name.
+pub fn measure(
+    binaries: &Binaries,
+    programs: &[Program],
+    runs: usize,
+    plot: &str,
+) -> Result<Report> {
+    let table = |setting| Table::measure(setting, binaries, programs, runs);
+    let tables: Vec<Table> = SETTINGS.into_iter().map(table).collect::<Result<_>>()?;
+    let text = tables.iter().map(Table::markdown).collect();
+    let plot = (plot.to_owned(), plot::draw_tables(&tables)?);
+    Ok(Report { text, files: vec![plot], missed: Vec::new() })
 }
 
 impl Table {
     fn measure(
-        ranks: usize,
-        rate: Option<u64>,
+        (ranks, rate): (usize, Option<u64>),
         binaries: &Binaries,
         programs: &[Program],
         runs: usize,
     ) -> Result<Self> {
-        let site = Site::new(ranks, binaries)?;
-        let _links = rate.map(|rate| site.shape(rate)).transpose()?;
-        let names = programs.iter().flat_map(|program| program.rows);
-        let mut rows: Vec<_> = names.map(|name| Row { name, said: Default::default() }).collect();
+        let racks = Pair::new(ranks, binaries)?;
+        let _links = racks.shape(rate)?;
+        let mut rows = Vec::new();
+        // A program has several rows, so its ways take turns, and not those of a row.
         for run in 0..runs {
-            let mut rows = rows.iter_mut();
             for program in programs {
-                for said in site.measure(program)? {
-                    rows.next().context("a program with more rows than names")?.add(said);
+                for (name, said) in program.rows.iter().zip(all_ways(&racks, program)?) {
+                    let row = rows.iter_mut().find(|row: &&mut Row| row.name == *name);
+                    match row {
+                        Some(row) => {
+                            row.said.iter_mut().zip(said).for_each(|(runs, said)| runs.push(said));
+                        }
+                        None => rows.push(Row { name, said: said.map(|said| vec![said]) }),
+                    }
                 }
             }
-            eprintln!("bench: {}, repetition {} of {runs}", title(ranks, rate), run + 1);
+            eprintln!("{}, repetition {} of {runs}", title(ranks, rate), run + 1);
         }
         Ok(Self { ranks, rate, rows })
     }
 
     fn markdown(&self) -> String {
-        let names: String = WAYS.iter().map(|(_, name)| format!(" {name} |")).collect();
-        let mut text = format!(
-            "{}, tokens per second, of the prompt and after it:\n\n\
-             | |{names} to Gloo | of no sums |\n|---{}|\n",
-            title(self.ranks, self.rate),
-            "|---".repeat(WAYS.len() + 2)
-        );
+        let heads = [""].into_iter().chain(WAYS.map(|(_, name)| name));
+        let mut text = Text::new(heads.chain(["to Gloo", "of no sums"]));
         for row in &self.rows {
-            let cells: String = WAYS.iter().map(|(way, _)| row.cell(*way)).collect();
+            let cells = WAYS.map(|(way, _)| {
+                format!("{:.0}, {:.1}", row.of(way, |said| said.prefill), row.decode(way))
+            });
             let decode = row.decode(Way::Aggregator);
-            let [gloo, silent] = [Way::Gloo, Way::Silent].map(|way| decode / row.decode(way));
-            let _ = writeln!(text, "| {} |{cells} {gloo:.2} | {silent:.2} |", row.name);
+            let ratios =
+                [Way::Gloo, Way::Silent].map(|way| format!("{:.2}", decode / row.decode(way)));
+            text.cells([row.name.to_owned()].into_iter().chain(cells).chain(ratios));
         }
-        text + "\n"
+        let title = title(self.ranks, self.rate);
+        format!("{title}, tokens per second, of the prompt and after it:\n\n{text}\n")
     }
 }
 
 fn title(ranks: usize, rate: Option<u64>) -> String {
-    match rate {
-        Some(rate) => format!("{ranks} ranks, links of {} Gb/s", rate as f64 / 1e9),
-        None => format!("{ranks} ranks, links without a limit"),
-    }
+    format!("{ranks} ranks, {}", links(rate))
 }
 
 impl Row {
-    /// Adds what a run said in each way.
-    fn add(&mut self, said: [Said; WAYS.len()]) {
-        self.said.iter_mut().zip(said).for_each(|(runs, said)| runs.push(said));
-    }
-
     fn of(&self, way: Way, what: impl Fn(&Said) -> f64) -> f64 {
         let said = WAYS.iter().zip(&self.said).filter(|((kind, _), _)| *kind == way);
         Spread::of(said.flat_map(|(_, said)| said.iter().map(&what)).collect()).median
@@ -156,81 +142,49 @@ impl Row {
     fn decode(&self, way: Way) -> f64 {
         self.of(way, |said| said.decode)
     }
-
-    fn cell(&self, way: Way) -> String {
-        format!(" {:.0}, {:.1} |", self.of(way, |said| said.prefill), self.decode(way))
-    }
 }
 
-/// The racks: `ours` with the aggregator, and `plain`, without a program at the switch's ports.
-struct Site {
-    // Dropped in this order.
-    aggregator: Aggregator,
-    ours: Rack,
-    plain: Rack,
+/// Runs the program in all ways. Returns what was said about each of its rows.
+fn all_ways(racks: &Pair, program: &Program) -> Result<Vec<[Said; WAYS.len()]>> {
+    let mut ways = Vec::new();
+    for (way, name) in WAYS {
+        let what = || format!("{}, {name}", program.rows[0]);
+        let said = run(racks, program, way).with_context(what)?;
+        ensure!(said.len() == program.rows.len(), "{}: not a line for each row", what());
+        // All of it takes more than an hour.
+        for (row, Said { prefill, decode, .. }) in program.rows.iter().zip(&said) {
+            eprintln!("{row}, {name}: {prefill:.0}, {decode:.1} tokens per second");
+        }
+        ways.push(said);
+    }
+    let of_row = |row: usize| std::array::from_fn(|way| ways[way][row].clone());
+    let rows: Vec<[Said; WAYS.len()]> = (0..program.rows.len()).map(of_row).collect();
+    for (row, name) in rows.iter().zip(program.rows) {
+        for ((way, way_name), said) in WAYS.iter().zip(row) {
+            ensure!(
+                *way == Way::Silent || said.written == row[0].written,
+                "{name}: {way_name} writes other tokens than Gloo"
+            );
+        }
+    }
+    Ok(rows)
 }
 
-impl Site {
-    fn new(ranks: usize, binaries: &Binaries) -> Result<Self> {
-        let rack = || Rack::new(RackOptions { workers: ranks, ..RackOptions::default() });
-        let (ours, plain) = (rack()?, rack()?);
-        let aggregator = Aggregator::in_rack(binaries, &ours)?;
-        Ok(Self { aggregator, ours, plain })
-    }
-
-    fn shape(&self, rate: u64) -> Result<[Shaping<'_>; 2]> {
-        Ok([Shaping::new(&self.ours, rate)?, Shaping::new(&self.plain, rate)?])
-    }
-
-    /// Runs the program in all ways. Returns what was said about each of its rows.
-    fn measure(&self, program: &Program) -> Result<Vec<[Said; WAYS.len()]>> {
-        let mut ways = Vec::new();
-        for (way, name) in WAYS {
-            let what = || format!("{}, {name}", program.rows[0]);
-            let said = self.run(program, way).with_context(what)?;
-            ensure!(said.len() == program.rows.len(), "{}: not a line for each row", what());
-            // All of it takes more than an hour.
-            for (row, Said { prefill, decode, .. }) in program.rows.iter().zip(&said) {
-                eprintln!("bench: {row}, {name}: {prefill:.0}, {decode:.1} tokens per second");
-            }
-            ways.push(said);
-        }
-        let of_row = |row: usize| std::array::from_fn(|way| ways[way][row].clone());
-        let rows: Vec<[Said; WAYS.len()]> = (0..program.rows.len()).map(of_row).collect();
-        for (row, name) in rows.iter().zip(program.rows) {
-            for ((way, way_name), said) in WAYS.iter().zip(row) {
-                ensure!(
-                    *way == Way::Silent || said.written == row[0].written,
-                    "{name}: {way_name} writes other tokens than Gloo"
-                );
-            }
-        }
-        Ok(rows)
-    }
-
-    fn run(&self, program: &Program, way: Way) -> Result<Vec<Said>> {
-        let rack = if way == Way::Aggregator { &self.ours } else { &self.plain };
-        let start = |rank: usize| {
-            let mut command = program.command(way);
-            command.env("RANK", rank.to_string());
-            command.env("WORLD_SIZE", rack.workers().len().to_string());
-            command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
-            command.env("MASTER_PORT", PORT).env("OMP_NUM_THREADS", "1");
-            command.env("GLOO_SOCKET_IFNAME", "eth0");
-            // Namespaces have no default route, by which vLLM would find its address.
-            command.env("VLLM_HOST_IP", Rack::worker_address(rank).to_string());
-            match way {
-                Way::Aggregator => command.env("SWITCHML_AGGREGATOR", self.aggregator.control()),
-                _ => command.env_remove("SWITCHML_AGGREGATOR"),
-            };
-            rack.worker(rank).spawn(&format!("rank {rank}"), command)
+fn run(racks: &Pair, program: &Program, way: Way) -> Result<Vec<Said>> {
+    let rack = if way == Way::Aggregator { &racks.ours } else { &racks.plain };
+    let start = |rank: usize| {
+        let mut command = program.command(way);
+        racks.tell(&mut command, rank, MEETING_PORT);
+        // Namespaces have no default route, by which vLLM would find its address.
+        command.env("VLLM_HOST_IP", Rack::worker_address(rank).to_string());
+        match way {
+            Way::Aggregator => command.env("SWITCHML_AGGREGATOR", racks.aggregator.control()),
+            _ => command.env_remove("SWITCHML_AGGREGATOR"),
         };
-        let mut processes: Vec<Process> =
-            (0..rack.workers().len()).map(start).collect::<Result<_, _>>()?;
-        processes.iter_mut().try_for_each(|rank| rank.wait_success(PATIENCE))?;
-        let printed = processes[0].stdout();
-        let lines = printed.lines().filter(|line| line.starts_with('{'));
-        let said = lines.map(serde_json::from_str).collect::<Result<Vec<_>, _>>();
-        said.context("not what the program says")
-    }
+        Ok(rack.worker(rank).spawn(&format!("rank {rank}"), command)?)
+    };
+    let printed = finish((0..rack.workers().len()).map(start).collect::<Result<_>>()?)?;
+    let lines = printed.lines().filter(|line| line.starts_with('{'));
+    let said = lines.map(serde_json::from_str).collect::<Result<Vec<_>, _>>();
+    said.context("not what the program says")
 }

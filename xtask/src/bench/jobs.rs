@@ -9,7 +9,6 @@
 //! The command of a rank is `<number> <steps>`. All jobs get it at once. A job that is over leaves
 //! the uplinks to the others, so the table has the mean over jobs and the last job's end.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use switchml_rack::{Binaries, RackOptions, Racks, Shaping};
 use switchml_step::published;
 
 use super::share::{RACKS, RANKS, Report, Running, Sharing};
+use crate::measure::{Report as Found, Table, rows_in_turn};
 use crate::stats::Spread;
 
 const MODEL: &str = "vgg16";
@@ -56,35 +56,27 @@ impl Setting {
     }
 }
 
-/// Milliseconds of a step, unstretched: by setting, and by repetition the jobs'.
-type Times = [Vec<Vec<f64>>; SETTINGS.len()];
-
-/// Measures, and returns the table.
-pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<String> {
+/// Measures all settings.
+pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Found> {
     let model = MODEL.parse().map_err(|error: String| anyhow!(error))?;
     let speed = published::find(model, None).map_err(|error| anyhow!(error))?;
     let compute = format!("{}", 1e3 * speed.compute().as_secs_f64() * STRETCH);
     let racks = Racks::new(RACKS, RackOptions { workers: RANKS, ..RackOptions::default() })?;
     let _shaped = Shaping::of_racks(&racks, LINK, UPLINK)?;
-    let mut times = Times::default();
-    for run in 0..runs {
-        for turn in 0..SETTINGS.len() {
-            let number = (turn + run) % SETTINGS.len();
-            let Setting { jobs, sharing } = SETTINGS[number];
-            let tree = sharing.tree(binaries, &racks)?;
-            let options = ["--model", MODEL, "--compute", &compute];
-            let mut running =
-                Running::start(binaries, &racks, (&tree, sharing), jobs, &options, scratch)?;
-            let reports = running.command(&STEPS.to_string(), PATIENCE)?;
-            let steps: Vec<f64> = reports.iter().map(step_ms).collect();
-            running.stop()?;
-            tree.stop()?;
-            let title = SETTINGS[number].title();
-            eprintln!("bench: repetition {} of {runs}, {title}: {steps:.0?} ms", run + 1);
-            times[number].push(steps);
-        }
-    }
-    Ok(table(&times))
+    let times = rows_in_turn(runs, [1, SETTINGS.len()], |_, number, _| {
+        let Setting { jobs, sharing } = SETTINGS[number];
+        let tree = sharing.tree(binaries, &racks)?;
+        let options = ["--model", MODEL, "--compute", &compute];
+        let mut running =
+            Running::start(binaries, &racks, (&tree, sharing), jobs, &options, scratch)?;
+        let reports = running.command(&STEPS.to_string(), PATIENCE)?;
+        let steps: Vec<f64> = reports.iter().map(step_ms).collect();
+        running.stop()?;
+        tree.stop()?;
+        eprintln!("{}: {steps:.0?} ms", SETTINGS[number].title());
+        Ok(steps)
+    })?;
+    Ok(table(&times[0]).into())
 }
 
 /// Milliseconds of a job's step, unstretched.
@@ -92,36 +84,23 @@ fn step_ms(report: &Report) -> f64 {
     1e3 * report.seconds / STEPS as f64 / STRETCH
 }
 
-fn table(times: &Times) -> String {
-    let mut text = format!(
+/// `times` has the jobs' milliseconds of a step, unstretched: by setting and run.
+fn table(times: &[Vec<Vec<f64>>]) -> String {
+    let mut table = Table::new(["", "mean", "longest", "one job's time to the mean"]);
+    let mean = |jobs: &Vec<f64>| jobs.iter().sum::<f64>() / jobs.len() as f64;
+    let longest = |jobs: &Vec<f64>| jobs.iter().copied().fold(0.0, f64::max);
+    let means: Vec<Vec<f64>> = times.iter().map(|runs| runs.iter().map(mean).collect()).collect();
+    for ((setting, runs), of_setting) in SETTINGS.iter().zip(times).zip(&means) {
+        let longest = Spread::of(runs.iter().map(longest).collect());
+        let ratio = format!("{:.2}", Spread::of_ratios(&means[0], of_setting).median);
+        table.row(&[&setting.title(), &Spread::of(of_setting.clone()), &longest, &ratio]);
+    }
+    format!(
         "{STEPS} steps of {MODEL} in each job; ms of a step: the jobs' mean, and of the job that \
          takes longest; median with quartiles.\nUplinks of {} Gb/s (measured with times stretched \
-         {STRETCH} times), {RACKS} racks, jobs of {RANKS} ranks, software combiners.\n\n\
-         | | mean | longest | one job's time to the mean |\n|---|---|---|---|\n",
+         {STRETCH} times), {RACKS} racks, jobs of {RANKS} ranks, software combiners.\n\n{table}",
         RATE / 1_000_000_000
-    );
-    let means: Vec<Vec<f64>> = times.iter().map(|runs| of_each(runs, mean)).collect();
-    for (number, setting) in SETTINGS.iter().enumerate() {
-        let longest = of_each(&times[number], |jobs| jobs.iter().copied().fold(0.0, f64::max));
-        let ratio = Spread::of_ratios(&means[0], &means[number]).median;
-        let [mean, longest] = [means[number].clone(), longest].map(cell);
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "| {} | {mean} | {longest} | {ratio:.2} |", setting.title());
-    }
-    text
-}
-
-fn of_each(runs: &[Vec<f64>], what: impl Fn(&[f64]) -> f64) -> Vec<f64> {
-    runs.iter().map(|jobs| what(jobs)).collect()
-}
-
-fn mean(jobs: &[f64]) -> f64 {
-    jobs.iter().sum::<f64>() / jobs.len() as f64
-}
-
-fn cell(times: Vec<f64>) -> String {
-    let Spread { low, median, high } = Spread::of(times);
-    format!("{median:.0} ({low:.0}-{high:.0})")
+    )
 }
 
 #[cfg(test)]

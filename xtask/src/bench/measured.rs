@@ -96,47 +96,39 @@ impl Method {
 
     /// Whether the method is this project's.
     pub fn is_ours(self) -> bool {
-        self.mpi().is_none() && !self.is_gloo()
+        self.row().library == Library::Ours
     }
 
     pub fn is_gloo(self) -> bool {
-        matches!(self, Self::Gloo | Self::GlooOnePort | Self::GlooInRacks)
+        self.row().library == Library::Gloo
     }
 
     /// The MPI that the method's program uses, if any.
     pub fn mpi(self) -> Option<Mpi> {
-        match self {
-            Self::OpenMpi | Self::OpenMpiInRacks | Self::OpenMpiPreloaded => Some(Mpi::OpenMpi),
-            Self::Mpich | Self::MpichPreloaded => Some(Mpi::Mpich),
-            _ => None,
+        match self.row().library {
+            Library::Mpi(mpi) => Some(mpi),
+            Library::Ours | Library::Gloo => None,
         }
     }
 
-    fn is_preloaded(self) -> bool {
-        matches!(self, Self::OpenMpiPreloaded | Self::MpichPreloaded)
+    /// What adds up.
+    pub fn serving(self) -> Serving {
+        self.row().serving
     }
 
     /// Whether the method attaches a program to the switch's ports.
     pub fn has_program(self) -> bool {
-        self.is_preloaded()
-            || self.is_ours() && !matches!(self, Self::Software | Self::SoftwareTree)
+        !matches!(self.serving(), Serving::Nothing | Serving::Software)
     }
 
     /// Whether the method processes frames one by one, in XDP.
     pub fn is_native(self) -> bool {
-        matches!(self, Self::Native | Self::NativeOnePort)
+        self.serving() == Serving::Native
     }
 
     /// The number of racks, each with an uplink, if the ranks are in several.
     pub fn racks(self) -> Option<usize> {
-        match self {
-            Self::Tree
-            | Self::SoftwareTree
-            | Self::Uncombined
-            | Self::GlooInRacks
-            | Self::OpenMpiInRacks => Some(RACKS),
-            _ => None,
-        }
+        (self.row().network == Network::Racks).then_some(RACKS)
     }
 
     /// The options of the method's rack with `workers` workers.
@@ -146,21 +138,18 @@ impl Method {
     /// all other methods they are on.
     pub fn rack(self, workers: usize) -> RackOptions {
         let mode = if self.is_native() { Mode::Native } else { Mode::Auto };
-        let at_fabric = |multicast| Topology::OneNic(Fabric { multicast, ..Fabric::default() });
-        let topology = match self {
-            Self::OnePort | Self::NativeOnePort => at_fabric(Multicast::Flooded),
-            Self::OnePortCopies | Self::GlooOnePort => at_fabric(Multicast::Blocked),
-            _ => Topology::Star,
+        let topology = match self.row().network {
+            Network::OnePort(multicast) => {
+                Topology::OneNic(Fabric { multicast, ..Fabric::default() })
+            }
+            Network::Star | Network::Racks => Topology::Star,
         };
         RackOptions { workers, mode, topology, ..RackOptions::default() }
     }
 
     /// The method whose ranks do this one's work, too.
     pub fn team(self) -> Self {
-        match self {
-            Self::Bits16 | Self::Bits8 => Self::Bundle,
-            method => method,
-        }
+        if self.bits() < 32 { Self::Bundle } else { self }
     }
 
     /// Bits per element in packets.
@@ -174,30 +163,82 @@ impl Method {
 
     /// The method's name in tables and files.
     pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    fn row(self) -> Row {
+        use Library::{Gloo, Mpi, Ours};
+        use Network::{OnePort, Racks, Star};
+        use Serving::{Bundles, Forwarding, Native, Nothing, Software};
+        use switchml_rack::Mpi::{Mpich, OpenMpi};
+        const MULTICAST: Network = OnePort(Multicast::Flooded);
+        const NO_MULTICAST: Network = OnePort(Multicast::Blocked);
+        const COPIES: Serving = Bundles(&["--fanout", "unicast"]);
+        const TAGS: Serving = Bundles(&["--tls-self-signed", "--packet-tags"]);
+        let row = |name, library, serving, network| Row { name, library, serving, network };
         match self {
-            Self::Bundle => "bundle",
-            Self::Bits16 => "bundle, 16 bits",
-            Self::Bits8 => "bundle, 8 bits",
-            Self::Native => "native",
-            Self::Software => "software",
-            Self::Gloo => "Gloo",
-            Self::OpenMpi => "Open MPI",
-            Self::Copies => "bundle, copies",
-            Self::Tags => "bundle, tags",
-            Self::OnePort => "bundle, one port",
-            Self::OnePortCopies => "bundle, one port, no multicast",
-            Self::NativeOnePort => "native, one port",
-            Self::GlooOnePort => "Gloo, one port, no multicast",
-            Self::Tree => "bundle, racks with combiners",
-            Self::SoftwareTree => "software, racks with combiners",
-            Self::Uncombined => "bundle, racks without combiners",
-            Self::GlooInRacks => "Gloo in the racks",
-            Self::OpenMpiInRacks => "Open MPI in the racks",
-            Self::OpenMpiPreloaded => "Open MPI, preloaded",
-            Self::Mpich => "MPICH",
-            Self::MpichPreloaded => "MPICH, preloaded",
+            Self::Bundle => row("bundle", Ours, Bundles(&[]), Star),
+            Self::Bits16 => row("bundle, 16 bits", Ours, Bundles(&[]), Star),
+            Self::Bits8 => row("bundle, 8 bits", Ours, Bundles(&[]), Star),
+            Self::Native => row("native", Ours, Native, Star),
+            Self::Software => row("software", Ours, Software, Star),
+            Self::Gloo => row("Gloo", Gloo, Nothing, Star),
+            Self::OpenMpi => row("Open MPI", Mpi(OpenMpi), Nothing, Star),
+            Self::Copies => row("bundle, copies", Ours, COPIES, Star),
+            Self::Tags => row("bundle, tags", Ours, TAGS, Star),
+            Self::OnePort => row("bundle, one port", Ours, Bundles(&[]), MULTICAST),
+            Self::OnePortCopies => {
+                row("bundle, one port, no multicast", Ours, Bundles(&[]), NO_MULTICAST)
+            }
+            Self::NativeOnePort => row("native, one port", Ours, Native, MULTICAST),
+            Self::GlooOnePort => row("Gloo, one port, no multicast", Gloo, Nothing, NO_MULTICAST),
+            Self::Tree => row("bundle, racks with combiners", Ours, Bundles(&[]), Racks),
+            Self::SoftwareTree => row("software, racks with combiners", Ours, Software, Racks),
+            Self::Uncombined => row("bundle, racks without combiners", Ours, Forwarding, Racks),
+            Self::GlooInRacks => row("Gloo in the racks", Gloo, Nothing, Racks),
+            Self::OpenMpiInRacks => row("Open MPI in the racks", Mpi(OpenMpi), Nothing, Racks),
+            Self::OpenMpiPreloaded => row("Open MPI, preloaded", Mpi(OpenMpi), Bundles(&[]), Star),
+            Self::Mpich => row("MPICH", Mpi(Mpich), Nothing, Star),
+            Self::MpichPreloaded => row("MPICH, preloaded", Mpi(Mpich), Bundles(&[]), Star),
         }
     }
+}
+
+/// What a method is.
+struct Row {
+    name: &'static str,
+    library: Library,
+    serving: Serving,
+    network: Network,
+}
+
+/// Whose ranks there are. Those of an MPI that something serves have this project's library ahead.
+#[derive(PartialEq)]
+enum Library {
+    Ours,
+    Gloo,
+    Mpi(Mpi),
+}
+
+/// What adds up.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Serving {
+    Nothing,
+    /// The aggregator at tc ingress, with these options; in several racks with combiners.
+    Bundles(&'static [&'static str]),
+    /// The same, at the root alone of several racks.
+    Forwarding,
+    /// The aggregator in native XDP.
+    Native,
+    /// The aggregator in software; in several racks with combiners.
+    Software,
+}
+
+#[derive(PartialEq)]
+enum Network {
+    Star,
+    OnePort(Multicast),
+    Racks,
 }
 
 /// One setting.
@@ -297,23 +338,23 @@ pub struct Results(pub Vec<Measured>);
 impl Results {
     /// Adds a sample; repetitions come in order.
     pub fn add(&mut self, cell: Cell, method: Method, sample: Sample) {
-        let known =
-            self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method));
-        match known {
+        match self.find(cell, method) {
             Some(measured) => measured.samples.push(sample),
             None => {
-                self.0.push(Measured { cell, method, samples: vec![sample], switch_seconds: None })
+                self.0.push(Measured { cell, method, samples: vec![sample], switch_seconds: None });
             }
         }
     }
 
     /// Notes the processor time of the switch's program.
     pub fn add_switch(&mut self, cell: Cell, method: Method, seconds: f64) {
-        let known =
-            self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method));
-        if let Some(measured) = known {
+        if let Some(measured) = self.find(cell, method) {
             measured.switch_seconds = Some(seconds);
         }
+    }
+
+    fn find(&mut self, cell: Cell, method: Method) -> Option<&mut Measured> {
+        self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method))
     }
 
     pub fn get(&self, cell: Cell, method: Method) -> Option<&Measured> {
@@ -322,12 +363,9 @@ impl Results {
 
     /// The settings, in the order in which they were first measured.
     pub fn cells(&self) -> Vec<Cell> {
-        let mut cells: Vec<Cell> = Vec::new();
-        for measured in &self.0 {
-            if !cells.contains(&measured.cell) {
-                cells.push(measured.cell);
-            }
-        }
+        let mut cells: Vec<Cell> = self.0.iter().map(|measured| measured.cell).collect();
+        // Methods of a setting come one after the other in its first repetition.
+        cells.dedup();
         cells
     }
 }

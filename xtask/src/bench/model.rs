@@ -7,11 +7,11 @@
 //! from the measurements: the time of the smallest tensor for each number of workers, and the
 //! processor time of a large one.
 
-use std::fmt::Write;
 use std::thread::available_parallelism;
 
 use super::measured::{Cell, Measured, Method, Results, Sample, Task};
 use super::plan::{LARGE, WORKERS, rate};
+use crate::measure::{Table, or_dash};
 use crate::stats::Spread;
 
 /// Lanes of a full chunk at an MTU of 1500 bytes.
@@ -86,17 +86,20 @@ impl Model {
     }
 }
 
-// Writing to a String cannot fail, here and below.
 /// Markdown; empty when too little was measured.
 pub fn markdown(results: &Results) -> String {
     let Some(model) = Model::of(results) else { return String::new() };
-    let mut text = format!(
-        "\nModel: {:.2} CPU-us for each chunk and worker, frames of {FRAME} bytes.\n\n\
-         | workers | Gb/s | size | packets each way | link, ms | processors, ms | model, ms | \
-         measured, ms | measured to model |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
-        model.chunk * 1e6
-    );
+    let mut table = Table::new([
+        "workers",
+        "Gb/s",
+        "size",
+        "packets each way",
+        "link, ms",
+        "processors, ms",
+        "model, ms",
+        "measured, ms",
+        "measured to model",
+    ]);
     let sums = |measured: &&Measured| {
         measured.method == Method::OURS && measured.cell.task != Task::Broadcast
     };
@@ -104,21 +107,27 @@ pub fn markdown(results: &Results) -> String {
         let cell = measured.cell;
         let Some(time) = model.time(cell) else { continue };
         let seconds = median(measured, |sample| sample.seconds);
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
-            cell.workers,
-            cell.rate.map_or("–".to_owned(), |rate| (rate as f64 / 1e9).to_string()),
-            cell.size_text(),
-            packets(cell),
-            link(cell) * 1e3,
-            model.processors(cell) * 1e3,
-            time * 1e3,
-            seconds * 1e3,
-            seconds / time,
-        );
+        let times = [link(cell) * 1e3, model.processors(cell) * 1e3, time * 1e3, seconds * 1e3];
+        let [link, processors, time, measured] = times.map(|time| format!("{time:.2}"));
+        let rate = or_dash(cell.rate.map(|rate| rate as f64 / 1e9));
+        let (size, packets) = (cell.size_text(), packets(cell));
+        let ratio = format!("{:.2}", times[3] / times[2]);
+        table.row(&[
+            &cell.workers,
+            &rate,
+            &size,
+            &packets,
+            &link,
+            &processors,
+            &time,
+            &measured,
+            &ratio,
+        ]);
     }
-    text + &linear_from(results) + &chunk_table(results)
+    let chunk = model.chunk * 1e6;
+    let title =
+        format!("Model: {chunk:.2} CPU-us for each chunk and worker, frames of {FRAME} bytes");
+    format!("\n{title}.\n\n{table}{}{}", linear_from(results), chunk_table(results))
 }
 
 /// The size from which time is proportional to size.
@@ -142,10 +151,9 @@ fn linear_from(results: &Results) -> String {
                 continue;
             };
             let links = if link.is_some() { "shaped" } else { "unshaped" };
-            let _ = write!(
-                text,
-                "\n{workers} workers, {links}: proportional to size (within 10 %) from {} on.\n",
-                from.cell.size_text()
+            let from = from.cell.size_text();
+            text += &format!(
+                "\n{workers} workers, {links}: proportional to size (within 10 %) from {from} on.\n"
             );
         }
     }
@@ -154,20 +162,18 @@ fn linear_from(results: &Results) -> String {
 
 /// The cost of a chunk in each of our data paths.
 fn chunk_table(results: &Results) -> String {
-    let mut text =
-        "\n| CPU-us for each chunk and worker, 16 MiB, unshaped | N = 2 | N = 4 | N = 8 |\n\
-         | --- | --- | --- | --- |\n"
-            .to_owned();
+    let title = "CPU-us for each chunk and worker, 16 MiB, unshaped".to_owned();
+    let heads = WORKERS.map(|workers| format!("N = {workers}"));
+    let mut table = Table::new([title].into_iter().chain(heads));
     for method in Method::all().filter(|method| method.is_ours()) {
         let cost = |workers| {
             let cell = Cell { workers, rate: None, size: LARGE, task: Task::Sum };
-            results
-                .get(cell, method)
-                .map_or("–".to_owned(), |measured| format!("{:.2}", per_chunk(measured) * 1e6))
+            let measured = results.get(cell, method);
+            or_dash(measured.map(|measured| format!("{:.2}", per_chunk(measured) * 1e6)))
         };
-        let _ = writeln!(text, "| {} | {} |", method.name(), WORKERS.map(cost).join(" | "));
+        table.cells([method.name().to_owned()].into_iter().chain(WORKERS.map(cost)));
     }
-    text
+    format!("\n{table}")
 }
 
 #[cfg(test)]

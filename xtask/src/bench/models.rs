@@ -12,7 +12,6 @@
 mod plot;
 mod site;
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -29,6 +28,7 @@ use switchml_worker_core::numerics::Codec;
 use switchml_worker_core::{DType, Precision, ReduceOp, Reduction};
 
 use super::peers::Programs;
+use crate::measure::{Report, Table as Text, rows_in_turn};
 use crate::stats::Spread;
 use site::Site;
 
@@ -141,7 +141,7 @@ struct Row {
     model: Model,
     step: Step,
     /// Milliseconds, stretched, by way and run.
-    times: [Vec<f64>; WAYS.len()],
+    times: Vec<Vec<f64>>,
 }
 
 struct Table {
@@ -149,37 +149,27 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// What was measured.
-pub struct Results(Vec<Table>);
-
-/// Measures all settings, each way in turn.
+/// Measures all settings.
 pub fn measure(
     binaries: &Binaries,
     programs: &Programs,
     scratch: &Path,
     options: &Options,
     runs: usize,
-) -> Result<Results> {
+) -> Result<Report> {
     let models = if options.only.is_empty() { all() } else { options.only.clone() };
     let processors = available_parallelism().context("cannot count processors")?.get();
-    let settings = options
-        .ranks
-        .iter()
-        .flat_map(|ranks| options.rates.iter().map(|rate| Setting::new(*ranks, *rate, processors)));
-    let measure = |setting| Table::measure(setting, binaries, programs, scratch, &models, runs);
-    Ok(Results(settings.map(measure).collect::<Result<_>>()?))
-}
-
-impl Results {
-    pub fn markdown(&self) -> String {
-        self.0.iter().map(Table::markdown).collect()
+    let mut report = Report::default();
+    for ranks in &options.ranks {
+        for rate in &options.rates {
+            let setting = Setting::new(*ranks, *rate, processors);
+            let site = Site::new(setting, binaries, programs, scratch)?;
+            let table = Table::measure(setting, &site, &models, runs)?;
+            report.text += &table.markdown();
+            report.files.push((table.file_name(), plot::draw_table(&table)?));
+        }
     }
-
-    /// A plot for each setting, how many times as fast as with Gloo steps are: the file's name, and
-    /// the SVG.
-    pub fn plots(&self) -> Result<Vec<(String, String)>> {
-        self.0.iter().map(|table| Ok((table.file_name(), plot::draw_table(table)?))).collect()
-    }
+    Ok(report)
 }
 
 /// The models that have a computing time and fit.
@@ -190,29 +180,21 @@ fn all() -> Vec<Model> {
 }
 
 impl Table {
-    fn measure(
-        setting: Setting,
-        binaries: &Binaries,
-        programs: &Programs,
-        scratch: &Path,
-        models: &[Model],
-        runs: usize,
-    ) -> Result<Self> {
-        let site = Site::new(setting, binaries, programs, scratch)?;
-        let _links = site.shape()?;
-        let mut rows =
-            models.iter().map(|model| Row::new(*model, setting)).collect::<Result<Vec<_>>>()?;
-        for run in 0..runs {
-            for row in &mut rows {
-                for turn in 0..WAYS.len() {
-                    let number = (turn + run) % WAYS.len();
-                    let (way, name) = WAYS[number];
-                    let what = || format!("{}, {name}", row.model);
-                    row.times[number].push(site.step(row, way).with_context(what)?);
-                }
-                let last = row.last(setting);
-                eprintln!("bench: {}, repetition {}: {last}", setting.title(), run + 1);
-            }
+    fn measure(setting: Setting, site: &Site, models: &[Model], runs: usize) -> Result<Self> {
+        let _links = site.racks.shape(Some(setting.link))?;
+        let row = |model: &Model| Row::new(*model, setting);
+        let mut rows = models.iter().map(row).collect::<Result<Vec<_>>>()?;
+        let times = rows_in_turn(runs, [rows.len(), WAYS.len()], |row, number, run| {
+            let ((way, name), row) = (WAYS[number], &rows[row]);
+            let step = site.step(row, way, run == 0);
+            let step = step.with_context(|| format!("{}, {name}", row.model))?;
+            // So that all is known of a run that somebody ends.
+            let unstretched = step / setting.stretch();
+            eprintln!("{}, {}, {name}: {unstretched:.0} ms", setting.title(), row.model);
+            Ok(step)
+        })?;
+        for (row, times) in rows.iter_mut().zip(times) {
+            row.times = times;
         }
         Ok(Self { setting, rows })
     }
@@ -223,19 +205,22 @@ impl Table {
     }
 
     fn markdown(&self) -> String {
-        let names: String = WAYS.iter().map(|(_, name)| format!(" {name} |")).collect();
-        let rule = "|---".repeat(WAYS.len() + 1);
-        let head = |first: &str| format!("| {first} |{names}\n{rule}|\n");
-        let title = self.setting.title();
-        let mut text = format!("{title}, ms of a step:\n\n{}", head("model: computing"));
+        let setting = self.setting;
+        let table = |first| Text::new([first].into_iter().chain(WAYS.map(|(_, name)| name)));
+        let (mut times, mut ratios) = (table("model: computing"), table("model"));
         for row in &self.rows {
-            let _ = writeln!(text, "| {} |{}", row.title(self.setting), row.cells(self.setting));
+            let ways = || WAYS.iter().zip(&row.times);
+            let unstretched =
+                |times: &[f64]| Spread::of(times.to_vec()).times(1.0 / setting.stretch());
+            let cells = ways().map(|(_, times)| unstretched(times).to_string());
+            times.cells([row.title(setting)].into_iter().chain(cells));
+            let cells = ways().map(|((way, _), times)| row.speed_up(*way, times, setting));
+            ratios.cells([row.model.to_string()].into_iter().chain(cells));
         }
-        let _ = write!(text, "\nGloo's time to it; longer than planned:\n\n{}", head("model"));
-        for row in &self.rows {
-            let _ = writeln!(text, "| {} |{}", row.model, row.speed_ups(self.setting));
-        }
-        text + "\n"
+        format!(
+            "{}, ms of a step:\n\n{times}\nGloo's time to it; longer than planned:\n\n{ratios}\n",
+            setting.title()
+        )
     }
 }
 
@@ -243,7 +228,7 @@ impl Row {
     fn new(model: Model, setting: Setting) -> Result<Self> {
         let speed = published::find(model, None).map_err(|error| anyhow!(error))?;
         let step = model.step(speed.compute().mul_f64(setting.stretch()));
-        Ok(Self { model, step, times: Default::default() })
+        Ok(Self { model, step, times: Vec::new() })
     }
 
     fn buckets(&self) -> Vec<Bucket> {
@@ -258,33 +243,13 @@ impl Row {
         format!("{}: {:.0}", self.model, self.compute_ms() / setting.stretch())
     }
 
-    /// What was measured last, so that all is known of a run that somebody ends.
-    fn last(&self, setting: Setting) -> String {
-        let time = |times: &Vec<f64>| format!(" {:.0}", times[times.len() - 1] / setting.stretch());
-        format!("{}{} ms", self.model, self.times.iter().map(time).collect::<String>())
-    }
-
-    fn cells(&self, setting: Setting) -> String {
-        let cell = |times: &Vec<f64>| {
-            let unstretched = times.iter().map(|time| time / setting.stretch()).collect();
-            let Spread { low, median, high } = Spread::of(unstretched);
-            format!(" {median:.0} ({low:.0}-{high:.0}) |")
-        };
-        self.times.iter().map(cell).collect()
-    }
-
-    fn speed_ups(&self, setting: Setting) -> String {
-        let cell = |((way, _), times): (&(Way, &str), &Vec<f64>)| {
-            let ratio = self.ratio(times).median;
-            let median = Spread::of(times.clone()).median;
-            match self.planned_ms(*way, setting) {
-                Some(planned) => {
-                    format!(" {ratio:.2}; {:+.0} % |", 100.0 * (median / planned - 1.0))
-                }
-                None => format!(" {ratio:.2} |"),
-            }
-        };
-        WAYS.iter().zip(&self.times).map(cell).collect()
+    fn speed_up(&self, way: Way, times: &[f64], setting: Setting) -> String {
+        let ratio = self.ratio(times).median;
+        let median = Spread::of(times.to_vec()).median;
+        match self.planned_ms(way, setting) {
+            Some(planned) => format!("{ratio:.2}; {:+.0} %", 100.0 * (median / planned - 1.0)),
+            None => format!("{ratio:.2}"),
+        }
     }
 
     /// Gloo's time to these.
@@ -348,7 +313,7 @@ mod tests {
     fn tables_have_unstretched_times() {
         let setting = Setting::new(4, 2_500_000_000, 2);
         let mut row = row(setting);
-        row.times = std::array::from_fn(|way| vec![2500.0 / (way + 1) as f64; 3]);
+        row.times = (1..=WAYS.len()).map(|way| vec![2500.0 / way as f64; 3]).collect();
         let text = Table { setting, rows: vec![row] }.markdown();
         assert!(text.starts_with("4 ranks, links of 2.5 Gb/s (measured with times stretched 2.5"));
         assert!(text.contains("| resnet50: 292 | 1000 (1000-1000) | 500 (500-500) |"), "{text}");

@@ -8,7 +8,6 @@
 //! <milliseconds> <elements of a tensor> <calls of a burst> <mean pause in milliseconds>`. Rank 0
 //! of each job then prints a [`Report`]. The jobs of `jobs.rs` have another command.
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
@@ -19,6 +18,7 @@ use serde::Deserialize;
 use switchml_rack::{Binaries, Plane, Process, RackOptions, Racks, Shaping, Tree};
 
 use super::team::{Member, fifo};
+use crate::measure::{Report as Found, Table, rows_in_turn};
 use crate::stats::Spread;
 
 /// Jobs at once.
@@ -122,37 +122,22 @@ pub struct Report {
     wrong: u64,
 }
 
-/// The result of one repetition: megabits per second of tensors, by job.
-struct Outcome {
-    traffic: Traffic,
-    sharing: Sharing,
-    rates: Vec<f64>,
-}
-
-/// Measures, and returns the table.
-pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<String> {
+/// Measures all numbers of jobs with cells given in all ways.
+pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Found> {
     let options = RackOptions { workers: RANKS, ..RackOptions::default() };
     let racks = Racks::new(RACKS, options)?;
     let _shaped = Shaping::of_racks(&racks, LINK, UPLINK)?;
-    let mut outcomes = Vec::new();
-    for run in 0..runs {
-        for jobs in JOBS {
-            for turn in 0..Sharing::ALL.len() {
-                let sharing = Sharing::ALL[(turn + run) % Sharing::ALL.len()];
-                let tree = sharing.tree(binaries, &racks)?;
-                let mut running =
-                    Running::start(binaries, &racks, (&tree, sharing), jobs, &[], scratch)?;
-                for traffic in Traffic::ALL {
-                    let rates = running.measure(traffic)?;
-                    outcomes.push(Outcome { traffic, sharing, rates });
-                }
-                running.stop()?;
-                tree.stop()?;
-            }
-            eprintln!("bench: repetition {} of {runs}, {jobs} jobs", run + 1);
-        }
-    }
-    Ok(table(&outcomes, runs))
+    let rates = rows_in_turn(runs, [JOBS.len(), Sharing::ALL.len()], |row, way, _| {
+        let sharing = Sharing::ALL[way];
+        let tree = sharing.tree(binaries, &racks)?;
+        let mut running =
+            Running::start(binaries, &racks, (&tree, sharing), JOBS[row], &[], scratch)?;
+        let rates = Traffic::ALL.map(|traffic| running.measure(traffic));
+        running.stop()?;
+        tree.stop()?;
+        rates.into_iter().collect()
+    })?;
+    Ok(table(&rates, runs).into())
 }
 
 /// Jobs that are up, and wait for commands.
@@ -237,38 +222,30 @@ fn jain(rates: &[f64]) -> f64 {
     rates.iter().sum::<f64>().powi(2) / (rates.len() as f64 * squares)
 }
 
-fn table(outcomes: &[Outcome], runs: usize) -> String {
-    let mut text = format!(
-        "Throughput of all jobs together in Mb/s of tensors, median of {runs} repetitions with \
-         quartiles, and Jain's index.\nUplinks of {} Mb/s, 2 racks, jobs of 4 ranks, software \
-         combiners, {} cells in each rack.\n\n| traffic | jobs |",
-        UPLINK / 1_000_000,
-        PARTS * CELLS_OF_JOB
-    );
-    // Writing to a String cannot fail, here and below.
-    for sharing in Sharing::ALL {
-        let _ = write!(text, " {} | index |", sharing.name());
-    }
-    text += "\n| --- | --- |";
-    text += &" --- | --- |".repeat(Sharing::ALL.len());
-    for traffic in Traffic::ALL {
-        for jobs in JOBS {
-            let _ = write!(text, "\n| {} | {jobs} |", traffic.name());
-            for sharing in Sharing::ALL {
-                let of = || {
-                    outcomes.iter().filter(|outcome| {
-                        (outcome.traffic, outcome.sharing, outcome.rates.len())
-                            == (traffic, sharing, jobs)
-                    })
+/// `rates` has megabits per second of tensors: by number of jobs, sharing, run, traffic and job.
+fn table(rates: &[Vec<Vec<Vec<Vec<f64>>>>], runs: usize) -> String {
+    let heads = Sharing::ALL.iter().flat_map(|sharing| [sharing.name(), "index"]);
+    let mut table = Table::new(["traffic", "jobs"].into_iter().chain(heads));
+    for (number, traffic) in Traffic::ALL.iter().enumerate() {
+        for (jobs, rates) in JOBS.iter().zip(rates) {
+            let cells = rates.iter().flat_map(|runs| {
+                let of = |what: fn(&[f64]) -> f64| {
+                    Spread::of(runs.iter().map(|traffics| what(&traffics[number])).collect())
                 };
-                let total = Spread::of(of().map(|outcome| outcome.rates.iter().sum()).collect());
-                let index = Spread::of(of().map(|outcome| jain(&outcome.rates)).collect());
-                let Spread { low, median, high } = total;
-                let _ = write!(text, " {median:.1} ({low:.1}-{high:.1}) | {:.2} |", index.median);
-            }
+                let total = of(|rates| rates.iter().sum());
+                [total.to_string(), format!("{:.2}", of(jain).median)]
+            });
+            let head = [traffic.name().to_owned(), jobs.to_string()];
+            table.cells(head.into_iter().chain(cells));
         }
     }
-    text + "\n"
+    format!(
+        "Throughput of all jobs together in Mb/s of tensors, median of {runs} repetitions with \
+         quartiles, and Jain's index.\nUplinks of {} Mb/s, 2 racks, jobs of 4 ranks, software \
+         combiners, {} cells in each rack.\n\n{table}",
+        UPLINK / 1_000_000,
+        PARTS * CELLS_OF_JOB
+    )
 }
 
 #[cfg(test)]

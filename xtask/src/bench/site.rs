@@ -10,6 +10,7 @@ use super::measured::{Method, Sample};
 use super::peers::Programs;
 use super::switch;
 use super::team::{Team, Work};
+use crate::measure::in_turn;
 
 /// The racks, and the teams in them. Teams that are not measured sleep.
 pub struct Site {
@@ -89,8 +90,8 @@ impl Site {
             None => Vec::new(),
         };
         for (i, (work, methods)) in jobs.iter().enumerate() {
-            for turn in 0..methods.len() {
-                let method = methods[(turn + repetition) % methods.len()];
+            for number in in_turn(methods.len(), repetition) {
+                let method = methods[number];
                 let mut grounds = self.grounds.iter();
                 let ground = grounds.find(|(methods, _)| methods.contains(&method.team()));
                 let (_, ground) = ground.context("a method without racks")?;

@@ -7,30 +7,25 @@
 
 mod plot;
 
-use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Shaping};
+use anyhow::Result;
+use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Shaping};
 use switchml_worker_core::cost::{self, Framing};
 use switchml_worker_core::numerics::Codec;
 use switchml_worker_core::{DType, Precision, Reduction};
 
 use super::ground::Ground;
+use super::links;
 use super::measured::{Method, Task};
 use super::peers::Programs;
 use super::plan;
 use super::team::{Team, Work};
+use crate::measure::{Ranks, Report, Table as Text, or_dash, rows_in_turn};
 use crate::stats::Spread;
 
 const LARGE: usize = 16 << 20;
 const SMALL: usize = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(300);
-/// Where ranks meet.
-const PORT: &str = "29500";
 /// Of the rack's links.
 const MTU: usize = 1500;
 
@@ -128,35 +123,23 @@ struct Row {
     expected: Option<f64>,
 }
 
-/// The results: a table for people, and a plot.
-pub struct Results(Vec<Table>);
-
-/// Measures, in turn.
+/// Measures all settings.
 pub fn measure(
     binaries: &Binaries,
     programs: &Programs,
     scratch: &Path,
     runs: usize,
-) -> Result<Results> {
-    let table = |(ranks, rate)| Table::measure(ranks, rate, binaries, programs, scratch, runs);
-    SETTINGS.into_iter().map(table).collect::<Result<_>>().map(Results)
-}
-
-impl Results {
-    pub fn markdown(&self) -> String {
-        self.0.iter().map(Table::markdown).collect()
-    }
-
-    /// The plot, as SVG.
-    pub fn plot(&self) -> Result<String> {
-        plot::draw_tables(&self.0)
-    }
+) -> Result<Report> {
+    let table = |setting| Table::measure(setting, binaries, programs, scratch, runs);
+    let tables: Vec<Table> = SETTINGS.into_iter().map(table).collect::<Result<_>>()?;
+    let text = tables.iter().map(Table::markdown).collect();
+    let plot = ("several-aggregators.svg".to_owned(), plot::draw_tables(&tables)?);
+    Ok(Report { text, files: vec![plot], missed: Vec::new() })
 }
 
 impl Table {
     fn measure(
-        ranks: usize,
-        rate: Option<u64>,
+        (ranks, rate): (usize, Option<u64>),
         binaries: &Binaries,
         programs: &Programs,
         scratch: &Path,
@@ -169,54 +152,40 @@ impl Table {
         let mut gloo = Team::start(Method::Gloo, programs, &ground, None, scratch)?;
         gloo.wait()?;
         let ways = WAYS.into_iter().filter(|way| rate.is_some() || way.spare == Spare::None);
-        let mut rows = ways.map(|way| Row::new(way, ranks, rate)).collect::<Result<Vec<_>>>()?;
-        let count = rows.len();
-        for run in 0..runs {
-            for turn in 0..count {
-                let Row { way, gloo: theirs, ours, .. } = &mut rows[(turn + run) % count];
-                let work = Work { size: way.size, iters: way.iters().parse()?, task: Task::Sum };
-                theirs.push(gloo.measure(&work, 32)?.seconds * 1e3);
-                ours.push(milliseconds(binaries, &rack, ranks, *way)?);
-            }
-            eprintln!("bench: {ranks} ranks, repetition {} of {runs}", run + 1);
-        }
+        let ways: Vec<Way> = ways.collect();
+        // A way and Gloo are measured one directly after the other, as a pair.
+        let times = rows_in_turn(runs, [1, ways.len()], |_, number, _| {
+            let way = ways[number];
+            let work = Work { size: way.size, iters: way.iters().parse()?, task: Task::Sum };
+            let theirs = gloo.measure(&work, 32)?.seconds * 1e3;
+            Ok((theirs, milliseconds(binaries, &rack, ranks, way)?))
+        })?;
         gloo.stop()?;
+        let row = |(way, pairs): (&Way, &Vec<(f64, f64)>)| {
+            let (gloo, ours) = pairs.iter().copied().unzip();
+            let expected = rate.map(|rate| way.expected(ranks, rate)).transpose()?;
+            Ok(Row { way: *way, gloo, ours, expected })
+        };
+        let rows = ways.iter().zip(&times[0]).map(row).collect::<Result<_>>()?;
         Ok(Self { ranks, rate, rows })
     }
 
     fn title(&self) -> String {
-        match self.rate {
-            Some(rate) => format!("{} ranks, links of {} Gb/s", self.ranks, rate as f64 / 1e9),
-            None => format!("{} ranks, links without a limit", self.ranks),
-        }
+        format!("{} ranks, {}", self.ranks, links(self.rate))
     }
 
     fn markdown(&self) -> String {
-        let mut text = format!(
-            "{}, f32, in ms (quartiles):\n\n\
-             | | Gloo | ours | theorem | Gloo's time to ours |\n|---|---|---|---|---|\n",
-            self.title()
-        );
+        let mut text = Text::new(["", "Gloo", "ours", "theorem", "Gloo's time to ours"]);
         for row in &self.rows {
-            let [gloo, ours] = [&row.gloo, &row.ours].map(|times| cell(Spread::of(times.clone())));
-            let expected = row.expected.map_or("-".to_owned(), |time| format!("{time:.2}"));
-            let (name, ratio) = (row.way.name, cell(row.ratio()));
-            let _ = writeln!(text, "| {name} | {gloo} | {ours} | {expected} | {ratio} |");
+            let [gloo, ours] = [&row.gloo, &row.ours].map(|times| Spread::of(times.clone()));
+            let expected = or_dash(row.expected.map(|time| format!("{time:.2}")));
+            text.row(&[&row.way.name, &gloo, &ours, &expected, &row.ratio()]);
         }
-        text + "\n"
+        format!("{}, f32, in ms (quartiles):\n\n{text}\n", self.title())
     }
-}
-
-fn cell(Spread { low, median, high }: Spread) -> String {
-    format!("{median:.2} ({low:.2}-{high:.2})")
 }
 
 impl Row {
-    fn new(way: Way, ranks: usize, rate: Option<u64>) -> Result<Self> {
-        let expected = rate.map(|rate| way.expected(ranks, rate)).transpose()?;
-        Ok(Self { way, gloo: Vec::new(), ours: Vec::new(), expected })
-    }
-
     /// Gloo's time to ours.
     fn ratio(&self) -> Spread {
         Spread::of_ratios(&self.gloo, &self.ours)
@@ -228,37 +197,26 @@ impl Row {
     }
 }
 
-/// Milliseconds of a call in place, on the slowest rank. Every element is checked.
+/// Milliseconds of a call in place, on the slowest rank.
 fn milliseconds(binaries: &Binaries, rack: &Rack, ranks: usize, way: Way) -> Result<f64> {
     let aggregators = way.spare.start(binaries, rack, ranks)?;
     let all: Vec<&str> = aggregators.iter().map(Aggregator::control).collect();
-    let (all, size, ranks_text) = (all.join(","), way.size.to_string(), ranks.to_string());
-    let start = |rank: usize| {
-        let mut command = Command::new(&binaries.worker);
-        command.env_remove("SWITCHML_AGGREGATOR").env("MASTER_PORT", PORT);
-        command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
-        command.args(["bench", "--job", "stripes", "--rank", &rank.to_string()]);
-        command.args(["--world-size", &ranks_text, "--json", "-", "-w", "2"]);
-        command.args(["-b", &size, "-e", &size, "-n", way.iters()]);
-        if !all.is_empty() {
-            command.args(["--aggregator", &all]);
-        }
-        match way.sum.precision {
-            Precision::Exact => {}
-            Precision::Bits16 => drop(command.args(["--precision", "16"])),
-            Precision::Bits8 => drop(command.args(["--precision", "8"])),
-        }
-        rack.worker(rank).spawn(&format!("rank {rank}"), command)
-    };
-    let mut processes: Vec<Process> = (0..ranks).map(start).collect::<Result<_, _>>()?;
-    processes.iter_mut().try_for_each(|rank| rank.wait_success(PATIENCE))?;
-    for aggregator in aggregators {
-        aggregator.stop()?;
+    let (all, size) = (all.join(","), way.size.to_string());
+    let ranks = Ranks::new(&binaries.worker, &rack.workers()[..ranks], "stripes", &all);
+    let bits = bits(way.sum.precision);
+    let options = ["-b", &size, "-e", &size, "-n", way.iters(), "-w", "2", "--precision", bits];
+    let said = ranks.run(&options)?;
+    aggregators.into_iter().try_for_each(Aggregator::stop)?;
+    said.milliseconds()
+}
+
+/// The value of `--precision`.
+pub fn bits(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Exact => "exact",
+        Precision::Bits16 => "16",
+        Precision::Bits8 => "8",
     }
-    let report: Value = serde_json::from_str(&processes[0].stdout()).context("not a report")?;
-    let call = &report["rows"][0]["in_place"];
-    ensure!(report["out_of_bounds"] == 0, "wrong elements: {call}");
-    Ok(call["time_us"].as_f64().context("no time")? / 1000.0)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::measure::Measured;
+use super::Measured;
 use crate::plot::{Axis, Chart, Corner, Mark, Series, colour, draw};
 
 /// Time of an all-reduce against loss: medians, with the range of the runs.
@@ -34,9 +34,9 @@ pub fn time_against_loss(measured: &[Measured]) -> Result<String> {
 pub fn chunks_against_time(measured: &[Measured]) -> Result<String> {
     let curves = measured.iter().filter(|condition| condition.only_loss).enumerate();
     let curve = |(number, curve): (usize, &Measured)| {
-        let points = curve.median().finished.iter();
+        let points = curve.median().sent.finished_us.iter();
         // Times below 0.1 ms would take most of the axis.
-        let points = points.map(|(percent, time)| (time.max(0.1), *percent)).collect();
+        let points = points.map(|(percent, time)| ((time / 1e3).max(0.1), *percent)).collect();
         Series::named(curve.name, colour(number), 2, [Mark::Line(points, 0)])
     };
     draw(&[Chart {

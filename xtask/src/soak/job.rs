@@ -1,14 +1,14 @@
 //! A job of a soak, and what came of it.
 
 use std::fmt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use switchml_rack::{Process, Rack, Signal};
+use switchml_rack::{Process, Signal};
 
 use super::event::{Deed, Event, Kind, Target};
 use super::site::{RANKS, Site, cut, lose, mend};
+use crate::measure::Ranks;
 use crate::random::Random;
 
 /// Time between two events.
@@ -205,22 +205,19 @@ fn wrong(table: &str) -> Option<String> {
 
 /// Starts a rank: whole numbers in tensors of 32 KiB to 4 MiB, every element of every sum checked.
 fn start(site: &Site, kind: Kind, number: usize, rank: usize) -> Result<Process> {
-    let mut command = Command::new(&site.binaries.worker);
-    let (job, rank_text, ranks) = (format!("soak-{number}"), rank.to_string(), RANKS.to_string());
-    command.args(["bench", "--job", &job, "--rank", &rank_text, "--world-size", &ranks]);
-    command.args(["--dtype", "i32", "-b", "32K", "-e", "4M", "-i", "32K", "-w", "1", "-n", "1"]);
-    command.args(["--check", "2", "--join-timeout", JOINING]);
-    match kind {
-        Kind::Several => {
-            command.args(["--own-hosts", "0", "--aggregator", &site.list()]);
-        }
-        Kind::Alone => {
-            command.env_remove("SWITCHML_AGGREGATOR");
-            command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
-            command.env("MASTER_PORT", (PORT + number % 1000).to_string());
-        }
-    }
-    Ok(site.host_of_rank(rank).spawn(&format!("rank {rank}"), command)?)
+    let (job, several) = (format!("soak-{number}"), site.list());
+    let (aggregators, others) = match kind {
+        Kind::Several => (&*several, &["--own-hosts", "0"][..]),
+        Kind::Alone => ("", &[][..]),
+    };
+    let hosts = (0..RANKS).map(|rank| site.host_of_rank(rank));
+    let ranks = Ranks {
+        port: PORT + number % 1000,
+        ..Ranks::new(&site.binaries.worker, hosts, &job, aggregators)
+    };
+    let sizes = ["--dtype", "i32", "-b", "32K", "-e", "4M", "-i", "32K", "-w", "1", "-n", "1"];
+    let checks = ["--check", "2", "--join-timeout", JOINING];
+    ranks.start_one(rank, &[&sizes[..], &checks, others].concat())
 }
 
 /// How the job ended, by how its ranks did.

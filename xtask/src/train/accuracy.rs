@@ -1,12 +1,10 @@
 //! The time until a model is right often enough, on links on which communication matters.
 
-use std::fmt::Write;
-
 use anyhow::Result;
-use switchml_rack::Shaping;
 
 use super::ways::{WAYS, Way};
-use super::{Backend, Example, Outcome, RATE, Site, plot};
+use super::{Backend, Example, Site, plot};
+use crate::measure::{Report, Table, or_dash, rows_in_turn};
 use crate::stats::Spread;
 
 /// What is trained, until so much of the test set is right.
@@ -33,29 +31,25 @@ struct Trained {
 
 /// Trains with all seeds in all ways, in turn, until the goal is reached, or as long as the example
 /// trains.
-pub fn compare(site: &Site, goal: &Goal, seeds: usize) -> Result<Outcome> {
-    let _shaped = (Shaping::new(&site.ours, RATE)?, Shaping::new(&site.gloo, RATE)?);
-    let mut trained: [Vec<Trained>; WAYS.len()] = Default::default();
-    for seed in 0..seeds {
-        // The order rotates, so that no way always follows the same other one.
-        for turn in (0..WAYS.len()).map(|turn| (turn + seed) % WAYS.len()) {
-            trained[turn].push(train(site, goal, &WAYS[turn], seed + 1)?);
-        }
-    }
-    let name = goal.example.name();
-    let lines = WAYS.iter().map(|way| way.name).zip(&trained);
+pub fn compare(site: &Site, goal: &Goal, seeds: usize) -> Result<Report> {
+    let _shaped = site.shape()?;
+    let trained = rows_in_turn(seeds, [1, WAYS.len()], |_, way, seed| {
+        train(site, goal, &WAYS[way], seed + 1)
+    })?;
+    let trained = &trained[0];
+    let lines = WAYS.iter().map(|way| way.name).zip(trained);
     let reached = lines.filter_map(|(name, all)| Some((name, seconds(all)?)));
-    Ok(Outcome {
-        name: format!("accuracy-{name}.svg"),
-        text: table(goal, &trained),
-        plot: plot::durations(title(goal), reached)?,
-        missed: missed(goal, &trained),
+    let name = format!("accuracy-{}.svg", goal.example.name());
+    Ok(Report {
+        text: table(goal, trained),
+        files: vec![(name, plot::durations(title(goal), reached)?)],
+        missed: missed(goal, trained),
     })
 }
 
 /// Ways that must reach the goal with each seed, and did not: ours, and Gloo, with which all are
 /// compared. Others may be too coarse for it.
-fn missed(goal: &Goal, trained: &[Vec<Trained>; WAYS.len()]) -> Vec<String> {
+fn missed(goal: &Goal, trained: &[Vec<Trained>]) -> Vec<String> {
     let (name, share) = (goal.example.name(), goal.share);
     let ways = WAYS.iter().zip(trained).enumerate();
     let must = ways.filter(|(turn, (way, _))| *turn == 0 || way.backend == Backend::Switchml);
@@ -81,16 +75,11 @@ fn title(goal: &Goal) -> String {
     format!("{}.py, width {width}, until {share} of its test is right", example.name())
 }
 
-fn table(goal: &Goal, trained: &[Vec<Trained>; WAYS.len()]) -> String {
-    let mut text = format!(
-        "{}; 4 ranks, links of\n1 Gb/s; {} seeds, all ways in turn; 8 bits with error feedback\n\n\
-         | | seconds: median (each seed) | steps | Gloo's time to it, seed by seed: median (quartiles) |\n\
-         | --- | --- | --- | --- |\n",
-        title(goal),
-        trained[0].len()
-    );
+fn table(goal: &Goal, trained: &[Vec<Trained>]) -> String {
+    let ratio = "Gloo's time to it, seed by seed: median (quartiles)";
+    let mut table = Table::new(["", "seconds: median (each seed)", "steps", ratio]);
     let gloo = seconds(&trained[0]);
-    for (Way { name, .. }, all) in WAYS.iter().zip(trained) {
+    for (way, all) in WAYS.iter().zip(trained) {
         let each =
             |show: &dyn Fn(&Trained) -> String| all.iter().map(show).collect::<Vec<_>>().join(", ");
         let times =
@@ -99,18 +88,16 @@ fn table(goal: &Goal, trained: &[Vec<Trained>; WAYS.len()]) -> String {
             Some(all) => format!("{:.1} ({times})", Spread::of(all).median),
             None => times,
         };
-        let ratio = match gloo.as_deref().zip(seconds(all)) {
-            Some((gloo, all)) => {
-                let Spread { low, median, high } = Spread::of_ratios(gloo, &all);
-                format!("{median:.2} ({low:.2}-{high:.2})")
-            }
-            None => "–".to_owned(),
-        };
-        let steps = each(&|one| one.steps.to_string());
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "| {name} | {times} | {steps} | {ratio} |");
+        let ratio = gloo.as_deref().zip(seconds(all));
+        let ratio = ratio.map(|(gloo, all)| Spread::of_ratios(gloo, &all));
+        table.row(&[&way.name, &times, &each(&|one| one.steps.to_string()), &or_dash(ratio)]);
     }
-    text
+    format!(
+        "{}; 4 ranks, links of\n1 Gb/s; {} seeds, all ways in turn; 8 bits with error feedback\n\n\
+         {table}\n",
+        title(goal),
+        trained[0].len()
+    )
 }
 
 #[cfg(test)]
@@ -123,7 +110,7 @@ mod tests {
         let of = |times: [f64; 2]| {
             times.map(|seconds| Trained { seconds: Some(seconds), steps: 40 }).to_vec()
         };
-        let trained =
+        let trained: [_; WAYS.len()] =
             std::array::from_fn(|way| of(if way == 0 { [10.0, 30.0] } else { [5.0, 10.0] }));
         let text = table(&GOALS[0], &trained);
         let ours = text.lines().find(|line| line.starts_with("| switchml |")).unwrap();
@@ -134,14 +121,14 @@ mod tests {
     #[test]
     fn a_way_that_does_not_get_there_has_no_ratio() {
         let after = |seconds| Trained { seconds, steps: 40 };
-        let trained = std::array::from_fn(|way| {
+        let trained: [_; WAYS.len()] = std::array::from_fn(|way| {
             vec![after(Some(9.0)), after(if way == 5 { None } else { Some(8.0) })]
         });
         let text = table(&GOALS[0], &trained);
-        let last = text.lines().last().unwrap();
+        let last = text.trim_end().lines().last().unwrap();
         assert_eq!(last, "| Gloo, PowerSGD | 9.0, never | 40, 40 | – |");
         assert_eq!(missed(&GOALS[0], &trained), [""; 0]);
-        let nobody = std::array::from_fn(|_| vec![after(None)]);
+        let nobody: [_; WAYS.len()] = std::array::from_fn(|_| vec![after(None)]);
         let expected = ["Gloo", "switchml", "switchml, 16 bits", "switchml, 8 bits"]
             .map(|way| format!("digits.py with {way} did not get 0.97 right"));
         assert_eq!(missed(&GOALS[0], &nobody), expected);

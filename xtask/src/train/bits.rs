@@ -6,7 +6,8 @@
 use anyhow::Result;
 use switchml_rack::Training;
 
-use super::{Backend, Example, Outcome, Site, plot};
+use super::{Backend, Example, Site, plot};
+use crate::measure::{Report, Table};
 use crate::stats::Mean;
 
 /// Gradients in 8 bits, as in `examples/report.py`.
@@ -23,22 +24,19 @@ const LOSS: f64 = 0.01;
 type Pair = [Training; 2];
 
 /// Trains from the same seeds with f32 and Gloo, and in 8 bits.
-pub fn compare(site: &Site, example: Example) -> Result<Outcome> {
+pub fn compare(site: &Site, example: Example) -> Result<Report> {
     let seeds = seeds(example).to_string();
     let seeds = ["--seeds", &seeds];
     let pair = [
         site.train(example, Backend::Gloo, &seeds)?,
         site.train(example, Backend::Switchml, &[COMPRESSED, seeds].concat())?,
     ];
-    let missed = judge(&pair)
-        .into_iter()
-        .map(|what| format!("{} in 8 bits: {what}", example.name()))
-        .collect();
-    Ok(Outcome {
-        name: format!("train-{}-8-bits.svg", example.name()),
+    let name = example.name();
+    let missed = judge(&pair).into_iter().map(|what| format!("{name} in 8 bits: {what}"));
+    Ok(Report {
         text: table(example, &pair),
-        plot: plot::bits(example, &pair)?,
-        missed,
+        files: vec![(format!("train-{name}-8-bits.svg"), plot::bits(example, &pair)?)],
+        missed: missed.collect(),
     })
 }
 
@@ -86,21 +84,19 @@ pub fn percent(Mean { mean, error }: Mean) -> String {
 }
 
 fn table(example: Example, pair: &Pair) -> String {
-    let rows = ["Gloo, f32", "switchml, 8 bits"].iter().zip(pair).map(|(name, training)| {
+    let mut table = Table::new(["", "right in the test", "loss of the test"]);
+    for (name, training) in ["Gloo, f32", "switchml, 8 bits"].iter().zip(pair) {
         let right = 100.0 * Mean::of(&training.accuracies).mean;
         let loss = Mean::of(&training.test_losses).mean;
-        format!("| {name} | {right:.2} % | {loss:.4} |\n")
-    });
+        table.row(&[name, &format!("{right:.2} %"), &format!("{loss:.4}")]);
+    }
+    let (wrong, larger) = (percent(more_wrong(pair)), percent(larger_loss(pair)));
+    table.row(&[&"8 bits beyond f32", &format!("{wrong} points wrong"), &format!("{larger} %")]);
     format!(
         "{}.py in 8 bits with error feedback, 4 ranks: means over {} seeds, and standard errors of \
-         the\ndifferences seed by seed\n\n\
-         | | right in the test | loss of the test |\n| --- | --- | --- |\n\
-         {}| 8 bits beyond f32 | {} points wrong | {} % |\n\n",
+         the\ndifferences seed by seed\n\n{table}\n",
         example.name(),
         pair[0].test_losses.len(),
-        rows.collect::<String>(),
-        percent(more_wrong(pair)),
-        percent(larger_loss(pair)),
     )
 }
 

@@ -1,11 +1,10 @@
 //! Whether Gloo and the aggregator train alike: losses, accuracy, and bits.
 
-use std::fmt::Write;
-
 use anyhow::Result;
 use switchml_rack::Training;
 
-use super::{Backend, Example, Outcome, Site, plot};
+use super::{Backend, Example, Site, plot};
+use crate::measure::{Report, Table};
 
 /// Small buckets make Gloo add up in another order: an element's place in its bucket decides at
 /// which rank the ring begins with it.
@@ -33,7 +32,7 @@ struct Trainings<'a> {
 }
 
 /// Trains like Gloo, and repeats both to find the noise.
-pub fn compare(site: &Site, example: Example, gloo: &Training) -> Result<Outcome> {
+pub fn compare(site: &Site, example: Example, gloo: &Training) -> Result<Report> {
     let noise = &site.train(example, Backend::Gloo, &OTHER_ORDER)?;
     let trainings = Trainings {
         gloo,
@@ -41,13 +40,13 @@ pub fn compare(site: &Site, example: Example, gloo: &Training) -> Result<Outcome
         ours: site.train(example, Backend::Switchml, &[])?,
         again: site.train(example, Backend::Switchml, &[])?,
     };
-    let missed =
-        judge(&trainings).into_iter().map(|what| format!("{}: {what}", example.name())).collect();
-    Ok(Outcome {
-        name: format!("train-{}.svg", example.name()),
+    let name = example.name();
+    let missed = judge(&trainings).into_iter().map(|what| format!("{name}: {what}"));
+    let plot = plot::losses(example, gloo, noise, &trainings.ours)?;
+    Ok(Report {
         text: table(example, &trainings),
-        plot: plot::losses(example, gloo, noise, &trainings.ours)?,
-        missed,
+        files: vec![(format!("train-{name}.svg"), plot)],
+        missed: missed.collect(),
     })
 }
 
@@ -85,39 +84,29 @@ fn judge(trainings: &Trainings<'_>) -> Vec<String> {
 fn table(example: Example, trainings: &Trainings<'_>) -> String {
     const ROWS: usize = 8;
     let Trainings { gloo, noise, ours, again } = trainings;
-    let mut text = format!(
-        "{}.py, 4 ranks, from the same seed\n\n\
-         | step | loss with Gloo | with switchml | apart | Gloo and Gloo in another order \
-         apart |\n\
-         | --- | --- | --- | --- | --- |\n",
-        example.name()
-    );
+    let noise_of = "Gloo and Gloo in another order apart";
+    let mut table = Table::new(["step", "loss with Gloo", "with switchml", "apart", noise_of]);
     let steps = gloo.losses.len();
-    let apart = |training: &Training, i: usize| (training.losses[i] - gloo.losses[i]).abs();
-    // Writing to a String cannot fail, here and below.
     for i in (0..ROWS).map(|row| row * (steps - 1) / (ROWS - 1)) {
-        let (theirs, mine) = (gloo.losses[i], ours.losses[i]);
-        let _ = writeln!(
-            text,
-            "| {} | {theirs:.6} | {mine:.6} | {:.1e} | {:.1e} |",
-            i + 1,
-            apart(ours, i),
-            apart(noise, i)
-        );
+        let loss = |training: &Training| format!("{:.6}", training.losses[i]);
+        let apart =
+            |training: &Training| format!("{:.1e}", (training.losses[i] - gloo.losses[i]).abs());
+        table.row(&[&(i + 1), &loss(gloo), &loss(ours), &apart(ours), &apart(noise)]);
     }
-    let _ = writeln!(text, "| most | | | {:.1e} | {:.1e} |\n", ours.apart(gloo), noise.apart(gloo));
+    let most = |training: &Training| format!("{:.1e}", training.apart(gloo));
+    table.row(&[&"most", &"", &"", &most(ours), &most(noise)]);
     let percent = |training: &Training| 100.0 * accuracy(training);
     let bits = if ours.parameters == again.parameters { "the same" } else { "NOT the same" };
-    let _ = writeln!(
-        text,
-        "Accuracy in the end: {:.2} % with Gloo, {:.2} % in another order, {:.2} % with switchml.\n\
+    format!(
+        "{}.py, 4 ranks, from the same seed\n\n{table}\n\
+         Accuracy in the end: {:.2} % with Gloo, {:.2} % in another order, {:.2} % with switchml.\n\
          Parameters: the same bits on all ranks after each of {steps} steps, and {bits}\n\
-         in a second run with switchml.\n",
+         in a second run with switchml.\n\n",
+        example.name(),
         percent(gloo),
         percent(noise),
         percent(ours)
-    );
-    text
+    )
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! must be those of ranks none of which is killed. In turn with this, torchrun loses a rank of
 //! `tests/elastic.py`, and starts all again.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,14 +12,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
-use switchml_rack::{Process, Rack, Torchrun};
+use switchml_rack::{Process, Torchrun};
 
-use super::{PATIENCE, Site};
+use super::{PATIENCE, RANKS, Site};
 use crate::cargo;
+use crate::measure::{Pair, Report, Table};
 use crate::random::Random;
 use crate::stats::Spread;
-
-const RANKS: usize = 4;
 
 /// Of a trial.
 const STEPS: usize = 500;
@@ -88,7 +86,7 @@ struct Cost {
 }
 
 /// Kills so many ranks, and returns the table.
-pub fn measure(site: &Site, kills: usize) -> Result<String> {
+pub fn measure(site: &Site, kills: usize) -> Result<Report> {
     let trials = kills.div_ceil(RANKS - 1);
     let _stores = stores(site, PORT + 1 + trials)?;
     let mut random = Random(1);
@@ -112,14 +110,14 @@ pub fn measure(site: &Site, kills: usize) -> Result<String> {
         }
         eprintln!("train: {} of {kills} kills", costs.len());
     }
-    Ok(table(&costs, &restarts, usual, apart))
+    Ok(table(&costs, &restarts, usual, apart).into())
 }
 
 /// What hosts the stores in which ranks meet, from [`PORT`] to before that one.
 fn stores(site: &Site, end: usize) -> Result<Process> {
     let mut command = Command::new(&site.python);
     command.args(["-c", STORES, &PORT.to_string(), &end.to_string()]);
-    let mut stores = site.ours.worker(0).spawn("the ranks' stores", command)?;
+    let mut stores = site.racks.ours.worker(0).spawn("the ranks' stores", command)?;
     stores.wait_for_line("ready", PATIENCE)?;
     Ok(stores)
 }
@@ -193,12 +191,10 @@ fn start(site: &Site, port: usize, rank: usize) -> Result<Process, switchml_rack
     let mut command = Command::new(&site.python);
     command.arg(cargo::workspace().join("worker-lib/python/examples/survivors.py"));
     command.args(["--steps", &STEPS.to_string()]);
-    command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
-    command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
-    command.env("MASTER_PORT", port.to_string()).env("TORCHELASTIC_USE_AGENT_STORE", "True");
-    command.env("SWITCHML_AGGREGATOR", site.aggregator.control());
-    command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
-    site.ours.worker(rank).spawn(&format!("rank {rank}"), command)
+    site.racks.tell(&mut command, rank, port);
+    command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
+    command.env("SWITCHML_AGGREGATOR", site.racks.aggregator.control());
+    site.racks.ours.worker(rank).spawn(&format!("rank {rank}"), command)
 }
 
 /// The steps in a rank's output; other lines are about failures.
@@ -214,8 +210,8 @@ fn restart(site: &Site) -> Result<f64> {
     fs::create_dir_all(&folder)?;
     let script = cargo::workspace().join("worker-lib/python/tests/elastic.py");
     let arguments = [folder.to_str().context("the target folder's name is not UTF-8")?, "3"];
-    let Site { aggregator, ours, python, .. } = site;
-    let printed = Torchrun::start_elastic(ours, python, aggregator, 3, &script, &arguments)
+    let Pair { aggregator, ours, .. } = &site.racks;
+    let printed = Torchrun::start_elastic(ours, &site.python, aggregator, 3, &script, &arguments)
         .and_then(|job| job.printed(PATIENCE))
         .context("torchrun's restart")?;
     fs::remove_dir_all(&folder)?;
@@ -227,13 +223,7 @@ fn restart(site: &Site) -> Result<f64> {
 }
 
 fn table(costs: &[Cost], restarts: &[f64], usual: f64, apart: f64) -> String {
-    let mut text = format!(
-        "4 ranks, steps of {:.1} ms, {} of which a trial has; losses at most {apart:.0e} apart \
-         (relative)\n\n\
-         | | kills | seconds lost: median (quartiles) | worst |\n|---|---|---|---|\n",
-        usual * 1e3,
-        STEPS
-    );
+    let mut table = Table::new(["", "kills", "seconds lost: median (quartiles)", "worst"]);
     let seconds = |wanted: &dyn Fn(&&Cost) -> bool| -> Vec<f64> {
         costs.iter().filter(wanted).map(|cost| cost.seconds).collect()
     };
@@ -244,11 +234,13 @@ fn table(costs: &[Cost], restarts: &[f64], usual: f64, apart: f64) -> String {
     ];
     for (name, seconds) in rows.into_iter().filter(|(_, seconds)| !seconds.is_empty()) {
         let (count, worst) = (seconds.len(), seconds.iter().copied().fold(0.0, f64::max));
-        let Spread { low, median, high } = Spread::of(seconds);
-        let _ =
-            writeln!(text, "| {name} | {count} | {median:.2} ({low:.2}-{high:.2}) | {worst:.2} |");
+        table.row(&[&name, &count, &Spread::of(seconds), &format!("{worst:.2}")]);
     }
-    text
+    format!(
+        "4 ranks, steps of {:.1} ms, {STEPS} of which a trial has; losses at most {apart:.0e} \
+         apart (relative)\n\n{table}",
+        usual * 1e3
+    )
 }
 
 #[cfg(test)]
@@ -327,8 +319,8 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "| the others go on | 2 | 0.50 (0.38-0.62) | 0.75 |",
-                "| of these, killed in regrouping | 1 | 0.75 (0.75-0.75) | 0.75 |",
+                "| the others go on | 2 | 0.500 (0.375-0.625) | 0.75 |",
+                "| of these, killed in regrouping | 1 | 0.750 (0.750-0.750) | 0.75 |",
                 "| torchrun starts all again | 1 | 8.00 (8.00-8.00) | 8.00 |",
             ]
         );

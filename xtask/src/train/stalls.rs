@@ -1,13 +1,12 @@
 //! `cargo xtask train --stalls`: what a rank that stalls now and then costs the others, with Gloo,
 //! with `switchml`, and with steps that have a deadline; and whether a deadline costs accuracy.
 
-use std::fmt::Write;
-
 use anyhow::{Result, ensure};
-use switchml_rack::{Contributions, Shaping, Training};
+use switchml_rack::{Contributions, Training};
 
 use super::bits::{larger_loss, more_wrong, percent};
-use super::{Backend, Example, Outcome, RATE, Site, plot};
+use super::{Backend, Example, RANKS, Site, plot};
+use crate::measure::{Report, Table};
 use crate::stats::{Mean, Spread, quantile};
 
 /// The deadline, as a multiple of the median step's time with waiting, which few stalls change.
@@ -15,8 +14,6 @@ const DEADLINE: f64 = 1.5;
 
 /// Steps of a training before the timed ones: allocation, and those that wait for all ranks.
 const WARMUP: usize = 3;
-
-const RANKS: u64 = 4;
 
 /// What is trained, and with how many seeds a run.
 pub struct Job {
@@ -45,8 +42,8 @@ struct Way {
 }
 
 /// Trains in all ways, in turn.
-pub fn compare(site: &Site, job: &Job, runs: usize) -> Result<Outcome> {
-    let _shaped = (Shaping::new(&site.ours, RATE)?, Shaping::new(&site.gloo, RATE)?);
+pub fn compare(site: &Site, job: &Job, runs: usize) -> Result<Report> {
+    let _shaped = site.shape()?;
     let mut ways = ["Gloo", "switchml", "switchml, deadline"].map(Way::new);
     let mut deadline = None;
     for run in 0..runs {
@@ -63,13 +60,13 @@ pub fn compare(site: &Site, job: &Job, runs: usize) -> Result<Outcome> {
     }
     let name = job.example.name();
     let deadline = deadline.unwrap_or_default();
-    Ok(Outcome {
-        name: format!("stalls-{name}.svg"),
+    let plot = plot::times(
+        format!("Times of {name}.py's steps, sorted; in 5 % a rank stalls for 0.2 s"),
+        ways.iter().map(|way| (way.name, way.sorted())),
+    )?;
+    Ok(Report {
         text: table(job, &deadline, &ways),
-        plot: plot::times(
-            format!("Times of {name}.py's steps, sorted; in 5 % a rank stalls for 0.2 s"),
-            ways.iter().map(|way| (way.name, way.sorted())),
-        )?,
+        files: vec![(format!("stalls-{name}.svg"), plot)],
         missed: judge(name, &ways[2].trained.contributions),
     })
 }
@@ -116,59 +113,45 @@ fn judge(name: &str, contributions: &Contributions) -> Vec<String> {
 }
 
 fn table(job: &Job, deadline: &str, ways: &[Way; 3]) -> String {
-    let mut text = format!(
-        "{}, 4 ranks, links of 1 Gb/s; in 5 % of the steps a rank stalls for\n0.2 s; {} runs of \
-         each, in turn; a deadline of {deadline} s\n\n\
-         | | ms a step: median (quartiles) | 99 % | mean | Gloo's mean to it, run by run |\n\
-         | --- | --- | --- | --- | --- |\n",
-        [&[&*format!("{}.py", job.example.name())], job.arguments].concat().join(" "),
-        ways[0].seconds.len()
-    );
+    let time = "ms a step: median (quartiles)";
+    let mut times = Table::new(["", time, "99 %", "mean", "Gloo's mean to it, run by run"]);
     for way in ways {
         let seconds = way.sorted();
-        let [low, median, high, most] =
-            [0.25, 0.5, 0.75, 0.99].map(|share| 1e3 * quantile(&seconds, share));
-        let mean = 1e3 * Mean::of(&seconds).mean;
+        let most = format!("{:.0}", 1e3 * quantile(&seconds, 0.99));
+        let mean = format!("{:.1}", 1e3 * Mean::of(&seconds).mean);
         let ratio = Spread::of_ratios(&ways[0].means(), &way.means());
-        // Writing to a String cannot fail, here and below.
-        let _ = writeln!(
-            text,
-            "| {} | {median:.1} ({low:.1}-{high:.1}) | {most:.0} | {mean:.1} | {:.2} \
-             ({:.2}-{:.2}) |",
-            way.name, ratio.median, ratio.low, ratio.high
-        );
+        times.row(&[&way.name, &Spread::of(seconds).times(1e3), &most, &mean, &ratio]);
     }
-    if !ways[0].trained.accuracies.is_empty() {
-        text += &accuracy(ways);
-    }
+    let accuracy =
+        if ways[0].trained.accuracies.is_empty() { String::new() } else { accuracy(ways) };
     let Contributions { missed, brought, in_time, late, left } = ways[2].trained.contributions;
-    let _ = writeln!(
-        text,
-        "\nWith the deadline ranks brought {brought} buckets: {in_time} in time, {late} late, \
-         {left} left in the end.\nOf {} steps they missed {missed}.\n",
-        RANKS * ways[2].steps as u64
-    );
-    text
+    format!(
+        "{}, 4 ranks, links of 1 Gb/s; in 5 % of the steps a rank stalls for\n0.2 s; {} runs of \
+         each, in turn; a deadline of {deadline} s\n\n{times}{accuracy}\n\
+         With the deadline ranks brought {brought} buckets: {in_time} in time, {late} late, \
+         {left} left in the end.\nOf {} steps they missed {missed}.\n\n",
+        [&[&*format!("{}.py", job.example.name())], job.arguments].concat().join(" "),
+        ways[0].seconds.len(),
+        RANKS * ways[2].steps
+    )
 }
 
 fn accuracy(ways: &[Way; 3]) -> String {
-    let mut text = format!(
-        "\n| {} seeds | right in the test | loss of the test | points more wrong than with Gloo | \
-         loss larger by |\n| --- | --- | --- | --- | --- |\n",
-        ways[0].trained.accuracies.len()
-    );
+    let mut table = Table::new([
+        &*format!("{} seeds", ways[0].trained.accuracies.len()),
+        "right in the test",
+        "loss of the test",
+        "points more wrong than with Gloo",
+        "loss larger by",
+    ]);
     for Way { name, trained, .. } in ways {
         let pair = [ways[0].trained.clone(), trained.clone()];
-        let _ = writeln!(
-            text,
-            "| {name} | {:.2} % | {:.4} | {} | {} % |",
-            100.0 * Mean::of(&trained.accuracies).mean,
-            Mean::of(&trained.test_losses).mean,
-            percent(more_wrong(&pair)),
-            percent(larger_loss(&pair)),
-        );
+        let right = format!("{:.2} %", 100.0 * Mean::of(&trained.accuracies).mean);
+        let loss = format!("{:.4}", Mean::of(&trained.test_losses).mean);
+        let (wrong, larger) = (percent(more_wrong(&pair)), percent(larger_loss(&pair)));
+        table.row(&[name, &right, &loss, &wrong, &format!("{larger} %")]);
     }
-    text
+    format!("\n{table}")
 }
 
 #[cfg(test)]
@@ -211,8 +194,8 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "| switchml | 1000.0 (1000.0-1000.0) | 1000 | 1000.0 | 2.00 (2.00-2.00) |",
-                "| switchml, deadline | 750.0 (500.0-1000.0) | 1000 | 750.0 | 2.67 (2.67-2.67) |",
+                "| switchml | 1000 (1000-1000) | 1000 | 1000.0 | 2.00 (2.00-2.00) |",
+                "| switchml, deadline | 750 (500-1000) | 1000 | 750.0 | 2.67 (2.67-2.67) |",
                 "| switchml | 75.00 % | 0.5000 | 0.00 ± 0.00 | 0.00 ± 0.00 % |",
                 "| switchml, deadline | 70.00 % | 0.5000 | 5.00 ± 0.00 | 0.00 ± 0.00 % |",
             ]

@@ -74,7 +74,8 @@ mod tests {
         let setting = Setting::new(4, 1_000_000_000, 2);
         let rows = ["resnet50", "vgg16"].map(|name| {
             let mut row = Row::new(name.parse().unwrap(), setting).unwrap();
-            row.times = std::array::from_fn(|way| vec![if way == 0 { 100.0 } else { 50.0 }]);
+            row.times = vec![vec![50.0]; WAYS.len()];
+            row.times[0] = vec![100.0];
             row
         });
         let table = Table { setting, rows: rows.into() };

@@ -3,38 +3,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
-use switchml_rack::{Aggregator, Binaries, Mpi, Process, Rack, RackOptions, Shaping};
+use anyhow::{Context, Result};
+use switchml_rack::{Binaries, Mpi, Process, Rack};
 use switchml_step::buckets::Bucket;
 use switchml_worker_core::Precision;
 
 use super::super::peers::Programs;
+use super::super::stripes::bits;
 use super::{Row, Setting, Way};
 use crate::cargo;
+use crate::measure::{Pair, Ranks, Said, finish};
 
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Where ranks without an aggregator meet.
-const PORT: &str = "29500";
-
-/// What rank 0 says.
-#[derive(Deserialize)]
-struct Said {
-    /// Times of steps, of which there is one.
-    step_ms: Vec<f64>,
-    /// Elements that were wrong in a step before.
-    out_of_bounds: Option<u64>,
-}
-
-/// The racks: `ours` with the aggregator, and `plain`, without a program at the switch's ports.
+/// The racks, and the programs of the ranks.
 pub struct Site<'a> {
-    // Dropped in this order.
-    aggregator: Aggregator,
-    ours: Rack,
-    plain: Rack,
-    setting: Setting,
+    pub racks: Pair,
     binaries: &'a Binaries,
     programs: &'a Programs,
     /// Open MPI's rank.
@@ -49,63 +32,38 @@ impl<'a> Site<'a> {
         programs: &'a Programs,
         scratch: &'a Path,
     ) -> Result<Self> {
-        let rack = || Rack::new(RackOptions { workers: setting.ranks, ..RackOptions::default() });
-        let (ours, plain) = (rack()?, rack()?);
-        let aggregator = Aggregator::in_rack(binaries, &ours)?;
+        let racks = Pair::new(setting.ranks, binaries)?;
         let mpi = Mpi::OpenMpi.program(&peer("mpi_step.c"), scratch)?;
-        Ok(Self { aggregator, ours, plain, setting, binaries, programs, mpi, scratch })
+        Ok(Self { racks, binaries, programs, mpi, scratch })
     }
 
-    /// Gives all links the setting's rate, until what this returns is dropped.
-    pub fn shape(&self) -> Result<[Shaping<'_>; 2]> {
-        let shape = |rack| Shaping::new(rack, self.setting.link);
-        Ok([shape(&self.ours)?, shape(&self.plain)?])
-    }
-
-    /// Milliseconds of a step, after one without computing.
-    pub fn step(&self, row: &Row, way: Way) -> Result<f64> {
-        let mut processes = match way {
-            Way::Gloo => self.gloo(row)?,
-            Way::OpenMpi => vec![self.open_mpi(row)?],
+    /// Milliseconds of a step, after one without computing. This project's ranks check every
+    /// element if they are asked to.
+    pub fn step(&self, row: &Row, way: Way, is_checked: bool) -> Result<f64> {
+        let Pair { aggregator, ours, plain } = &self.racks;
+        match way {
+            Way::Gloo => Said::of(&finish(self.gloo(row)?)?)?.milliseconds(),
+            Way::OpenMpi => Said::of(&finish(vec![self.open_mpi(row)?])?)?.milliseconds(),
             Way::Aggregator(precision) => {
-                self.ranks(&self.ours, row, precision, Some(self.aggregator.control()))?
+                self.ours(ours, aggregator.control(), row, precision, is_checked)
             }
-            Way::Alone(precision) => self.ranks(&self.plain, row, precision, None)?,
-        };
-        processes.iter_mut().try_for_each(|process| process.wait_success(PATIENCE))?;
-        let said: Said = serde_json::from_str(&processes[0].stdout()).context("not a report")?;
-        ensure!(said.out_of_bounds.unwrap_or_default() == 0, "elements are wrong");
-        said.step_ms.first().copied().context("no time")
+            Way::Alone(precision) => self.ours(plain, "", row, precision, is_checked),
+        }
     }
 
-    /// This project's ranks. The first run checks every element.
-    fn ranks(
+    fn ours(
         &self,
         rack: &Rack,
+        aggregators: &str,
         row: &Row,
         precision: Precision,
-        aggregator: Option<&str>,
-    ) -> Result<Vec<Process>> {
-        let compute = row.compute_ms().to_string();
-        let is_checked = row.times.iter().any(Vec::is_empty);
-        let bits = match precision {
-            Precision::Exact => "exact",
-            Precision::Bits16 => "16",
-            Precision::Bits8 => "8",
-        };
-        let start = |rank: usize| {
-            let mut command = Command::new(&self.binaries.worker);
-            command.env_remove("SWITCHML_AGGREGATOR").env("MASTER_PORT", PORT);
-            command.env("MASTER_ADDR", Rack::worker_address(0).to_string());
-            command.args(["bench", "--job", "models", "--rank", &rank.to_string()]);
-            command.args(["--world-size", &self.setting.ranks.to_string()]);
-            command.args(["--model", row.model.name, "--compute", &compute, "--precision", bits]);
-            command.args(["--json", "-", "-w", "0", "-n", "1"]);
-            command.args(["-c", if is_checked { "1" } else { "0" }]);
-            command.args(aggregator.into_iter().flat_map(|address| ["--aggregator", address]));
-            Ok(rack.worker(rank).spawn(&format!("rank {rank}"), command)?)
-        };
-        (0..self.setting.ranks).map(start).collect()
+        is_checked: bool,
+    ) -> Result<f64> {
+        let (compute, check) = (row.compute_ms().to_string(), if is_checked { "1" } else { "0" });
+        let model = ["--model", row.model.name, "--compute", &compute];
+        let options = ["--precision", bits(precision), "-w", "0", "-n", "1", "-c", check];
+        let ranks = Ranks::new(&self.binaries.worker, rack.workers(), "models", aggregators);
+        ranks.run(&[&model[..], &options].concat())?.milliseconds()
     }
 
     /// Ranks of torch, which exchange addresses by a file.
@@ -113,23 +71,23 @@ impl<'a> Site<'a> {
         let rendezvous = self.scratch.join("step-rendezvous");
         let _ = fs::remove_file(&rendezvous);
         let buckets = self.write(row)?;
+        let workers = self.racks.plain.workers();
         let start = |rank: usize| {
             let mut command = Command::new(&self.programs.python);
             command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
             command.arg(peer("gloo_step.py"));
-            command.args([rank.to_string(), self.setting.ranks.to_string()]);
+            command.args([rank.to_string(), workers.len().to_string()]);
             command.arg(&rendezvous).arg(&buckets);
-            Ok(self.plain.worker(rank).spawn(&format!("Gloo's rank {rank}"), command)?)
+            Ok(workers[rank].spawn(&format!("Gloo's rank {rank}"), command)?)
         };
-        (0..self.setting.ranks).map(start).collect()
+        (0..workers.len()).map(start).collect()
     }
 
     fn open_mpi(&self, row: &Row) -> Result<Process> {
-        let buckets = self.write(row)?;
-        let workers = self.plain.workers().iter().enumerate();
-        let workers: Vec<_> =
-            workers.map(|(rank, worker)| (worker, Rack::worker_address(rank).into())).collect();
-        let top = (self.plain.switch(), self.plain.aggregator_address());
+        let (buckets, rack) = (self.write(row)?, &self.racks.plain);
+        let workers = rack.workers().iter().enumerate();
+        let workers: Vec<_> = workers.map(|(rank, worker)| (worker, rack.address(rank))).collect();
+        let top = (rack.switch(), rack.aggregator_address());
         let program = [self.mpi.as_os_str(), buckets.as_os_str()];
         Ok(Mpi::OpenMpi.start(top, &workers, self.scratch, &[], &program)?)
     }
