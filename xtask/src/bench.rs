@@ -134,7 +134,7 @@ impl Bench {
             Some(Subject::Inference { vllm }) => {
                 let python = python::with_package()?;
                 let (programs, plot) = if *vllm {
-                    (inference::vllm(&python::with_vllm(&python)?, folder)?, "vllm.svg")
+                    (inference::vllm(&python::with_vllm()?, folder)?, "vllm.svg")
                 } else {
                     (inference::examples(&python), "language-models.svg")
                 };

@@ -11,7 +11,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use switchml_cli::say;
 
-use crate::{cargo, setup};
+use crate::cargo;
+use crate::setup::cargo_tool::MDBOOK;
 
 /// What a README is called in the copy, as mdBook makes `index.html` of it, but not of links to it.
 const FIRST_PAGE: &str = "index.md";
@@ -23,7 +24,7 @@ const FIRST_PAGE: &str = "index.md";
 /// If mdBook cannot be built, or finds a mistake.
 pub fn run() -> Result<()> {
     let target = cargo::target_folder()?;
-    let mdbook = setup::mdbook::ensure(&target)?;
+    let mdbook = MDBOOK.ensure(&target)?;
     let (copy, book) = (target.join("book-source"), target.join("book"));
     for folder in [&copy, &book] {
         if folder.exists() {

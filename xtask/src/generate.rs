@@ -8,6 +8,8 @@ mod python;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use switchml_cli::say;
+use switchml_protocol::outcome::{Outcome, RejectReason};
+use switchml_protocol::wire::header::{Kind, Op, flags};
 
 use crate::cargo;
 use crate::command::succeed;
@@ -76,6 +78,17 @@ pub fn check() -> Result<()> {
         say!("{path} is what the protocol says");
     }
     Ok(())
+}
+
+/// Names and numbers of the protocol, in groups.
+fn groups() -> [(&'static str, Vec<(&'static str, u64)>); 5] {
+    [
+        ("kind", Kind::ALL.iter().map(|kind| (kind.name(), *kind as u64)).collect()),
+        ("op", Op::ALL.iter().map(|op| (op.name(), *op as u64)).collect()),
+        ("flag", flags::ALL.iter().map(|(name, flag)| (*name, u64::from(*flag))).collect()),
+        ("reject", RejectReason::ALL.iter().map(|why| (why.name(), *why as u64)).collect()),
+        ("outcome", Outcome::ALL.iter().map(|outcome| (outcome.name(), *outcome as u64)).collect()),
+    ]
 }
 
 #[cfg(test)]

@@ -219,22 +219,6 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Builds a cargo subcommand of some version, such as `cyclonedx`, if it is missing, which takes a
-/// minute or more. Returns its path.
-fn cargo_tool(subcommand: &str, version: &str) -> Result<PathBuf> {
-    let name = format!("cargo-{subcommand}");
-    let root = cargo::target_folder()?.join(&name);
-    let tool = root.join("bin").join(&name);
-    let is_there = Command::new(&tool).args([subcommand, "--version"]).output();
-    if is_there.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(version)) {
-        return Ok(tool);
-    }
-    let mut install = Command::new("cargo");
-    install.args(["install", "--quiet", "--locked", &name, "--version", version]);
-    succeed(install.arg("--root").arg(&root))?;
-    Ok(tool)
-}
-
 #[cfg(test)]
 mod kubernetes_tests;
 #[cfg(test)]

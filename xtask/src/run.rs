@@ -19,6 +19,9 @@ use crate::{cargo, cargo::Selection};
 use bench::Bench;
 use job::Load;
 
+/// The value of options with which the daemon chooses.
+const AUTO: &str = "auto";
+
 /// Options of `cargo xtask run`.
 #[derive(clap::Args)]
 #[command(
@@ -83,8 +86,8 @@ pub struct Run {
 
     /// Where the aggregator takes frames: superpackets whole at tc ingress, as suits the rack's
     /// links, or frame by frame in native XDP
-    #[arg(long, value_enum, default_value_t = RackMode::Auto)]
-    mode: RackMode,
+    #[arg(long, default_value = AUTO, value_parser = [AUTO, "native"])]
+    mode: String,
 
     /// The VLAN that all addresses are in, 1 to 4094; without it frames have no tags
     #[arg(
@@ -109,8 +112,8 @@ pub struct Run {
 
     /// How the aggregator sends results to all: by multicast with copies for ranks that it does not
     /// reach, by multicast alone, or by copies alone
-    #[arg(long, value_enum, default_value_t = Fanout::Auto)]
-    fanout: Fanout,
+    #[arg(long, default_value = AUTO, value_parser = [AUTO, "multicast", "unicast"])]
+    fanout: String,
 
     /// Give the rack's hosts addresses of IPv6 alone
     #[arg(long)]
@@ -130,22 +133,6 @@ pub struct Run {
     /// Use the binaries in this folder: set when the rack alone runs as root
     #[arg(long, hide = true)]
     binaries: Option<PathBuf>,
-}
-
-/// Where the aggregator takes frames.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum RackMode {
-    Auto,
-    Native,
-}
-
-impl From<RackMode> for Mode {
-    fn from(mode: RackMode) -> Self {
-        match mode {
-            RackMode::Auto => Self::Auto,
-            RackMode::Native => Self::Native,
-        }
-    }
 }
 
 /// How workers are joined to the switch host.
@@ -171,24 +158,6 @@ enum RackMulticast {
     /// Those of even rank, at an Ethernet switch
     Even,
     None,
-}
-
-/// The daemon's `--fanout`.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Fanout {
-    Auto,
-    Multicast,
-    Unicast,
-}
-
-impl Fanout {
-    fn argument(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Multicast => "multicast",
-            Self::Unicast => "unicast",
-        }
-    }
 }
 
 impl RackTopology {
@@ -226,7 +195,8 @@ impl Run {
     pub fn run(&self) -> Result<()> {
         let mode = match self.data_plane {
             DataPlane::Bmv2 => Mode::Bmv2,
-            DataPlane::Xdp | DataPlane::Software => self.mode.into(),
+            DataPlane::Xdp | DataPlane::Software if self.mode == AUTO => Mode::Auto,
+            DataPlane::Xdp | DataPlane::Software => Mode::Native,
         };
         let topology = self.topology.with(self.multicast, self.mtu)?;
         let rack = RackOptions {
@@ -256,7 +226,7 @@ impl Run {
             "--vlan needs --data-plane xdp: the others have no frames with a tag"
         );
         ensure!(
-            self.fanout == Fanout::Auto || self.data_plane == DataPlane::Xdp,
+            self.fanout == AUTO || self.data_plane == DataPlane::Xdp,
             "--fanout needs --data-plane xdp: the others have one way to send results to all"
         );
         ensure!(
@@ -287,9 +257,7 @@ impl Run {
             _ if self.peers && getuid().is_root() => {
                 job::of_peers(&binaries, rack, self.rate, load)
             }
-            _ if getuid().is_root() => {
-                job::in_rack(&binaries, rack, self.fanout.argument(), self.rate, load)
-            }
+            _ if getuid().is_root() => job::in_rack(&binaries, rack, &self.fanout, self.rate, load),
             // Without this, it would ask for sudo again and again.
             _ if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
             _ => run_rack_as_root(&folder),

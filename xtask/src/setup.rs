@@ -6,9 +6,9 @@
 //! manager.
 
 mod bpf_linker;
+pub mod cargo_tool;
 mod compiler;
 pub mod debian;
-pub mod mdbook;
 pub mod packages;
 pub mod prometheus;
 mod rust_src;

@@ -9,7 +9,7 @@ mod times;
 use crate::{cargo, fuzz, matrix::Matrix, programs::Program, python, setup};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::{env, thread};
 use switchml_cli::say;
@@ -44,8 +44,8 @@ const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 /// Variables that tell tests where things are.
 type Variables = Vec<(&'static str, PathBuf)>;
 
-/// Makes an environment from that of the newest torch, and returns its interpreter.
-type Make = fn(&Path) -> Result<PathBuf>;
+/// Makes an environment, and returns its interpreter.
+type Make = fn() -> Result<PathBuf>;
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -141,12 +141,11 @@ impl Test {
             if plan.python { with_python(build)? } else { (build()?, Vec::new()) };
         let frameworks: [(bool, _, _, Make); 2] = [
             (plan.vllm, VLLM, "vLLM", python::with_vllm),
-            (plan.ray, RAY, "Ray", python::with_ray),
+            (plan.ray, RAY, "Ray", || python::RAY.interpreter()),
         ];
         for (_, variable, what, make) in frameworks.into_iter().filter(|(needed, ..)| *needed) {
-            let python = environment.iter().find(|(name, _)| *name == PYTHON);
             // A test that lacks it says so, and is counted as skipped.
-            match make(&python.context("no interpreter with torch")?.1) {
+            match make() {
                 Ok(python) => environment.push((variable, python)),
                 Err(error) => say!("no {what}: {error:#}"),
             }
@@ -160,12 +159,12 @@ impl Test {
             environment.push((PROMETHEUS, setup::watchers(&cargo::target_folder()?)?));
         }
         if plan.validates {
-            environment.push((KUBERNETES, python::kubernetes()?));
+            environment.push((KUBERNETES, python::KUBERNETES.programs()?));
         }
         if plan.mpi {
             setup::mpi()?;
             // Its wheels need a newer system than the other tests do.
-            match python::mlx() {
+            match python::MLX.programs() {
                 Ok(tools) => environment.push((MLX, tools)),
                 Err(error) => say!("no MLX: {error:#}"),
             }
@@ -213,12 +212,12 @@ impl Test {
 /// and the variables with the interpreters.
 fn with_python(build: impl FnOnce() -> Result<Vec<Program>>) -> Result<(Vec<Program>, Variables)> {
     let install = || {
-        let python = python::with_torch()?;
-        let middle = python::with_older_torch(&python, &python::WITHOUT_COMPILER)?;
+        let python = python::TORCH.interpreter()?;
+        let middle = python::WITHOUT_COMPILER.interpreter()?;
         let mut interpreters = vec![(MIDDLE, middle)];
         if python::has_oldest(&python)? {
             python::compiler(&python)?;
-            interpreters.push((OLDEST, python::with_older_torch(&python, &python::OLDEST)?));
+            interpreters.push((OLDEST, python::OLDEST.interpreter()?));
         }
         Ok::<_, anyhow::Error>(interpreters)
     };

@@ -10,7 +10,7 @@
 use std::thread::available_parallelism;
 
 use super::measured::{Cell, Measured, Method, Results, Sample, Task};
-use super::plan::{LARGE, WORKERS, rate};
+use super::plan::{LARGE, WORKERS};
 use crate::measure::{Table, or_dash};
 use crate::stats::Spread;
 
@@ -23,10 +23,6 @@ const FRAME: usize = 14 + 20 + 8 + 32 + 4 * LANES;
 
 /// Workers of the setting from which the processor time of a chunk is taken.
 const REFERENCE: usize = 4;
-
-/// The largest relative deviation of the time per byte, from that of the largest tensor, at which
-/// time counts as proportional to size.
-const PROPORTIONAL: f64 = 0.1;
 
 /// The two figures that come from measurements.
 struct Model {
@@ -127,53 +123,7 @@ pub fn markdown(results: &Results) -> String {
     let chunk = model.chunk * 1e6;
     let title =
         format!("Model: {chunk:.2} CPU-us for each chunk and worker, frames of {FRAME} bytes");
-    format!("\n{title}.\n\n{table}{}{}", linear_from(results), chunk_table(results))
-}
-
-/// The size from which time is proportional to size.
-fn linear_from(results: &Results) -> String {
-    let mut text = String::new();
-    for workers in WORKERS {
-        for link in [None, Some(rate(workers))] {
-            let of_link = |measured: &&Measured| {
-                let Cell { workers: n, rate, task, .. } = measured.cell;
-                (measured.method, n, rate, task) == (Method::OURS, workers, link, Task::Sum)
-            };
-            let mut sizes: Vec<&Measured> = results.0.iter().filter(of_link).collect();
-            sizes.sort_by_key(|measured| std::cmp::Reverse(measured.cell.size));
-            let per_byte =
-                |measured: &Measured| median(measured, |s| s.seconds) / measured.cell.size as f64;
-            let Some(largest) = sizes.first().map(|measured| per_byte(measured)) else { continue };
-            let close =
-                |measured: &&&Measured| (per_byte(measured) / largest - 1.0).abs() <= PROPORTIONAL;
-            let Some(from) = sizes.iter().take_while(close).last().filter(|_| sizes.len() > 2)
-            else {
-                continue;
-            };
-            let links = if link.is_some() { "shaped" } else { "unshaped" };
-            let from = from.cell.size_text();
-            text += &format!(
-                "\n{workers} workers, {links}: proportional to size (within 10 %) from {from} on.\n"
-            );
-        }
-    }
-    text
-}
-
-/// The cost of a chunk in each of our data paths.
-fn chunk_table(results: &Results) -> String {
-    let title = "CPU-us for each chunk and worker, 16 MiB, unshaped".to_owned();
-    let heads = WORKERS.map(|workers| format!("N = {workers}"));
-    let mut table = Table::new([title].into_iter().chain(heads));
-    for method in Method::all().filter(|method| method.is_ours()) {
-        let cost = |workers| {
-            let cell = Cell { workers, rate: None, size: LARGE, task: Task::Sum };
-            let measured = results.get(cell, method);
-            or_dash(measured.map(|measured| format!("{:.2}", per_chunk(measured) * 1e6)))
-        };
-        table.cells([method.name().to_owned()].into_iter().chain(WORKERS.map(cost)));
-    }
-    format!("\n{table}")
+    format!("\n{title}.\n\n{table}")
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl Programs {
         let preloads = both.map(|mpi| Ok((mpi, mpi.preload(&libraries, &folder)?)));
         Ok(Self {
             ours: binaries.worker.clone(),
-            python: python::with_torch()?,
+            python: python::TORCH.interpreter()?,
             gloo: sources.join("gloo.py"),
             mpi: mpi.into_iter().collect::<Result<_>>()?,
             preloads: preloads.into_iter().collect::<Result<_>>()?,

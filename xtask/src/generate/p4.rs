@@ -2,13 +2,12 @@
 
 use std::{fmt::Write, mem::offset_of};
 
-use switchml_protocol::outcome::{Outcome, RejectReason};
-use switchml_protocol::wire::header::{HEADER_LEN, Header, Kind, Op, flags};
+use switchml_protocol::wire::header::{HEADER_LEN, Header};
 use switchml_protocol::{
     CONTROL_REPLY_LANES, DATA_PORT, EVERYONE, LANES_PER_BLOCK, U16, U32, VERSION,
 };
 
-use super::ABOUT;
+use super::{ABOUT, groups};
 
 /// The file's path in the repository.
 pub const PATH: &str = "p4/include/protocol.p4";
@@ -80,20 +79,11 @@ fn numbers() -> Vec<(String, u8, u64)> {
     ]
     .map(|(name, bits, value)| (name.to_owned(), bits, value))
     .to_vec();
-    let kinds = Kind::ALL.iter().map(|kind| (kind.name(), *kind as u64));
-    let ops = Op::ALL.iter().map(|op| (op.name(), *op as u64));
-    let flags = flags::ALL.iter().map(|(name, flag)| (*name, u64::from(*flag)));
-    let reasons = RejectReason::ALL.iter().map(|reason| (reason.name(), *reason as u64));
-    let outcomes = Outcome::ALL.iter().map(|outcome| (outcome.name(), *outcome as u64));
-    let mut add = |prefix: &str, bits, rows: &mut dyn Iterator<Item = (&str, u64)>| {
-        let name = |name: &str| format!("{prefix}_{}", name.to_uppercase());
-        numbers.extend(rows.map(|(row, value)| (name(row), bits, value)));
-    };
-    add("KIND", 8, &mut { kinds });
-    add("OP", 8, &mut { ops });
-    add("FLAG", 8, &mut { flags });
-    add("REJECT", 32, &mut { reasons });
-    add("OUTCOME", 8, &mut { outcomes });
+    for (group, rows) in groups() {
+        let bits = if group == "reject" { 32 } else { 8 };
+        let name = |row: &str| format!("{group}_{row}").to_uppercase();
+        numbers.extend(rows.into_iter().map(|(row, value)| (name(row), bits, value)));
+    }
     numbers
 }
 

@@ -6,6 +6,7 @@ use std::{fs, process::Command, time::Duration};
 use switchml_rack::{AGGREGATOR_ADDRESS, Binaries, Process, TapRack};
 
 use super::qemu::Machine;
+use crate::measure::{Ranks, finish};
 
 /// A NIC that QEMU emulates.
 pub struct Nic {
@@ -122,19 +123,10 @@ fn add_up(rack: &TapRack, machine: &mut Process, hook: Hook, binaries: &Binaries
     rack.join()?;
     machine.wait_for_line(READY, LIMIT)?;
     let control = format!("{AGGREGATOR_ADDRESS}:{CONTROL_PORT}");
-    let start = |(rank, namespace): (usize, &switchml_rack::Namespace)| {
-        let mut worker = Command::new(&binaries.worker);
-        worker.args(["bench", "--minbytes", "8", "--maxbytes", "1M", "--stepfactor", "512"]);
-        worker.args(["--iters", "3", "--warmup-iters", "1", "--job", "matrix"]);
-        worker.args(["--aggregator", &control, "--rank", &rank.to_string()]);
-        worker.args(["--world-size", &RANKS.to_string()]);
-        namespace.spawn(&format!("worker {rank}"), worker)
-    };
-    let workers: Result<Vec<Process>, _> = rack.workers().iter().enumerate().map(start).collect();
-    for mut worker in workers? {
-        // The worker checks every element.
-        worker.wait_success(LIMIT)?;
-    }
+    let ranks = Ranks::new(&binaries.worker, rack.workers(), "matrix", &control);
+    // The ranks check every element.
+    let sizes = ["--minbytes", "8", "--maxbytes", "1M", "--stepfactor", "512"];
+    finish(ranks.start(&[&sizes[..], &["--iters", "3", "--warmup-iters", "1"]].concat())?)?;
     let mut status = Command::new(&binaries.aggregator);
     status.args(["status", "--connect", &control]);
     let status = String::from_utf8(rack.workers()[0].output(status)?.stdout)?;

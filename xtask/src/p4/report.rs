@@ -1,11 +1,13 @@
 //! The resources of Tofino 1 that a program uses, from the compiler's logs.
 
-use anyhow::{Context, Result};
-use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::measure::Table;
 
 /// Containers of each kind and width that a pipeline has: <https://github.com/p4lang/p4c>,
 /// `backends/tofino/bf-p4c/specs/phv_spec.cpp`.
@@ -20,146 +22,54 @@ const CONTAINERS: [(&str, u32, usize); 6] = [
 
 /// The report as tables in Markdown: for each stage, and for packet header vectors.
 pub fn text(logs: &Path) -> Result<String> {
-    Ok(stages(&read(&logs.join("resources.json"))?)?
-        + "\n"
-        + &containers(&read(&logs.join("phv.json"))?)?)
+    let read = |name: &str, tables: fn(&str) -> Option<Table>| {
+        let path = logs.join(name);
+        let log = fs::read_to_string(&path);
+        let hint = || format!("cannot read {}; p4c-barefoot writes it with -g", path.display());
+        let table = tables(&log.with_context(hint)?);
+        table.with_context(|| format!("{name} is not what p4c-barefoot 9.13 writes"))
+    };
+    Ok(format!("{}\n{}", read("resources.json", stages)?, read("phv.json", containers)?))
 }
 
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path)
-        .with_context(|| format!("cannot read {}; p4c-barefoot writes it with -g", path.display()))
-}
-
-#[derive(Deserialize)]
-struct Log {
-    resources: Resources,
-}
-
-#[derive(Deserialize)]
-struct Resources {
-    mau: Mau,
-}
-
-#[derive(Deserialize)]
-struct Mau {
-    mau_stages: Vec<Stage>,
-}
-
-#[derive(Deserialize)]
-struct Stage {
-    stage_number: u32,
-    logical_tables: Ids,
-    rams: Rams,
-    map_rams: MapRams,
-    tcams: Tcams,
-    meter_alus: MeterAlus,
-}
-
-#[derive(Deserialize)]
-struct Ids {
-    ids: Vec<Id>,
-    size: usize,
-}
-
-#[derive(Deserialize)]
-struct Id {
-    id: u32,
-}
-
-/// A unit of memory or arithmetic: one, however many tables share it.
-#[derive(Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(default)]
-struct Unit {
-    row: u32,
-    column: u32,
-    unit_id: u32,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Rams {
-    n_rows: usize,
-    n_columns: usize,
-    srams: Vec<Unit>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct MapRams {
-    n_rows: usize,
-    n_units: usize,
-    maprams: Vec<Unit>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Tcams {
-    n_rows: usize,
-    n_columns: usize,
-    tcams: Vec<Unit>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct MeterAlus {
-    n_alus: usize,
-    meters: Vec<Unit>,
-}
-
-fn stages(log: &str) -> Result<String> {
-    let log: Log =
-        serde_json::from_str(log).context("resources.json is not what p4c-barefoot 9.13 writes")?;
-    let mut text = "| stage | tables | SRAM | map RAM | TCAM | stateful ALUs |\n\
-                    | --- | --- | --- | --- | --- | --- |\n"
-        .to_owned();
-    for stage in log.resources.mau.mau_stages {
-        let tables = distinct(stage.logical_tables.ids.iter().map(|id| id.id));
-        let _ = writeln!(
-            text,
-            "| {} | {tables} of {} | {} of {} | {} of {} | {} of {} | {} of {} |",
-            stage.stage_number,
-            stage.logical_tables.size,
-            distinct(stage.rams.srams),
-            stage.rams.n_rows * stage.rams.n_columns,
-            distinct(stage.map_rams.maprams),
-            stage.map_rams.n_rows * stage.map_rams.n_units,
-            distinct(stage.tcams.tcams),
-            stage.tcams.n_rows * stage.tcams.n_columns,
-            distinct(stage.meter_alus.meters),
-            stage.meter_alus.n_alus,
-        );
+fn stages(log: &str) -> Option<Table> {
+    let log: Value = serde_json::from_str(log).ok()?;
+    let mut table = Table::new(["stage", "tables", "SRAM", "map RAM", "TCAM", "stateful ALUs"]);
+    for stage in log["resources"]["mau"]["mau_stages"].as_array()? {
+        // How many units are used, of the product of these fields.
+        let used = |kind: &str, units: &str, fields: &[&str]| {
+            let all: u64 =
+                fields.iter().map(|field| stage[kind][field].as_u64()).product::<Option<_>>()?;
+            let units = stage[kind][units].as_array()?.iter();
+            // A unit counts once, however many tables share it.
+            let place =
+                |unit: &Value| ["id", "row", "column", "unit_id"].map(|field| unit[field].as_u64());
+            Some(format!("{} of {all}", units.map(place).collect::<BTreeSet<_>>().len()))
+        };
+        table.row(&[
+            &stage["stage_number"].as_u64()?,
+            &used("logical_tables", "ids", &["size"])?,
+            &used("rams", "srams", &["nRows", "nColumns"])?,
+            &used("map_rams", "maprams", &["nRows", "nUnits"])?,
+            &used("tcams", "tcams", &["nRows", "nColumns"])?,
+            &used("meter_alus", "meters", &["nAlus"])?,
+        ]);
     }
-    Ok(text)
+    Some(table)
 }
 
-fn distinct<T: Ord>(units: impl IntoIterator<Item = T>) -> usize {
-    units.into_iter().collect::<BTreeSet<_>>().len()
-}
-
-#[derive(Deserialize)]
-struct PhvLog {
-    containers: Vec<Container>,
-}
-
-#[derive(Deserialize)]
-struct Container {
-    bit_width: u32,
-    container_type: String,
-}
-
-fn containers(log: &str) -> Result<String> {
-    let log: PhvLog =
-        serde_json::from_str(log).context("phv.json is not what p4c-barefoot 9.13 writes")?;
-    let mut used = BTreeMap::new();
-    for container in log.containers {
-        *used.entry((container.container_type, container.bit_width)).or_insert(0) += 1;
-    }
-    let mut text = "| containers | used |\n| --- | --- |\n".to_owned();
+fn containers(log: &str) -> Option<Table> {
+    let log: Value = serde_json::from_str(log).ok()?;
+    let listed = log["containers"].as_array()?;
+    let mut table = Table::new(["containers", "used"]);
     for (kind, bits, all) in CONTAINERS {
-        let used = used.get(&(kind.to_owned(), bits)).copied().unwrap_or(0);
-        let _ = writeln!(text, "| {kind}, {bits} bits | {used} of {all} |");
+        let is_it = |container: &&Value| {
+            container["container_type"] == kind && container["bit_width"] == bits
+        };
+        let used = listed.iter().filter(is_it).count();
+        table.row(&[&format!("{kind}, {bits} bits"), &format!("{used} of {all}")]);
     }
-    Ok(text)
+    Some(table)
 }
 
 #[cfg(test)]
@@ -181,7 +91,7 @@ mod tests {
             "meter_alus": {"nAlus": 4, "meters": [
                 {"row": 1, "usages": []}, {"row": 3, "usages": []}]}
         }]}}}"#;
-        let text = stages(log).unwrap();
+        let text = stages(log).unwrap().to_string();
         assert!(
             text.ends_with("| 3 | 2 of 16 | 2 of 80 | 1 of 48 | 0 of 24 | 2 of 4 |\n"),
             "{text}"
@@ -194,7 +104,7 @@ mod tests {
             {"bit_width": 16, "container_type": "normal"},
             {"bit_width": 16, "container_type": "normal"},
             {"bit_width": 32, "container_type": "tagalong"}]}"#;
-        let text = containers(log).unwrap();
+        let text = containers(log).unwrap().to_string();
         assert!(text.contains("| normal, 16 bits | 2 of 96 |\n"), "{text}");
         assert!(text.contains("| tagalong, 32 bits | 1 of 32 |\n"), "{text}");
         assert!(text.contains("| normal, 32 bits | 0 of 64 |\n"), "{text}");

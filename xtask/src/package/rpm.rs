@@ -1,17 +1,15 @@
 //! RPMs, which cargo-generate-rpm makes from the metadata in the crates' Cargo.toml. They need at
 //! least the C library version of the machine that built them.
 
-use super::{Packed, build, cargo_tool, files, layout};
+use super::{Packed, build, files, layout};
+use crate::cargo;
 use crate::command::{output, succeed};
-use crate::{cargo, setup::packages};
+use crate::setup::{cargo_tool::GENERATE_RPM, packages};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use switchml_cli::say;
-
-/// The tool's version.
-const TOOL: &str = "0.21.1";
 
 /// Crates with a program to pack, and the program's name.
 const PROGRAMS: [(&str, &str); 2] =
@@ -45,7 +43,7 @@ const FILES: [(&str, &str); 3] = [
 
 /// Makes the RPMs of the programs in the folder.
 pub fn make(packed: &Packed, folder: &Path) -> Result<()> {
-    let tool = cargo_tool("generate-rpm", TOOL)?;
+    let tool = GENERATE_RPM.ensure(&cargo::target_folder()?)?;
     for (package, program) in PROGRAMS {
         lay_out(packed, program, &packed.folder.join("rpm").join(program))?;
         let time = build::commit_time()?;

@@ -1,14 +1,13 @@
 //! Software bills of materials: the components of each program and library, in CycloneDX's JSON.
 
-use super::{build, cargo_tool};
+use super::build;
+use crate::cargo;
 use crate::command::succeed;
-use crate::{cargo, python};
+use crate::python::tools;
+use crate::setup::cargo_tool::CYCLONEDX;
 use anyhow::{Context, Result, ensure};
 use std::{fs, path::Path, process::Command};
 use switchml_cli::say;
-
-/// CycloneDX's own tool for cargo.
-const TOOL: &str = "0.5.9";
 
 /// The shipped parts: the path of the file that the tool writes, and the name under which it is
 /// kept. The daemon contains the BPF programs.
@@ -35,7 +34,7 @@ for name in sys.argv[1:]:
 
 /// Writes the bills of materials of the commit into the folder.
 pub fn make(folder: &Path) -> Result<()> {
-    let tool = cargo_tool("cyclonedx", TOOL)?;
+    let tool = CYCLONEDX.ensure(&cargo::target_folder()?)?;
     // The tool writes its files next to each Cargo.toml of a workspace.
     let copy = cargo::target_folder()?.join("sbom");
     let _ = fs::remove_dir_all(&copy);
@@ -58,9 +57,9 @@ pub fn make(folder: &Path) -> Result<()> {
 /// Fails unless the bills of materials in the folder are valid, and name the expected components.
 pub fn check(folder: &Path) -> Result<()> {
     let files = SHIPPED.map(|(_, name)| folder.join(format!("{name}.cdx.json")));
-    let tools =
-        python::with_tools("cyclonedx", &["cyclonedx-python-lib[json-validation]==11.7.0"])?;
-    succeed(Command::new(tools.join("python")).args(["-c", VALIDATE]).args(&files))?;
+    let python =
+        tools("cyclonedx", "cyclonedx-python-lib[json-validation]==11.7.0").interpreter()?;
+    succeed(Command::new(python).args(["-c", VALIDATE]).args(&files))?;
     // One dependency of each part, which the tool would not find if it looked at another part.
     for (file, part) in files.iter().zip(["aya", "aya-ebpf", "indicatif", "half", "pyo3"]) {
         let text = fs::read_to_string(file)?;

@@ -4,8 +4,9 @@
 mod trial;
 
 use super::{build, files, zig};
+use crate::cargo;
 use crate::command::{output, succeed};
-use crate::{cargo, python};
+use crate::python::{Environment, tools};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ pub const AMD64: Kind = Kind { target: build::AMD64, platform: "manylinux_2_17_x
 
 /// The wheel for 64-bit ARM.
 pub const ARM64: Kind = Kind { target: build::ARM64, platform: "manylinux_2_17_aarch64" };
+
+/// Python's own tool that says on which systems a wheel runs.
+const AUDITWHEEL: Environment = tools("auditwheel", "auditwheel==6.8.2");
 
 /// The version of glibc that the programs are linked with.
 const GLIBC: &str = "2.17";
@@ -74,7 +78,7 @@ pub fn check(folder: &Path, kind: &Kind) -> Result<()> {
     let wheel = wheels.into_iter().find(is_ours).context("no wheel for this platform")?;
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ensure!(name.contains("-cp310-abi3-"), "{name} is not for all CPythons from 3.10 on");
-    let tools = python::with_tools("auditwheel", &["auditwheel==6.8.2"])?;
+    let tools = AUDITWHEEL.programs()?;
     let told = output(Command::new(tools.join("auditwheel")).arg("show").arg(&wheel))?;
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
     let tag = format!("is consistent with the following platform tag: \"{}\"", kind.platform);

@@ -3,19 +3,19 @@
 
 use super::build;
 use crate::command::succeed;
-use crate::python;
+use crate::python::{Environment, tools};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::{env, process::Command};
 
 /// Zig; two tools by the same makers that link Rust's programs and Python's modules through it; and
 /// Python's own tool that takes wheels apart.
-const TOOLS: [&str; 4] =
-    ["ziglang==0.17.1", "cargo-zigbuild==0.24.0", "maturin==1.16.0", "wheel==0.48.0"];
+const TOOLS: Environment =
+    tools("zig", "ziglang==0.17.1\ncargo-zigbuild==0.24.0\nmaturin==1.16.0\nwheel==0.48.0");
 
 /// One of the tools, with the others in its `PATH`.
 pub fn tool(name: &str) -> Result<Command> {
-    let tools = python::with_tools("zig", &TOOLS)?;
+    let tools = TOOLS.programs()?;
     let mut tool = Command::new(tools.join(name));
     tool.env("PATH", path(tools)?);
     Ok(tool)
@@ -26,7 +26,7 @@ pub fn tool(name: &str) -> Result<Command> {
 pub fn build(folder: &Path, target: &str, packages: &[&str]) -> Result<PathBuf> {
     let mut cargo = build::command_in(folder, "zigbuild", target)?;
     cargo.args(packages.iter().flat_map(|package| ["-p", package])).arg("--bins");
-    cargo.env("PATH", path(python::with_tools("zig", &TOOLS)?)?);
+    cargo.env("PATH", path(TOOLS.programs()?)?);
     // The symbols are removed here, because no later step removes them.
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     succeed(&mut cargo)?;

@@ -70,14 +70,15 @@ impl Plan {
     /// Prints what is about to be installed.
     pub fn announce_installs(self) -> Result<()> {
         let mut missing = setup::missing()?;
-        if self.python {
-            missing.extend(python::missing()?);
-        }
-        if self.vllm {
-            missing.extend(python::missing_vllm()?);
-        }
-        if self.ray {
-            missing.extend(python::missing_ray()?);
+        let environments = [
+            (self.python, python::TORCH),
+            (self.python, python::OLDEST),
+            (self.python, python::WITHOUT_COMPILER),
+            (self.vllm, python::VLLM),
+            (self.ray, python::RAY),
+        ];
+        for (_, environment) in environments.into_iter().filter(|(is_needed, _)| *is_needed) {
+            missing.extend(environment.missing()?);
         }
         if !missing.is_empty() {
             say!("installs first: {}", missing.join("; "));

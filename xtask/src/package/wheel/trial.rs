@@ -52,7 +52,7 @@ pub fn run(wheel: &Path) -> Result<()> {
     let aggregator = Aggregator::on_loopback(&Binaries::in_folder(&programs)?, &host)?;
     ranks.run(ARRAYS, &host, &aggregator)?;
     say!("the wheel adds up in an empty environment, through its own aggregator");
-    ranks.add_packages_of(&python::with_torch()?)?;
+    ranks.add_packages_of(&python::TORCH.interpreter()?)?;
     ranks.run(TENSORS, &host, &aggregator)?;
     say!("the wheel adds up torch's tensors");
     aggregator.stop()?;
