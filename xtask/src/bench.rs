@@ -6,6 +6,7 @@
 //! ratios are computed pair by pair. All methods have the same MTU, links and processors, and no
 //! process is pinned.
 
+mod commanded;
 mod goals;
 mod ground;
 mod hosts;

@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use switchml_cli::say;
 
 use crate::cargo;
+use crate::command::succeed;
 use crate::setup::cargo_tool::MDBOOK;
 
 /// What a README is called in the copy, as mdBook makes `index.html` of it, but not of links to it.
@@ -36,14 +37,7 @@ pub fn run() -> Result<()> {
     let readme = fs::read_to_string(cargo::workspace().join("README.md"))?;
     fs::write(pages.join(FIRST_PAGE), as_page(&readme, ""))?;
     fs::rename(pages.join("book.toml"), copy.join("book.toml"))?;
-    let status = Command::new(mdbook)
-        .arg("build")
-        .arg(&copy)
-        .arg("--dest-dir")
-        .arg(&book)
-        .status()
-        .context("cannot start mdbook")?;
-    ensure!(status.success(), "the book could not be built; mdbook's messages are above");
+    succeed(Command::new(mdbook).arg("build").arg(&copy).arg("--dest-dir").arg(&book))?;
     say!("{}", book.join("index.html").display());
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Calls of cargo for this workspace.
 
+use crate::command::succeed;
 use crate::setup;
 use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
@@ -48,8 +49,7 @@ pub fn build_binaries(selection: Selection) -> Result<PathBuf> {
     if selection != Selection::Job {
         command.args(["-p", "switchml-impairment"]);
     }
-    let status = command.status().context("cannot start cargo")?;
-    ensure!(status.success(), "the build failed ({status}); the compiler's messages are above");
+    succeed(&mut command)?;
     release_folder()
 }
 

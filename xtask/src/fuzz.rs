@@ -5,6 +5,7 @@
 //! code has no unsafe code, and debug assertions and overflow checks are on.
 
 use crate::cargo;
+use crate::command::succeed;
 use crate::setup::{self, Compiler};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
@@ -51,12 +52,7 @@ impl Fuzz {
         setup::run()?;
         let folder = build()?;
         if let (Some(target), Some(input)) = (&self.target, &self.input) {
-            let status = Command::new(folder.join(target))
-                .arg(input)
-                .status()
-                .context("cannot start the target")?;
-            ensure!(status.success(), "{target} fails with {}; why is said above", input.display());
-            return Ok(());
+            return succeed(Command::new(folder.join(target)).arg(input));
         }
         let targets = TARGETS
             .into_iter()
@@ -93,15 +89,9 @@ pub fn test() -> Tally {
 /// Builds all targets, and returns the folder where they are.
 fn build() -> Result<PathBuf> {
     let host = Compiler::find()?.host;
-    let status = cargo::command("build")?
-        .args(["--release", "--package", "switchml-fuzz", "--target", &host])
-        .env("RUSTFLAGS", FLAGS)
-        .status()
-        .context("cannot start cargo")?;
-    ensure!(
-        status.success(),
-        "the fuzz targets' build failed ({status}); the compiler's messages are above"
-    );
+    let mut build = cargo::command("build")?;
+    build.args(["--release", "--package", "switchml-fuzz", "--target", &host]);
+    succeed(build.env("RUSTFLAGS", FLAGS))?;
     Ok(cargo::target_folder()?.join(host).join("release"))
 }
 

@@ -10,7 +10,7 @@ mod suites;
 
 use crate::cargo;
 use crate::programs::Program;
-use crate::setup::{self, packages};
+use crate::setup::{self, packages, unpacked::QEMU};
 use anyhow::{Context, Result, ensure};
 use std::env::consts::ARCH;
 use std::fs;
@@ -21,7 +21,7 @@ use switchml_cli::say;
 use switchml_rack::Binaries;
 
 use nics::{BUNDLES, NATIVE, NICS};
-use qemu::{Machine, Qemu};
+use qemu::Machine;
 use rxe::RXE;
 
 /// The kernels of Debian 12 and Debian 13, and Debian's newest one.
@@ -129,7 +129,7 @@ impl Matrix {
             [] => KERNELS.to_vec(),
             kernels => kernels.iter().map(String::as_str).collect(),
         };
-        let qemu = Qemu::fetch(&folder)?;
+        let qemu = QEMU.ensure(&folder)?;
         let kernels = image::find(&folder, &selected)?;
         let tests = build_tests()?;
         let verbs = if self.has(RXE) { rxe::packages(&folder)? } else { Vec::new() };

@@ -4,11 +4,12 @@ mod doctor;
 mod programs;
 mod report;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::{net::SocketAddr, path::PathBuf, process::Command, time::Instant};
 use switchml_cli::say;
 use switchml_rack::SimpleSwitch;
 
+use crate::command::succeed;
 use crate::{cargo, cargo::Selection, generate, test::Test};
 use programs::{Compiled, Program};
 
@@ -107,9 +108,7 @@ fn deploy(server: SocketAddr, program: Program) -> Result<()> {
         .arg(server.to_string())
         .arg("--tofino-program")
         .arg(program);
-    let status = aggregator.status().context("cannot start switchml-aggregator")?;
-    ensure!(status.success(), "not deployed; the reason is above");
-    Ok(())
+    succeed(&mut aggregator)
 }
 
 /// Compiles the programs whose tools are there, reports them, and returns the others with their

@@ -10,8 +10,8 @@ pub mod cargo_tool;
 mod compiler;
 pub mod debian;
 pub mod packages;
-pub mod prometheus;
 mod rust_src;
+pub mod unpacked;
 
 use anyhow::{Result, anyhow};
 pub use compiler::Compiler;
@@ -35,7 +35,7 @@ pub fn bpf() -> Result<()> {
 /// of Prometheus in `target`.
 pub fn watchers(target: &Path) -> Result<PathBuf> {
     packages::ensure(&[packages::BROWSER], "the test of the status page needs")?;
-    prometheus::fetch(target)
+    Ok(unpacked::PROMETHEUS.ensure(target)?.join("usr/bin"))
 }
 
 /// Installs both MPIs for benchmarks and tests, their compilers, and Python's bindings.

@@ -3,8 +3,9 @@
 
 use std::ffi::OsString;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
+use crate::command::succeed;
 use crate::{cargo, setup};
 
 /// Options of `cargo xtask sim`.
@@ -22,8 +23,6 @@ impl Sim {
         setup::run()?;
         let mut simulator = cargo::command("run")?;
         simulator.args(["--quiet", "--release", "-p", "switchml-sim", "--"]).args(&self.options);
-        let status = simulator.status().context("cannot start cargo")?;
-        ensure!(status.success(), "the simulation did not succeed; what failed is named above");
-        Ok(())
+        succeed(&mut simulator)
     }
 }

@@ -10,7 +10,6 @@
 //! the uplinks to the others, so the table has the mean over jobs and the last job's end.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use switchml_rack::{Binaries, RackOptions, Racks, Shaping};
@@ -31,9 +30,6 @@ const RATE: u64 = 10_000_000_000;
 const UPLINK: u64 = 500_000_000;
 const LINK: u64 = 4 * UPLINK;
 const STRETCH: f64 = (RATE / UPLINK) as f64;
-
-/// Far longer than three jobs' steps take.
-const PATIENCE: Duration = Duration::from_secs(900);
 
 /// What runs at once.
 #[derive(Clone, Copy)]
@@ -69,7 +65,7 @@ pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Found
         let options = ["--model", MODEL, "--compute", &compute];
         let mut running =
             Running::start(binaries, &racks, (&tree, sharing), jobs, &options, scratch)?;
-        let reports = running.command(&STEPS.to_string(), PATIENCE)?;
+        let reports = running.command(&STEPS.to_string())?;
         let steps: Vec<f64> = reports.iter().map(step_ms).collect();
         running.stop()?;
         tree.stop()?;

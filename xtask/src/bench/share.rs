@@ -4,20 +4,18 @@
 //! uplinks are the bottleneck. A pool of cells that suffices for two jobs is shared packet by
 //! packet; or it is split into two fixed parts for two jobs; or there are no combiners.
 //!
-//! A rank reads commands from its own file, as in `team.rs`. A command is one line: `<number>
-//! <milliseconds> <elements of a tensor> <calls of a burst> <mean pause in milliseconds>`. Rank 0
-//! of each job then prints a [`Report`]. The jobs of `jobs.rs` have another command.
+//! A command is one line: `<number> <milliseconds> <elements of a tensor> <calls of a burst> <mean
+//! pause in milliseconds>`. Rank 0 of each job then prints a [`Report`]. The jobs of `jobs.rs` have
+//! another command.
 
-use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Deserialize;
-use switchml_rack::{Binaries, Plane, Process, RackOptions, Racks, Shaping, Tree};
+use switchml_rack::{Binaries, Plane, RackOptions, Racks, Shaping, Tree};
 
-use super::team::{Member, fifo};
+use super::commanded::{Commanded, Member, fifo};
 use crate::measure::{Report as Found, Table, rows_in_turn};
 use crate::stats::Spread;
 
@@ -40,7 +38,6 @@ const PARTS: usize = 2;
 /// Bytes of a tensor.
 const TENSOR: usize = 512 << 10;
 const TIME: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the cells are given to jobs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -119,7 +116,6 @@ pub struct Report {
     /// Bytes of the tensors; training steps have none.
     bytes: Option<u64>,
     pub seconds: f64,
-    wrong: u64,
 }
 
 /// Measures all numbers of jobs with cells given in all ways.
@@ -141,12 +137,7 @@ pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Found
 }
 
 /// Jobs that are up, and wait for commands.
-pub struct Running {
-    /// The ranks' processes, by job and rank.
-    processes: Vec<Vec<Process>>,
-    commands: Vec<File>,
-    number: u64,
-}
+pub struct Running(Vec<Commanded>);
 
 impl Running {
     /// Starts so many jobs, whose ranks' processes have these options, too.
@@ -158,21 +149,20 @@ impl Running {
         options: &[&str],
         scratch: &Path,
     ) -> Result<Self> {
-        let mut running = Self { processes: Vec::new(), commands: Vec::new(), number: 0 };
-        for job in 0..jobs {
-            let mut processes = Vec::new();
+        let start = |job| {
+            let (mut processes, mut commands) = (Vec::new(), Vec::new());
             for (rank, worker) in racks.workers().iter().enumerate() {
                 let path = scratch.join(format!("share-{job}-{rank}"));
-                let _ = fs::remove_file(&path);
-                running.commands.push(fifo(&path)?);
+                commands.push(fifo(&path)?);
                 let control = tree.control_of(rank, sharing.combiner(job));
                 let member = Member { control, job: &format!("job {job}"), rank, ranks: RANKS };
                 let mut command = member.command(&binaries.worker, &path);
                 command.args(options);
                 processes.push(worker.spawn(&format!("rank {rank} of job {job}"), command)?);
             }
-            running.processes.push(processes);
-        }
+            Ok(Commanded::new(processes, commands))
+        };
+        let mut running = Self((0..jobs).map(start).collect::<Result<_>>()?);
         // Ranks that are starting would slow down the others.
         running.share(Duration::ZERO, (0, 0))?;
         Ok(running)
@@ -188,31 +178,17 @@ impl Running {
     }
 
     fn share(&mut self, time: Duration, (calls, pause): (u64, u64)) -> Result<Vec<Report>> {
-        self.command(&format!("{} {} {calls} {pause}", time.as_millis(), TENSOR / 4), PATIENCE)
+        self.command(&format!("{} {} {calls} {pause}", time.as_millis(), TENSOR / 4))
     }
 
     /// Gives all jobs a command at once, and returns their reports.
-    pub fn command(&mut self, work: &str, patience: Duration) -> Result<Vec<Report>> {
-        self.number += 1;
-        let number = self.number;
-        for file in &mut self.commands {
-            writeln!(file, "{number} {work}").context("cannot write a command")?;
-        }
-        let report = |ranks: &mut Vec<Process>| -> Result<Report> {
-            let line = ranks[0].wait_for_line(&format!("\"command\":{number},"), patience)?;
-            let report: Report =
-                serde_json::from_str(&line).with_context(|| format!("not a report: {line}"))?;
-            ensure!(report.wrong == 0, "{} elements are wrong", report.wrong);
-            Ok(report)
-        };
-        self.processes.iter_mut().map(report).collect()
+    pub fn command(&mut self, work: &str) -> Result<Vec<Report>> {
+        self.0.iter_mut().try_for_each(|job| job.send(work))?;
+        self.0.iter_mut().map(Commanded::report).collect()
     }
 
     pub fn stop(self) -> Result<()> {
-        let Self { mut processes, commands, .. } = self;
-        drop(commands);
-        let mut processes = processes.iter_mut().flatten();
-        Ok(processes.try_for_each(|process| process.wait_success(PATIENCE))?)
+        self.0.into_iter().try_for_each(Commanded::stop)
     }
 }
 

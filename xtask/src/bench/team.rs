@@ -1,9 +1,8 @@
-//! The processes of one method, up and waiting: each rank in its namespace.
+//! The ranks of one method, up and waiting, each in its namespace.
 //!
-//! All methods are driven alike. A rank reads commands from its own FIFO until the end of the file.
-//! A command is one line of numbers. `broadcast` is 1 if calls are broadcasts from rank 0 instead
-//! of sums; one chunk in `dense` is not zero; elements have `bits` bits in packets. Only this
-//! project's ranks get the last two:
+//! All methods are driven alike. A command is one line of numbers. `broadcast` is 1 if calls are
+//! broadcasts from rank 0 instead of sums; one chunk in `dense` is not zero; elements have `bits`
+//! bits in packets. Only this project's ranks get the last two:
 //!
 //! ```text
 //! <command's number> <tensors> <elements of a tensor> <warm-up> <timed calls> <broadcast> <dense>
@@ -14,28 +13,20 @@
 //! timed ones; call i takes tensor i modulo their number, in place. Their elements are such that
 //! sums are exact in f32 in any order: every element must equal the expected one. In 16 and 8 bits
 //! the ranks make one more call without timing it, and its result must be as close as
-//! `switchml_worker::numerics` says. Rank 0 then prints one line of JSON, a [`Report`].
-//!
-//! Between commands all ranks sleep in the read, so that they do not disturb the measurement of
-//! another method.
+//! `switchml_worker::numerics` says. Rank 0 then prints a [`Report`].
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use switchml_rack::{Mpi, Process};
 
+use super::commanded::{Commanded, Member, fifo};
 use super::ground::{Ground, Serving};
 use super::measured::{Method, Sample, Task};
 use super::peers::Programs;
-
-/// Far longer than starting or a measurement takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Ticks per second in `/proc/stat`: fixed by the kernel's interface (`USER_HZ`).
 const TICKS: f64 = 100.0;
@@ -79,8 +70,6 @@ struct Report {
     /// Ticks in which the machine's processors were idle, waited, or were stolen.
     idle_ticks: u64,
     softirq_ticks: u64,
-    /// Elements, of all ranks.
-    wrong: u64,
     /// Chunks that rank 0 sent, each counted once.
     #[serde(default)]
     chunks: u64,
@@ -92,10 +81,7 @@ struct Report {
 /// One method's ranks.
 pub struct Team {
     method: Method,
-    /// The processes; the first one prints.
-    processes: Vec<Process>,
-    commands: Vec<File>,
-    number: u64,
+    ranks: Commanded,
     /// What the ranks read and write.
     folder: PathBuf,
 }
@@ -123,26 +109,18 @@ impl Team {
             _ if method.is_gloo() => gloo(programs, ground, &folder, &paths)?,
             serving => ours(programs, ground, serving.context("no aggregator")?, &paths)?,
         };
-        Ok(Self { method, processes, commands, number: 0, folder })
+        Ok(Self { method, ranks: Commanded::new(processes, commands), folder })
     }
 
     /// Measures; this project's ranks send elements of `bits` bits.
     pub fn measure(&mut self, work: &Work, bits: u32) -> Result<Sample> {
-        self.number += 1;
         let &Work { size, iters, task } = work;
-        let (number, tensors, count, warmup) =
-            (self.number, work.tensors(), size / 4, work.warmup());
+        let (tensors, count, warmup) = (work.tensors(), size / 4, work.warmup());
         let broadcast = u8::from(task == Task::Broadcast);
         let more =
             if self.method.is_ours() { format!(" {} {bits}", task.dense()) } else { String::new() };
-        for file in &mut self.commands {
-            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {broadcast}{more}")
-                .context("cannot write a command")?;
-        }
-        let line = self.processes[0].wait_for_line(&format!("\"command\":{number},"), PATIENCE)?;
-        let report: Report = serde_json::from_str(&line)
-            .with_context(|| format!("{}: not a report: {line}", self.method.name()))?;
-        ensure!(report.wrong == 0, "{}: {} elements are wrong", self.method.name(), report.wrong);
+        self.ranks.send(&format!("{tensors} {count} {warmup} {iters} {broadcast}{more}"))?;
+        let report: Report = self.ranks.report().with_context(|| self.method.name())?;
         Ok(report.sample(iters))
     }
 
@@ -152,13 +130,11 @@ impl Team {
         self.measure(&work, 32).map(drop)
     }
 
-    /// Ends the ranks normally, and waits for them: some spin until the other ranks of their method
-    /// have ended. Then as many ranks of the method can start again.
+    /// Ends the ranks normally. Then as many ranks of the method can start again.
     pub fn stop(self) -> Result<()> {
-        let Self { mut processes, commands, folder, .. } = self;
-        drop(commands);
-        processes.iter_mut().try_for_each(|process| process.wait_success(PATIENCE))?;
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
+        self.ranks.stop()?;
+        let folder = &self.folder;
+        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
     }
 }
 
@@ -176,35 +152,6 @@ impl Report {
             resent: self.resent,
             uplink: None,
         }
-    }
-}
-
-/// A FIFO that stays open as long as the file does, whether or not somebody reads.
-pub fn fifo(path: &Path) -> Result<File> {
-    let make = || -> std::io::Result<File> {
-        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-        OpenOptions::new().read(true).write(true).open(path)
-    };
-    make().with_context(|| format!("cannot make the FIFO {}", path.display()))
-}
-
-/// A rank with this project's library.
-pub struct Member<'a> {
-    /// The aggregator's control plane.
-    pub control: &'a str,
-    pub job: &'a str,
-    pub rank: usize,
-    pub ranks: usize,
-}
-
-impl Member<'_> {
-    /// The rank's process, with its file of commands.
-    pub fn command(&self, worker: &Path, commands: &Path) -> Command {
-        let mut command = Command::new(worker);
-        command.args(["rank", "--aggregator", self.control, "--job", self.job]);
-        command.args(["--rank", &self.rank.to_string(), "--world-size", &self.ranks.to_string()]);
-        command.arg(commands);
-        command
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use switchml_cli::say;
 
 use crate::cargo;
+use crate::measure::processor;
 
 /// The set of tests that `cargo xtask test` runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ const RECORD: &str = include_str!("times.json");
 /// The times of a whole run on one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Times {
-    /// The machine: the processor's name, and the number of processors.
+    /// The machine: the number of processors, and their name.
     machine: String,
     /// Seconds until everything was built and installed. It takes far less in a warm target folder,
     /// and somewhat less without frameworks.
@@ -124,19 +125,10 @@ impl Clock {
     /// Writes the measurements of a run of all tests to `times.json` in the target folder.
     pub fn write(self) -> Result<()> {
         let path = cargo::target_folder()?.join("times.json");
-        let times = Times { machine: machine()?, build: self.build, parts: self.parts };
+        let times = Times { machine: processor(), build: self.build, parts: self.parts };
         fs::write(&path, serde_json::to_string_pretty(&times)? + "\n")
             .with_context(|| format!("cannot write {}", path.display()))
     }
-}
-
-/// The processor's name, and the number of processors.
-fn machine() -> Result<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
-    let named = text.lines().find_map(|line| line.strip_prefix("model name"));
-    let name = named.map_or("unknown", |rest| rest.trim_start_matches([' ', '\t', ':']));
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(format!("{name}, {processors} processors"))
 }
 
 /// Seconds of processor time of this process's children that have ended, and of their children.
