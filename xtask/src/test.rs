@@ -35,7 +35,7 @@ const RAY: &str = "SWITCHML_PYTHON_RAY";
 /// Names the folder that has Prometheus and promtool.
 const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
 /// Names the folder that has kubernetes-validate, with its interpreter.
-pub const KUBERNETES: &str = "SWITCHML_KUBERNETES";
+const KUBERNETES: &str = "SWITCHML_KUBERNETES";
 /// Names the folder with an interpreter that has MLX.
 const MLX: &str = "SWITCHML_MLX";
 /// Names the folder with the binaries that the end-to-end tests start.

@@ -16,7 +16,7 @@ const WITH_FRAMEWORKS: [(&str, &str, &str); 8] = [
     ("switchml-rack", "slurm", ""),
     ("switchml-c", "mpi", ""),
     ("switchml-userspace", "suite", "web::"),
-    ("xtask", "xtask", "package::kubernetes_tests::"),
+    ("xtask", "deploy", "kubernetes::"),
 ];
 
 /// The test programs that no level has, only `cargo xtask test -- --test NAME`: vLLM's takes 5
@@ -61,7 +61,7 @@ impl Plan {
             vllm: names("vllm"),
             ray: names("ray"),
             watches: names("web"),
-            validates: names("xtask"),
+            validates: ["xtask", "deploy"].into_iter().any(names),
             mpi: names("mpi"),
             slurm: names("slurm"),
         }

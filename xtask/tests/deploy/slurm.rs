@@ -8,7 +8,7 @@ use std::{env, fs};
 
 use tempfile::TempDir;
 
-use crate::cargo;
+use super::deployed;
 
 /// A folder for the files that the scripts read and write: `etc` and `run`.
 struct Node(TempDir);
@@ -39,8 +39,7 @@ impl Node {
 
     /// The output of a script for job 7 with additional variables.
     fn run(&self, script: &str, variables: &[(&str, &str)]) -> String {
-        let text =
-            fs::read_to_string(cargo::workspace().join("userspace/deploy/slurm").join(script));
+        let text = fs::read_to_string(deployed("slurm").join(script));
         let here = |folder: &str| self.file(folder).display().to_string();
         let text = text.expect("the script").replace("/etc/switchml", &here("etc"));
         let text = text.replace("/run/switchml", &here("run"));

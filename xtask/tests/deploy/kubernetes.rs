@@ -7,8 +7,8 @@ use std::{env, fs};
 
 use serde_json::Value;
 
-use super::tests::settings;
-use crate::cargo;
+use super::deployed;
+use super::service::settings;
 
 /// Prints a file's documents as JSON.
 const AS_JSON: &str = "\
@@ -19,7 +19,7 @@ print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))
 /// The folder with kubernetes-validate and its interpreter, which `cargo xtask test` names. Without
 /// it, the test is skipped.
 fn tools(test: &str) -> Option<PathBuf> {
-    let folder = env::var_os(crate::test::KUBERNETES).map(PathBuf::from);
+    let folder = env::var_os("SWITCHML_KUBERNETES").map(PathBuf::from);
     if folder.is_none() {
         switchml_rack::skip(test, "no kubernetes-validate; `cargo xtask test` brings it");
     }
@@ -27,7 +27,7 @@ fn tools(test: &str) -> Option<PathBuf> {
 }
 
 fn manifest(name: &str) -> PathBuf {
-    cargo::workspace().join("userspace/deploy/kubernetes").join(name)
+    deployed("kubernetes").join(name)
 }
 
 /// The only container of the manifest's only object of a kind, and its pod.
