@@ -46,8 +46,8 @@ impl P4 {
             Self::Check => check(),
             Self::Build => build(),
             Self::Test => test(),
-            Self::Deploy { server, combiner: true } => deploy(*server, Program::TofinoCombiner),
-            Self::Deploy { server, combiner: false } => deploy(*server, Program::Tofino),
+            Self::Deploy { server, combiner: true } => deploy(*server, programs::TOFINO_COMBINER),
+            Self::Deploy { server, combiner: false } => deploy(*server, programs::TOFINO),
         }
     }
 }
@@ -56,7 +56,7 @@ fn check() -> Result<()> {
     generate::check()?;
     let skipped = compile_all()?;
     for (program, tools) in skipped {
-        say!("skipped {}: {} not on the PATH", program.source(), tools.join(", "));
+        say!("skipped {}: {} not on the PATH", program.source, tools.join(", "));
     }
     Ok(())
 }
@@ -66,18 +66,18 @@ fn build() -> Result<()> {
     let skipped = compile_all()?;
     let lacks: Vec<String> = skipped
         .iter()
-        .map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and ")))
+        .map(|(program, tools)| format!("{} needs {}", program.source, tools.join(" and ")))
         .collect();
-    let is_any = skipped.len() < Program::ALL.len();
+    let is_any = skipped.len() < programs::ALL.len();
     ensure!(is_any, "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
     for lack in &lacks {
         say!("skipped: {lack} on the PATH");
     }
     let is_skipped = |program: &Program| skipped.iter().any(|(skipped, _)| skipped == program);
-    let of_tofino = [Program::Tofino, Program::TofinoOf256, Program::TofinoCombiner];
-    for program in of_tofino.into_iter().filter(|program| !is_skipped(program)) {
+    let of_tofino = programs::ALL.into_iter().filter(|program| program.is_of_tofino());
+    for program in of_tofino.filter(|program| !is_skipped(program)) {
         let logs = program.folder(&folder()?).join("pipe/logs");
-        say!("\n{}\n\n{}", program.source(), report::text(&logs)?.trim_end());
+        say!("\n{}\n\n{}", program.source, report::text(&logs)?.trim_end());
     }
     Ok(())
 }
@@ -116,14 +116,14 @@ fn deploy(server: SocketAddr, program: Program) -> Result<()> {
 fn compile_all() -> Result<Vec<(Program, Vec<&'static str>)>> {
     let folder = folder()?;
     let mut skipped = Vec::new();
-    for program in Program::ALL {
+    for program in programs::ALL {
         let start = Instant::now();
         match program.compile(&folder)? {
             Compiled::Files(files) => {
                 let files: Vec<String> =
                     files.iter().map(|file| file.display().to_string()).collect();
                 let seconds = start.elapsed().as_secs();
-                say!("compiled {} in {seconds} s to {}", program.source(), files.join(", "));
+                say!("compiled {} in {seconds} s to {}", program.source, files.join(", "));
             }
             Compiled::Missing(tools) => skipped.push((program, tools)),
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::measured::{Cell, Measured, Method, Results, Sample, Task};
+use super::measured::{Cell, Method, Results, Sample, Task};
 use super::plan::{
     GIGABIT, HALF_GIGABIT, LARGE, NETWORKED, QUARTER_GIGABIT, SMALL, SPREAD, WORKERS, rate,
 };
@@ -77,46 +77,43 @@ const PACKED: [(Method, [f64; 3], f64); 2] =
 /// The least ratio of Gloo's time to ours with small tensors.
 const SMALL_RATIO: f64 = 3.0;
 
-/// Limits of a method's time relative to another's, in networks: name, methods, the links' rate,
-/// and the limit.
-const IN_NETWORKS: [(&str, [Method; 2], Option<u64>, Limit); 6] = {
+/// A limit of a method's time relative to another's, with tensors of 16 MiB: workers, name,
+/// methods, the links' rate, and the limit.
+type Compared = (usize, &'static str, [Method; 2], Option<u64>, Limit);
+
+/// In networks.
+const IN_NETWORKS: [Compared; 6] = {
+    const N: usize = NETWORKED;
     const SHAPED: Option<u64> = Some(rate(NETWORKED));
     const SLOW: Option<u64> = Some(QUARTER_GIGABIT);
     use Limit::{AtLeast, AtMost};
     use Method::{Bundle, Copies, GlooOnePort, Native, NativeOnePort, OnePort, OnePortCopies};
+    const NO_MULTICAST: &str = "shaped: one port without multicast to star";
+    const TO_GLOO: &str = "shaped: one port without multicast, Gloo's time to ours";
     [
-        ("unshaped: copies to multicast", [Copies, Bundle], None, AtMost(1.15)),
-        ("shaped: copies to multicast", [Copies, Bundle], SHAPED, AtMost(1.05)),
-        ("shaped: one port to star", [OnePort, Bundle], SHAPED, AtMost(1.1)),
-        (
-            "shaped: one port without multicast to star",
-            [OnePortCopies, Bundle],
-            SHAPED,
-            AtMost(1.1),
-        ),
-        ("0.25 Gb/s: one port to star, native", [NativeOnePort, Native], SLOW, AtMost(1.1)),
-        (
-            "shaped: one port without multicast, Gloo's time to ours",
-            [GlooOnePort, OnePortCopies],
-            SHAPED,
-            AtLeast(1.4),
-        ),
+        (N, "unshaped: copies to multicast", [Copies, Bundle], None, AtMost(1.15)),
+        (N, "shaped: copies to multicast", [Copies, Bundle], SHAPED, AtMost(1.05)),
+        (N, "shaped: one port to star", [OnePort, Bundle], SHAPED, AtMost(1.1)),
+        (N, NO_MULTICAST, [OnePortCopies, Bundle], SHAPED, AtMost(1.1)),
+        (N, "0.25 Gb/s: one port to star, native", [NativeOnePort, Native], SLOW, AtMost(1.1)),
+        (N, TO_GLOO, [GlooOnePort, OnePortCopies], SHAPED, AtLeast(1.4)),
     ]
 };
 
-/// Limits of a method's time relative to another's, in racks with uplinks: name, methods, the
-/// links' rate, and the limit.
-const IN_RACKS: [(&str, [Method; 2], u64, Limit); 6] = {
+/// In racks with uplinks.
+const IN_RACKS: [Compared; 6] = {
+    const N: usize = SPREAD;
+    const FAST: Option<u64> = Some(GIGABIT);
+    const SLOW: Option<u64> = Some(QUARTER_GIGABIT);
     use Limit::{AtLeast, AtMost};
     use Method::{Bundle, GlooInRacks, OpenMpiInRacks, Tree};
-    const SLOW: u64 = QUARTER_GIGABIT;
     [
-        ("1 Gb/s: racks to one rack", [Tree, Bundle], GIGABIT, AtMost(1.15)),
-        ("1 Gb/s: Gloo in racks to ours", [GlooInRacks, Tree], GIGABIT, AtLeast(1.5)),
-        ("1 Gb/s: Open MPI in racks to ours", [OpenMpiInRacks, Tree], GIGABIT, AtLeast(3.0)),
-        ("0.25 Gb/s: racks to one rack", [Tree, Bundle], SLOW, AtMost(1.15)),
-        ("0.25 Gb/s: Gloo in racks to ours", [GlooInRacks, Tree], SLOW, AtLeast(1.5)),
-        ("0.25 Gb/s: Open MPI in racks to ours", [OpenMpiInRacks, Tree], SLOW, AtLeast(3.0)),
+        (N, "1 Gb/s: racks to one rack", [Tree, Bundle], FAST, AtMost(1.15)),
+        (N, "1 Gb/s: Gloo in racks to ours", [GlooInRacks, Tree], FAST, AtLeast(1.5)),
+        (N, "1 Gb/s: Open MPI in racks to ours", [OpenMpiInRacks, Tree], FAST, AtLeast(3.0)),
+        (N, "0.25 Gb/s: racks to one rack", [Tree, Bundle], SLOW, AtMost(1.15)),
+        (N, "0.25 Gb/s: Gloo in racks to ours", [GlooInRacks, Tree], SLOW, AtLeast(1.5)),
+        (N, "0.25 Gb/s: Open MPI in racks to ours", [OpenMpiInRacks, Tree], SLOW, AtLeast(3.0)),
     ]
 };
 
@@ -127,103 +124,78 @@ const UPLINK: f64 = 1.1;
 /// All goals whose settings were measured.
 pub fn all(results: &Results) -> Vec<Goal> {
     use Limit::{AtLeast, AtMost};
-    let mut goals = Vec::new();
-    let mut add = |what: String, limit, measured: Option<Spread>| {
-        goals.extend(measured.map(|measured| Goal { what, measured, limit }));
+    let (seconds, cpu): (Quantity, Quantity) =
+        (|sample| sample.seconds, |sample| sample.cpu_seconds);
+    let sum = |workers, rate, size| Cell { workers, rate, size, task: Task::Sum };
+    // A goal for the ratio of a quantity in two measurements.
+    let ratio = |what, limit, quantity, [one, other]: [(Cell, Method); 2]| {
+        let of = |(cell, method)| Some(results.get(cell, method)?.of(quantity));
+        Some(Goal { what, limit, measured: Spread::of_ratios(&of(one)?, &of(other)?) })
     };
-    let (seconds, cpu) = (|sample: &Sample| sample.seconds, |sample: &Sample| sample.cpu_seconds);
+    // A goal for a figure of a measurement.
+    let figure = |what, limit, cell, method, figure: &dyn Fn(&Sample) -> f64| {
+        let measured = results.get(cell, method)?;
+        Some(Goal { what, limit, measured: Spread::of(measured.of(figure)) })
+    };
+    let mut goals = Vec::new();
     for (n, unshaped_ratio, shaped_ratio, goodput, cpu_ratio) in BY_WORKERS {
-        let cell = |rate, size| Cell { workers: n, rate, size, task: Task::Sum };
-        let (unshaped, shaped, small) =
-            (cell(None, LARGE), cell(Some(rate(n)), LARGE), cell(None, SMALL));
-        // The ratio of a peer's quantity to ours.
-        let against = |peer, cell, quantity: &dyn Fn(&Sample) -> f64| {
-            ratio(results.get(cell, peer), results.get(cell, Method::OURS), quantity)
-        };
+        let [unshaped, shaped] = [None, Some(rate(n))].map(|rate| sum(n, rate, LARGE));
         for (name, cell, limit) in [
             ("16 MiB", unshaped, unshaped_ratio),
             ("16 MiB, shaped", shaped, shaped_ratio),
-            ("64 KiB", small, SMALL_RATIO),
+            ("64 KiB", sum(n, None, SMALL), SMALL_RATIO),
         ] {
-            let gloo = against(Method::Gloo, cell, &seconds);
-            add(format!("N={n}, {name}: Gloo's time to ours"), AtLeast(limit), gloo);
-            let mpi = against(Method::OpenMpi, cell, &seconds);
-            add(format!("N={n}, {name}: Open MPI's time to ours"), AtLeast(1.0), mpi);
+            for (peer, limit) in [(Method::Gloo, limit), (Method::OpenMpi, 1.0)] {
+                let what = format!("N={n}, {name}: {}'s time to ours", peer.name());
+                let pair = [(cell, peer), (cell, Method::OURS)];
+                goals.push(ratio(what, AtLeast(limit), seconds, pair));
+            }
         }
-        let ours = results.get(shaped, Method::OURS);
-        let share = ours.map(|ours| Spread::of(ours.of(|sample| goodput_share(shaped, sample))));
-        add(format!("N={n}, 16 MiB, shaped: share of the link"), AtLeast(goodput), share);
+        let what = format!("N={n}, 16 MiB, shaped: share of the link");
+        let share = |sample: &Sample| goodput_share(shaped, sample);
+        goals.push(figure(what, AtLeast(goodput), shaped, Method::OURS, &share));
         for (peer, limit) in [(Method::Gloo, cpu_ratio), (Method::OpenMpi, 1.0)] {
-            let ratio =
-                ratio(results.get(unshaped, Method::OURS), results.get(unshaped, peer), &cpu);
-            add(
-                format!("N={n}, 16 MiB: our processor time to {}'s", peer.name()),
-                AtMost(limit),
-                ratio,
-            );
+            let what = format!("N={n}, 16 MiB: our processor time to {}'s", peer.name());
+            let pair = [(unshaped, Method::OURS), (unshaped, peer)];
+            goals.push(ratio(what, AtMost(limit), cpu, pair));
         }
-        let sparse = results.get(Cell { task: Task::SparseSum, ..shaped }, Method::OURS);
-        add(
-            format!("N={n}, 16 MiB, shaped: 90 % zeros to dense"),
-            AtMost(0.2),
-            ratio(sparse, ours, &seconds),
-        );
+        let sparse = Cell { task: Task::SparseSum, ..shaped };
+        let what = format!("N={n}, 16 MiB, shaped: 90 % zeros to dense");
+        let pair = [sparse, shaped].map(|cell| (cell, Method::OURS));
+        goals.push(ratio(what, AtMost(0.2), seconds, pair));
     }
     for (method, shaped, unshaped) in PACKED {
-        for (workers, limit) in WORKERS.into_iter().zip(shaped) {
+        for (n, limit) in WORKERS.into_iter().zip(shaped) {
             for (links, rate, limit) in
-                [("shaped", Some(rate(workers)), limit), ("unshaped", None, unshaped)]
+                [("shaped", Some(rate(n)), limit), ("unshaped", None, unshaped)]
             {
-                let cell = Cell { workers, rate, size: LARGE, task: Task::Sum };
-                let (gloo, ours) = (results.get(cell, Method::Gloo), results.get(cell, method));
                 let bits = method.bits();
-                let what =
-                    format!("N={workers}, 16 MiB, {links}, {bits} bits: Gloo's time to ours");
-                add(what, AtLeast(limit), ratio(gloo, ours, &seconds));
+                let what = format!("N={n}, 16 MiB, {links}, {bits} bits: Gloo's time to ours");
+                let pair = [Method::Gloo, method].map(|method| (sum(n, rate, LARGE), method));
+                goals.push(ratio(what, AtLeast(limit), seconds, pair));
             }
         }
     }
-    let at_half = |workers| {
-        let cell = Cell { workers, rate: Some(HALF_GIGABIT), size: LARGE, task: Task::Sum };
-        results.get(cell, Method::OURS)
-    };
-    for (what, [method, other], rate, limit) in IN_NETWORKS {
-        let cell = Cell { workers: NETWORKED, rate, size: LARGE, task: Task::Sum };
-        let ratio = ratio(results.get(cell, method), results.get(cell, other), &seconds);
-        add(format!("N={NETWORKED}, 16 MiB, {what}"), limit, ratio);
-    }
-    goals_in_racks(results, &mut add);
-    let growth = ratio(at_half(8), at_half(2), &seconds);
-    add("16 MiB, 0.5 Gb/s: our time with N=8 to N=2".to_owned(), AtMost(1.06), growth);
-    goals
-}
-
-fn goals_in_racks(results: &Results, add: &mut impl FnMut(String, Limit, Option<Spread>)) {
-    let cell = |rate| Cell { workers: SPREAD, rate: Some(rate), size: LARGE, task: Task::Sum };
-    let seconds = |sample: &Sample| sample.seconds;
-    for (what, [method, other], rate, limit) in IN_RACKS {
-        let of = |method| results.get(cell(rate), method);
-        let what = format!("N={SPREAD}, 16 MiB, {what}");
-        add(what, limit, ratio(of(method), of(other), &seconds));
+    for (n, what, methods, rate, limit) in IN_NETWORKS.into_iter().chain(IN_RACKS) {
+        let pair = methods.map(|method| (sum(n, rate, LARGE), method));
+        goals.push(ratio(format!("N={n}, 16 MiB, {what}"), limit, seconds, pair));
     }
     let most = |sample: &Sample| sample.uplink.map_or(f64::NAN, |[up, down]| up.max(down));
-    let measured = results.get(cell(QUARTER_GIGABIT), Method::Tree);
     let what = format!("N={SPREAD}, 16 MiB, 0.25 Gb/s: bytes of an uplink to a tensor's");
-    let spread = measured.map(|measured| Spread::of(measured.of(most)));
-    add(what, Limit::AtMost(UPLINK), spread);
+    let slow = sum(SPREAD, Some(QUARTER_GIGABIT), LARGE);
+    goals.push(figure(what, AtMost(UPLINK), slow, Method::Tree, &most));
+    let what = "16 MiB, 0.5 Gb/s: our time with N=8 to N=2".to_owned();
+    let pair = [8, 2].map(|n| (sum(n, Some(HALF_GIGABIT), LARGE), Method::OURS));
+    goals.push(ratio(what, AtMost(1.06), seconds, pair));
+    goals.into_iter().flatten().collect()
 }
+
+/// What is compared of a sample.
+type Quantity = fn(&Sample) -> f64;
 
 /// Values per second and direction, as a share of the link's rate.
 pub fn goodput_share(cell: Cell, sample: &Sample) -> f64 {
     cell.rate.map_or(f64::NAN, |rate| cell.size as f64 * 8.0 / sample.seconds / rate as f64)
-}
-
-fn ratio(
-    numerator: Option<&Measured>,
-    denominator: Option<&Measured>,
-    quantity: &dyn Fn(&Sample) -> f64,
-) -> Option<Spread> {
-    Some(Spread::of_ratios(&numerator?.of(quantity), &denominator?.of(quantity)))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use switchml_cli::say;
 use switchml_rack::{SimpleSwitch, tofino_model, tools};
 
-use super::programs::Program;
+use super::programs::{self, Program};
 use sde::Sde;
 
 /// A tool that a command or a test here starts.
@@ -132,16 +132,16 @@ fn notes(found: &[(&str, State)]) -> Vec<String> {
 /// Commands and tests, and what hinders each.
 fn uses(built: &Path) -> Vec<(&'static str, Option<String>)> {
     let lacks = |programs: &[Program]| {
-        let tools = programs.iter().flat_map(|program| tools::missing(program.tools()));
+        let tools = programs.iter().flat_map(|program| tools::missing(program.tools));
         let tools: BTreeSet<_> = tools.collect();
         (!tools.is_empty()).then(|| tools.into_iter().collect::<Vec<_>>())
     };
-    let sources = Program::ALL.map(|program| (program.source(), lacks(&[program])));
+    let sources = programs::ALL.map(|program| (program.source, lacks(&[program])));
     let skipped = sources.iter().filter(|(_, lacks)| lacks.is_some()).map(|(source, _)| *source);
     let skipped: Vec<_> = skipped.collect();
     let check = (!skipped.is_empty()).then(|| format!("can run; skips {}", skipped.join(", ")));
-    let build = match lacks(&Program::ALL) {
-        Some(tools) if skipped.len() == Program::ALL.len() => {
+    let build = match lacks(&programs::ALL) {
+        Some(tools) if skipped.len() == programs::ALL.len() => {
             Some(format!("no {} on the PATH", tools.join(", no ")))
         }
         _ => check.clone(),
@@ -157,7 +157,7 @@ fn uses(built: &Path) -> Vec<(&'static str, Option<String>)> {
 }
 
 fn next(sde: &Sde, built: &Path) -> String {
-    let tofino = tools::missing(Program::Tofino.tools());
+    let tofino = tools::missing(programs::TOFINO.tools);
     if let Some(folder) = sde.folder_with(&tofino) {
         return format!("put {} on the PATH", folder.display());
     }
@@ -172,7 +172,7 @@ fn next(sde: &Sde, built: &Path) -> String {
 fn step(is_there: impl Fn(&str) -> bool) -> Option<String> {
     let has = |tools: &[&str]| tools.iter().all(|tool| is_there(tool));
     let (step, tools) = match () {
-        () if has(Program::Tofino.tools()) => return None,
+        () if has(programs::TOFINO.tools) => return None,
         () if has(&SimpleSwitch::TOOLS) => ("2", "p4c with its Tofino backend"),
         () => ("1", "p4c and bmv2, which need no hardware"),
     };

@@ -4,22 +4,39 @@ use anyhow::{Error, Result};
 use std::path::{Path, PathBuf};
 use switchml_rack::{p4_compilers, tools};
 
-/// A program of `p4/`, and the compiler for its target.
+/// A program of `p4/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    /// The aggregator for bmv2's `simple_switch`.
-    Bmv2,
-    /// The same, for packets of up to 256 lanes.
-    Bmv2Of256,
-    /// The combiner for bmv2's `simple_switch`.
-    Bmv2Combiner,
-    /// The aggregator for Tofino 1.
-    Tofino,
-    /// The same, for packets of up to 256 lanes.
-    TofinoOf256,
-    /// The combiner for Tofino 1.
-    TofinoCombiner,
+pub struct Program {
+    /// The source file, relative to the workspace's root.
+    pub source: &'static str,
+    /// The tools that compile it.
+    pub tools: &'static [&'static str],
+    /// The folder of its files in that of all programs: those of a target have the same names.
+    folder: &'static str,
 }
+
+const fn of_bmv2(source: &'static str, folder: &'static str) -> Program {
+    Program { source, tools: &[p4_compilers::FOR_BMV2], folder }
+}
+
+const fn of_tofino(source: &'static str, folder: &'static str) -> Program {
+    Program { source, tools: &p4_compilers::FOR_TOFINO, folder }
+}
+
+/// The aggregator for Tofino 1.
+pub const TOFINO: Program = of_tofino("p4/tofino.p4", "");
+/// The combiner for Tofino 1.
+pub const TOFINO_COMBINER: Program = of_tofino("p4/tofino_combiner.p4", "combiner");
+
+/// Aggregators, those for packets of up to 256 lanes, and combiners.
+pub const ALL: [Program; 6] = [
+    of_bmv2("p4/bmv2.p4", ""),
+    of_bmv2("p4/bmv2_256.p4", "256"),
+    of_bmv2("p4/bmv2_combiner.p4", "combiner"),
+    TOFINO,
+    of_tofino("p4/tofino_256.p4", "256"),
+    TOFINO_COMBINER,
+];
 
 /// The result of compiling a program.
 pub enum Compiled {
@@ -30,62 +47,28 @@ pub enum Compiled {
 }
 
 impl Program {
-    /// All programs.
-    pub const ALL: [Self; 6] = [
-        Self::Bmv2,
-        Self::Bmv2Of256,
-        Self::Bmv2Combiner,
-        Self::Tofino,
-        Self::TofinoOf256,
-        Self::TofinoCombiner,
-    ];
-
-    /// The program's source file, relative to the workspace's root.
-    pub const fn source(self) -> &'static str {
-        match self {
-            Self::Bmv2 => "p4/bmv2.p4",
-            Self::Bmv2Of256 => "p4/bmv2_256.p4",
-            Self::Bmv2Combiner => "p4/bmv2_combiner.p4",
-            Self::Tofino => "p4/tofino.p4",
-            Self::TofinoOf256 => "p4/tofino_256.p4",
-            Self::TofinoCombiner => "p4/tofino_combiner.p4",
-        }
+    /// Whether it is for Tofino, and not for bmv2.
+    pub fn is_of_tofino(self) -> bool {
+        self.tools == p4_compilers::FOR_TOFINO
     }
 
-    /// The tools that compile it.
-    pub const fn tools(self) -> &'static [&'static str] {
-        match self {
-            Self::Bmv2 | Self::Bmv2Of256 | Self::Bmv2Combiner => &[p4_compilers::FOR_BMV2],
-            Self::Tofino | Self::TofinoOf256 | Self::TofinoCombiner => &p4_compilers::FOR_TOFINO,
-        }
-    }
-
-    /// The folder of its files in that of all programs: those of a target have the same
-    /// names.
+    /// The folder of its files in that of all programs.
     pub fn folder(self, all: &Path) -> PathBuf {
-        match self {
-            Self::Bmv2 | Self::Tofino => all.to_owned(),
-            Self::Bmv2Of256 | Self::TofinoOf256 => all.join("256"),
-            Self::Bmv2Combiner | Self::TofinoCombiner => all.join("combiner"),
-        }
+        all.join(self.folder)
     }
 
     /// Compiles the program into its part of `folder`, if its tools are on the PATH.
     pub fn compile(self, folder: &Path) -> Result<Compiled> {
-        let missing = tools::missing(self.tools());
+        let missing = tools::missing(self.tools);
         if !missing.is_empty() {
             return Ok(Compiled::Missing(missing));
         }
-        let (source, folder) = (self.source(), &self.folder(folder));
-        let files = match self {
-            Self::Bmv2 | Self::Bmv2Of256 | Self::Bmv2Combiner => {
-                p4_compilers::compile_for_bmv2(source, folder)
-            }
-            Self::Tofino | Self::TofinoOf256 | Self::TofinoCombiner => {
-                p4_compilers::compile_for_tofino(source, &[], folder)
-            }
+        let folder = &self.folder(folder);
+        let files = if self.is_of_tofino() {
+            p4_compilers::compile_for_tofino(self.source, &[], folder)
+        } else {
+            p4_compilers::compile_for_bmv2(self.source, folder)
         };
-        let files = files.map_err(Error::msg)?;
-        Ok(Compiled::Files(files))
+        Ok(Compiled::Files(files.map_err(Error::msg)?))
     }
 }

@@ -2,15 +2,14 @@
 
 use super::{announce, compiler::Compiler, debian, or_by_hand};
 use crate::command::output;
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow};
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::process::Command;
 
 /// Longer than rustup needs for its 4 MB on a slow line; without a network it may wait forever.
-const RUSTUP_DEADLINE: Duration = Duration::from_secs(60);
+const RUSTUP_SECONDS: &str = "60";
 
 /// Whether the source of the compiler's release is there.
 pub fn is_there(compiler: &Compiler) -> bool {
@@ -108,26 +107,14 @@ impl Source {
     fn unpack_in(&self, work: &Path) -> Result<()> {
         let package = debian::download("rust-src", &self.release, work)?;
         let name = self.unpacked_name();
-        let library = format!("./usr/src/{name}/library");
-        let mut unpacker = Command::new("dpkg-deb")
-            .arg("--fsys-tarfile")
-            .arg(&package)
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let tar = unpacker.stdout.take().context("dpkg-deb has no output")?;
-        let unpacked = output(
-            Command::new("tar")
-                .arg("--extract")
-                .arg("--directory")
-                .arg(work)
-                .arg(&library)
-                .stdin(tar),
-        );
-        ensure!(unpacker.wait()?.success(), "dpkg-deb cannot read {}", package.display());
-        unpacked?;
+        output(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(work))?;
         let target = self.folder.join(&name);
         remove_folder(&target)?;
-        fs::rename(work.join("usr/src").join(&name), &target)
+        fs::create_dir(&target)
+            .and_then(|()| {
+                let library = work.join("usr/src").join(&name).join("library");
+                fs::rename(library, target.join("library"))
+            })
             .with_context(|| format!("cannot move the source to {}", target.display()))?;
         symlink(&name, self.link())
             .with_context(|| format!("cannot create {}", self.link().display()))
@@ -135,26 +122,9 @@ impl Source {
 }
 
 fn fetch_from_rustup() -> Result<()> {
-    let mut rustup = Command::new("rustup")
-        .args(["--quiet", "component", "add", "rust-src"])
-        .env("RUSTUP_MAX_RETRIES", "0")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("rustup does not start")?;
-    let start = Instant::now();
-    loop {
-        if let Some(status) = rustup.try_wait()? {
-            ensure!(status.success(), "rustup cannot get it");
-            return Ok(());
-        }
-        if start.elapsed() > RUSTUP_DEADLINE {
-            rustup.kill()?;
-            rustup.wait()?;
-            bail!("rustup got no answer");
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
+    let mut rustup = Command::new("timeout");
+    rustup.args([RUSTUP_SECONDS, "rustup", "--quiet", "component", "add", "rust-src"]);
+    output(rustup.env("RUSTUP_MAX_RETRIES", "0")).map(drop).context("rustup cannot get it")
 }
 
 fn remove_folder(folder: &Path) -> Result<()> {

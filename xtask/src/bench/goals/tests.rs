@@ -64,7 +64,7 @@ fn every_goal_in_networks_is_judged_by_what_their_run_measures() {
         goals.into_iter().filter(|goal| goal.what.contains(" to ")).map(|goal| goal.what).collect()
     };
     let goals = of(all(&results(networks(), 1.0, 10.0)));
-    for (what, _, _, _) in IN_NETWORKS {
+    for (_, what, ..) in IN_NETWORKS {
         assert!(goals.iter().any(|goal| goal.ends_with(what)), "{what}: {goals:?}");
     }
 }
@@ -72,7 +72,7 @@ fn every_goal_in_networks_is_judged_by_what_their_run_measures() {
 #[test]
 fn every_goal_in_racks_is_judged_by_what_their_run_measures() {
     let goals = all(&results(racks(), 1.0, 10.0));
-    for (what, ..) in IN_RACKS {
+    for (_, what, ..) in IN_RACKS {
         assert!(goals.iter().any(|goal| goal.what.ends_with(what)), "{what}");
     }
     // Ours takes as long as ours, and these uplinks carried nothing.
