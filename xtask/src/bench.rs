@@ -12,6 +12,7 @@ mod ground;
 mod hosts;
 mod inference;
 mod jobs;
+mod kit;
 mod measured;
 mod model;
 mod models;
@@ -25,17 +26,15 @@ mod stripes;
 mod switch;
 mod team;
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
-use switchml_rack::Binaries;
 
 use crate::measure::{Output, Report};
-use crate::{cargo, cargo::Selection, python};
 use goals::Verdict;
+use kit::Kit;
 use measured::{Cell, Method, Results};
 use peers::Programs;
 use plan::Item;
@@ -118,91 +117,57 @@ impl Bench {
     /// Measures, writes the results, and judges them.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
-        let binaries = Binaries::in_folder(&cargo::binaries_folder(None, Selection::Job)?)?;
-        let scratch = Scratch::new()?;
-        let (runs, folder) = (self.runs, &*scratch.folder);
-        let programs = || Programs::ensure(&binaries);
-        let judge = |items: Vec<Item>| self.judge(&items, &binaries, &programs()?, folder);
+        let kit = &Kit::new(self.runs)?;
         let report = match &self.subject {
-            None if self.quick => judge(plan::quick()),
-            None => judge(plan::full()),
-            Some(Subject::Networks) => judge(plan::networks()),
-            Some(Subject::Racks) => judge(plan::racks()),
-            Some(Subject::Mpi) => judge(plan::mpi()),
-            Some(Subject::Share) => share::measure(&binaries, folder, runs),
-            Some(Subject::Jobs) => jobs::measure(&binaries, folder, runs),
-            Some(Subject::Hosts) => hosts::measure(&binaries, runs),
-            Some(Subject::Inference { vllm }) => {
-                let python = python::with_package()?;
-                let (programs, plot) = if *vllm {
-                    (inference::vllm(&python::with_vllm()?, folder)?, "vllm.svg")
-                } else {
-                    (inference::examples(&python), "language-models.svg")
-                };
-                inference::measure(&binaries, &programs, runs, plot)
-            }
-            Some(Subject::Models(options)) => {
-                models::measure(&binaries, &programs()?, folder, options, runs)
-            }
-            Some(Subject::Stripes) => stripes::measure(&binaries, &programs()?, folder, runs),
+            None if self.quick => judge(&plan::quick(), kit),
+            None => judge(&plan::full(), kit),
+            Some(Subject::Networks) => judge(&plan::networks(), kit),
+            Some(Subject::Racks) => judge(&plan::racks(), kit),
+            Some(Subject::Mpi) => judge(&plan::mpi(), kit),
+            Some(Subject::Share) => share::measure(kit),
+            Some(Subject::Jobs) => jobs::measure(kit),
+            Some(Subject::Hosts) => hosts::measure(kit),
+            Some(Subject::Inference { vllm }) => inference::measure(kit, *vllm),
+            Some(Subject::Models(options)) => models::measure(kit, options),
+            Some(Subject::Stripes) => stripes::measure(kit),
         }?;
         let mut output = Output::new(self.output.as_deref());
         output.add(report)?;
         output.finish(self.subject.as_ref().map_or("bench.md", Subject::file))
     }
+}
 
-    /// Measures these settings, and judges their goals.
-    fn judge(
-        &self,
-        items: &[Item],
-        binaries: &Binaries,
-        programs: &Programs,
-        scratch: &Path,
-    ) -> Result<Report> {
-        let results = self.measure(items, binaries, programs, scratch)?;
-        let goals = goals::all(&results);
-        let mut files = plot::all(&results)?;
-        files.push(("bench.json".to_owned(), report::json(&results, &goals)?));
-        let missed = goals.iter().filter(|goal| goal.verdict() == Verdict::Missed);
-        Ok(Report {
-            text: report::markdown(&results, &goals, self.runs),
-            files,
-            missed: missed.map(|goal| goal.what.clone()).collect(),
-        })
-    }
+/// Measures these settings, and judges their goals.
+fn judge(items: &[Item], kit: &Kit) -> Result<Report> {
+    let results = measure(items, kit)?;
+    let goals = goals::all(&results);
+    let mut files = plot::all(&results)?;
+    files.push(("bench.json".to_owned(), report::json(&results, &goals)?));
+    let missed = goals.iter().filter(|goal| goal.verdict() == Verdict::Missed);
+    let missed = missed.map(|goal| goal.what.clone()).collect();
+    Ok(Report { text: report::markdown(&results, &goals, kit.runs), files, missed })
+}
 
-    fn measure(
-        &self,
-        items: &[Item],
-        binaries: &Binaries,
-        programs: &Programs,
-        scratch: &Path,
-    ) -> Result<Results> {
-        let mut results = Results(Vec::new());
-        for workers in plan::WORKERS {
-            let items: Vec<&Item> =
-                items.iter().filter(|item| item.cell.workers == workers).collect();
-            if items.is_empty() {
-                continue;
-            }
-            eprintln!("bench: starting racks of {workers} workers");
-            let methods: Vec<Method> = Method::all()
-                .filter(|method| items.iter().any(|item| item.methods.contains(method)))
-                .collect();
-            let mut site = Site::new(workers, &methods, binaries, programs, scratch)?;
-            for repetition in 0..self.runs {
-                repeat(&mut site, &items, repetition, &mut results)?;
-                eprintln!(
-                    "bench: {workers} workers, repetition {} of {}",
-                    repetition + 1,
-                    self.runs
-                );
-            }
-            measure_switch(&mut site, &items, &mut results)?;
-            site.stop()?;
+fn measure(items: &[Item], kit: &Kit) -> Result<Results> {
+    let programs = Programs::ensure(kit)?;
+    let mut results = Results(Vec::new());
+    for workers in plan::WORKERS {
+        let items: Vec<&Item> = items.iter().filter(|item| item.cell.workers == workers).collect();
+        if items.is_empty() {
+            continue;
         }
-        Ok(results)
+        eprintln!("bench: starting racks of {workers} workers");
+        let is_asked = |method: &Method| items.iter().any(|item| item.methods.contains(method));
+        let methods: Vec<Method> = Method::all().filter(is_asked).collect();
+        let mut site = Site::new(workers, &methods, kit, &programs)?;
+        for run in 0..kit.runs {
+            repeat(&mut site, &items, run, &mut results)?;
+            eprintln!("bench: {workers} workers, repetition {} of {}", run + 1, kit.runs);
+        }
+        measure_switch(&mut site, &items, &mut results)?;
+        site.stop()?;
     }
+    Ok(results)
 }
 
 /// Measures every setting once. Settings with the same rate of links come together, because shaping
@@ -249,32 +214,4 @@ fn links(rate: Option<u64>) -> String {
     rate.map_or("links without a limit".to_owned(), |rate| {
         format!("links of {} Gb/s", rate as f64 / 1e9)
     })
-}
-
-/// A folder for this run's files, removed with the value.
-struct Scratch {
-    folder: PathBuf,
-    /// Held while the run lasts.
-    _lock: File,
-}
-
-impl Scratch {
-    /// Makes the folder, after removing the files of a killed run.
-    fn new() -> Result<Self> {
-        let peers = cargo::target_folder()?.join("peers");
-        fs::create_dir_all(&peers).with_context(|| format!("cannot create {}", peers.display()))?;
-        let lock = File::create(peers.join("lock")).context("cannot create a lock file")?;
-        lock.try_lock()
-            .context("another `cargo xtask bench` is running; two would disturb each other")?;
-        let folder = peers.join("run");
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        Ok(Self { folder, _lock: lock })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
 }

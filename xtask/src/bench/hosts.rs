@@ -1,8 +1,9 @@
 //! `cargo xtask bench hosts`: hosts of several ranks, which add up before they send, or do not.
 
 use anyhow::Result;
-use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Shaping};
+use switchml_rack::{Aggregator, Rack, RackOptions, Shaping};
 
+use super::kit::Kit;
 use crate::measure::{Ranks, Report, Table, rows_in_turn};
 use crate::stats::Spread;
 
@@ -17,13 +18,13 @@ const SIZES: [(&str, &str); 3] = [("64K", "40"), ("1M", "20"), ("16M", "3")];
 const WAYS: [&str; 2] = ["0", "1"];
 
 /// Milliseconds of a call in place, on the slowest rank.
-pub fn measure(binaries: &Binaries, runs: usize) -> Result<Report> {
+pub fn measure(Kit { binaries, runs, .. }: &Kit) -> Result<Report> {
     let rack = Rack::new(RackOptions { workers: HOSTS, ..RackOptions::default() })?;
     let _shaped = Shaping::new(&rack, LINK)?;
     let aggregator = Aggregator::in_rack(binaries, &rack)?;
     let hosts = (0..HOSTS * RANKS).map(|rank| rack.worker(rank / RANKS));
     let ranks = Ranks::new(&binaries.worker, hosts, "hosts", aggregator.control());
-    let times = rows_in_turn(runs, [SIZES.len(), WAYS.len()], |row, way, _| {
+    let times = rows_in_turn(*runs, [SIZES.len(), WAYS.len()], |row, way, _| {
         let (size, iters) = SIZES[row];
         let options = ["-b", size, "-e", size, "-n", iters, "-w", "1", "--local-sums", WAYS[way]];
         ranks.run(&options)?.milliseconds()

@@ -10,13 +10,14 @@ mod program;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use switchml_rack::{Binaries, Rack};
+use switchml_rack::Rack;
 
+use super::kit::Kit;
 use super::links;
 use crate::measure::{MEETING_PORT, Pair, Report, Table as Text, finish};
+use crate::python;
 use crate::stats::Spread;
 use program::Program;
-pub use program::{examples, vllm};
 
 /// Numbers of ranks, and rates of their links in bits per second.
 const SETTINGS: [(usize, Option<u64>); 6] = [
@@ -69,14 +70,15 @@ struct Table {
     rows: Vec<Row>,
 }
 
-/// Measures these programs in all settings. The plot gets this name.
-pub fn measure(
-    binaries: &Binaries,
-    programs: &[Program],
-    runs: usize,
-    plot: &str,
-) -> Result<Report> {
-    let table = |setting| Table::measure(setting, binaries, programs, runs);
+/// Measures vLLM's models or the example's in all settings.
+pub fn measure(kit: &Kit, is_vllm: bool) -> Result<Report> {
+    let python = python::with_package()?;
+    let (programs, plot) = if is_vllm {
+        (program::vllm(&python::with_vllm()?, &kit.scratch)?, "vllm.svg")
+    } else {
+        (program::examples(&python), "language-models.svg")
+    };
+    let table = |setting| Table::measure(setting, kit, &programs);
     let tables: Vec<Table> = SETTINGS.into_iter().map(table).collect::<Result<_>>()?;
     let text = tables.iter().map(Table::markdown).collect();
     let plot = (plot.to_owned(), plot::draw_tables(&tables)?);
@@ -86,15 +88,14 @@ pub fn measure(
 impl Table {
     fn measure(
         (ranks, rate): (usize, Option<u64>),
-        binaries: &Binaries,
+        Kit { binaries, runs, .. }: &Kit,
         programs: &[Program],
-        runs: usize,
     ) -> Result<Self> {
         let racks = Pair::new(ranks, binaries)?;
         let _links = racks.shape(rate)?;
         let mut rows = Vec::new();
         // A program has several rows, so its ways take turns, and not those of a row.
-        for run in 0..runs {
+        for run in 0..*runs {
             for program in programs {
                 for (name, said) in program.rows.iter().zip(all_ways(&racks, program)?) {
                     let row = rows.iter_mut().find(|row: &&mut Row| row.name == *name);

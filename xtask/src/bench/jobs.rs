@@ -9,12 +9,11 @@
 //! The command of a rank is `<number> <steps>`. All jobs get it at once. A job that is over leaves
 //! the uplinks to the others, so the table has the mean over jobs and the last job's end.
 
-use std::path::Path;
-
 use anyhow::{Result, anyhow};
-use switchml_rack::{Binaries, RackOptions, Racks, Shaping};
+use switchml_rack::{RackOptions, Racks, Shaping};
 use switchml_step::published;
 
+use super::kit::Kit;
 use super::share::{RACKS, RANKS, Report, Running, Sharing};
 use crate::measure::{Report as Found, Table, rows_in_turn};
 use crate::stats::Spread;
@@ -53,18 +52,17 @@ impl Setting {
 }
 
 /// Measures all settings.
-pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Found> {
+pub fn measure(kit: &Kit) -> Result<Found> {
     let model = MODEL.parse().map_err(|error: String| anyhow!(error))?;
     let speed = published::find(model, None).map_err(|error| anyhow!(error))?;
     let compute = format!("{}", 1e3 * speed.compute().as_secs_f64() * STRETCH);
     let racks = Racks::new(RACKS, RackOptions { workers: RANKS, ..RackOptions::default() })?;
     let _shaped = Shaping::of_racks(&racks, LINK, UPLINK)?;
-    let times = rows_in_turn(runs, [1, SETTINGS.len()], |_, number, _| {
+    let times = rows_in_turn(kit.runs, [1, SETTINGS.len()], |_, number, _| {
         let Setting { jobs, sharing } = SETTINGS[number];
-        let tree = sharing.tree(binaries, &racks)?;
+        let tree = sharing.tree(&kit.binaries, &racks)?;
         let options = ["--model", MODEL, "--compute", &compute];
-        let mut running =
-            Running::start(binaries, &racks, (&tree, sharing), jobs, &options, scratch)?;
+        let mut running = Running::start(kit, &racks, (&tree, sharing), jobs, &options)?;
         let reports = running.command(&STEPS.to_string())?;
         let steps: Vec<f64> = reports.iter().map(step_ms).collect();
         running.stop()?;

@@ -12,14 +12,12 @@
 mod plot;
 mod site;
 
-use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::builder::RangedU64ValueParser as Number;
 use switchml_cli::size;
-use switchml_rack::Binaries;
 use switchml_step::buckets::{self, Bucket};
 use switchml_step::models::{self, Model};
 use switchml_step::{Step, published, timeline};
@@ -27,6 +25,7 @@ use switchml_worker_core::cost::{self, Framing};
 use switchml_worker_core::numerics::Codec;
 use switchml_worker_core::{DType, Precision, ReduceOp, Reduction};
 
+use super::kit::Kit;
 use super::peers::Programs;
 use crate::measure::{Report, Table as Text, rows_in_turn};
 use crate::stats::Spread;
@@ -150,21 +149,16 @@ struct Table {
 }
 
 /// Measures all settings.
-pub fn measure(
-    binaries: &Binaries,
-    programs: &Programs,
-    scratch: &Path,
-    options: &Options,
-    runs: usize,
-) -> Result<Report> {
+pub fn measure(kit: &Kit, options: &Options) -> Result<Report> {
+    let programs = Programs::ensure(kit)?;
     let models = if options.only.is_empty() { all() } else { options.only.clone() };
     let processors = available_parallelism().context("cannot count processors")?.get();
     let mut report = Report::default();
     for ranks in &options.ranks {
         for rate in &options.rates {
             let setting = Setting::new(*ranks, *rate, processors);
-            let site = Site::new(setting, binaries, programs, scratch)?;
-            let table = Table::measure(setting, &site, &models, runs)?;
+            let site = Site::new(setting, kit, &programs)?;
+            let table = Table::measure(setting, &site, &models, kit.runs)?;
             report.text += &table.markdown();
             report.files.push((table.file_name(), plot::draw_table(&table)?));
         }

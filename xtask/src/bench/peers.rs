@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use switchml_rack::{Binaries, Mpi};
+use switchml_rack::Mpi;
 
+use super::kit::Kit;
 use crate::command::succeed;
 use crate::{cargo, python, setup};
 
@@ -29,7 +30,7 @@ pub struct Programs {
 
 impl Programs {
     /// Builds and installs what is missing.
-    pub fn ensure(binaries: &Binaries) -> Result<Self> {
+    pub fn ensure(kit: &Kit) -> Result<Self> {
         let folder = cargo::target_folder()?.join("peers");
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -41,7 +42,7 @@ impl Programs {
         let mpi = both.map(|mpi| Ok((mpi, mpi.program(&sources.join("mpi.c"), &folder)?)));
         let preloads = both.map(|mpi| Ok((mpi, mpi.preload(&libraries, &folder)?)));
         Ok(Self {
-            ours: binaries.worker.clone(),
+            ours: kit.binaries.worker.clone(),
             python: python::TORCH.interpreter()?,
             gloo: sources.join("gloo.py"),
             mpi: mpi.into_iter().collect::<Result<_>>()?,

@@ -8,7 +8,6 @@
 //! pause in milliseconds>`. Rank 0 of each job then prints a [`Report`]. The jobs of `jobs.rs` have
 //! another command.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -16,6 +15,7 @@ use serde::Deserialize;
 use switchml_rack::{Binaries, Plane, RackOptions, Racks, Shaping, Tree};
 
 use super::commanded::{Commanded, Member, fifo};
+use super::kit::Kit;
 use crate::measure::{Report as Found, Table, rows_in_turn};
 use crate::stats::Spread;
 
@@ -119,21 +119,20 @@ pub struct Report {
 }
 
 /// Measures all numbers of jobs with cells given in all ways.
-pub fn measure(binaries: &Binaries, scratch: &Path, runs: usize) -> Result<Found> {
+pub fn measure(kit: &Kit) -> Result<Found> {
     let options = RackOptions { workers: RANKS, ..RackOptions::default() };
     let racks = Racks::new(RACKS, options)?;
     let _shaped = Shaping::of_racks(&racks, LINK, UPLINK)?;
-    let rates = rows_in_turn(runs, [JOBS.len(), Sharing::ALL.len()], |row, way, _| {
+    let rates = rows_in_turn(kit.runs, [JOBS.len(), Sharing::ALL.len()], |row, way, _| {
         let sharing = Sharing::ALL[way];
-        let tree = sharing.tree(binaries, &racks)?;
-        let mut running =
-            Running::start(binaries, &racks, (&tree, sharing), JOBS[row], &[], scratch)?;
+        let tree = sharing.tree(&kit.binaries, &racks)?;
+        let mut running = Running::start(kit, &racks, (&tree, sharing), JOBS[row], &[])?;
         let rates = Traffic::ALL.map(|traffic| running.measure(traffic));
         running.stop()?;
         tree.stop()?;
         rates.into_iter().collect()
     })?;
-    Ok(table(&rates, runs).into())
+    Ok(table(&rates, kit.runs).into())
 }
 
 /// Jobs that are up, and wait for commands.
@@ -142,12 +141,11 @@ pub struct Running(Vec<Commanded>);
 impl Running {
     /// Starts so many jobs, whose ranks' processes have these options, too.
     pub fn start(
-        binaries: &Binaries,
+        Kit { binaries, scratch, .. }: &Kit,
         racks: &Racks,
         (tree, sharing): (&Tree, Sharing),
         jobs: usize,
         options: &[&str],
-        scratch: &Path,
     ) -> Result<Self> {
         let start = |job| {
             let (mut processes, mut commands) = (Vec::new(), Vec::new());

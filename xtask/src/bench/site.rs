@@ -1,11 +1,10 @@
 //! Racks with all methods' ranks in them, as many for each, alive at the same time.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
-use switchml_rack::{Binaries, Shaping};
+use switchml_rack::Shaping;
 
 use super::ground::{Ground, Serving};
+use super::kit::Kit;
 use super::measured::{Method, Sample};
 use super::peers::Programs;
 use super::switch;
@@ -22,20 +21,14 @@ pub struct Site {
 
 impl Site {
     /// Builds racks and starts the methods.
-    pub fn new(
-        workers: usize,
-        methods: &[Method],
-        binaries: &Binaries,
-        programs: &Programs,
-        scratch: &Path,
-    ) -> Result<Self> {
+    pub fn new(workers: usize, methods: &[Method], kit: &Kit, programs: &Programs) -> Result<Self> {
         let mut site = Self { teams: Vec::new(), serving: Vec::new(), grounds: Vec::new() };
         let mut teams: Vec<Method> = methods.iter().map(|method| method.team()).collect();
         teams.dedup();
         for methods in groups(&teams) {
             let ground = Ground::new(methods[0], workers)?;
             for &method in &methods {
-                site.start(method, &ground, binaries, programs, scratch)
+                site.start(method, &ground, kit, programs)
                     .with_context(|| format!("{} with {workers} workers", method.name()))?;
             }
             site.grounds.push((methods, ground));
@@ -52,13 +45,12 @@ impl Site {
         &mut self,
         method: Method,
         ground: &Ground,
-        binaries: &Binaries,
+        kit: &Kit,
         programs: &Programs,
-        scratch: &Path,
     ) -> Result<()> {
-        let serving = Serving::start(method, ground, binaries)?;
-        self.teams
-            .push((method, Team::start(method, programs, ground, serving.as_ref(), scratch)?));
+        let serving = Serving::start(method, ground, &kit.binaries)?;
+        let team = Team::start(method, programs, ground, serving.as_ref(), &kit.scratch)?;
+        self.teams.push((method, team));
         self.serving.extend(serving.map(|serving| (method, serving)));
         Ok(())
     }

@@ -7,8 +7,6 @@
 
 mod plot;
 
-use std::path::Path;
-
 use anyhow::Result;
 use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Shaping};
 use switchml_worker_core::cost::{self, Framing};
@@ -16,6 +14,7 @@ use switchml_worker_core::numerics::Codec;
 use switchml_worker_core::{DType, Precision, Reduction};
 
 use super::ground::Ground;
+use super::kit::Kit;
 use super::links;
 use super::measured::{Method, Task};
 use super::peers::Programs;
@@ -124,13 +123,9 @@ struct Row {
 }
 
 /// Measures all settings.
-pub fn measure(
-    binaries: &Binaries,
-    programs: &Programs,
-    scratch: &Path,
-    runs: usize,
-) -> Result<Report> {
-    let table = |setting| Table::measure(setting, binaries, programs, scratch, runs);
+pub fn measure(kit: &Kit) -> Result<Report> {
+    let programs = Programs::ensure(kit)?;
+    let table = |setting| Table::measure(setting, kit, &programs);
     let tables: Vec<Table> = SETTINGS.into_iter().map(table).collect::<Result<_>>()?;
     let text = tables.iter().map(Table::markdown).collect();
     let plot = ("several-aggregators.svg".to_owned(), plot::draw_tables(&tables)?);
@@ -140,10 +135,8 @@ pub fn measure(
 impl Table {
     fn measure(
         (ranks, rate): (usize, Option<u64>),
-        binaries: &Binaries,
+        Kit { binaries, scratch, runs, .. }: &Kit,
         programs: &Programs,
-        scratch: &Path,
-        runs: usize,
     ) -> Result<Self> {
         let rack = Rack::new(RackOptions { workers: 2 * ranks, ..RackOptions::default() })?;
         let _shaped = rate.map(|rate| Shaping::new(&rack, rate)).transpose()?;
@@ -154,7 +147,7 @@ impl Table {
         let ways = WAYS.into_iter().filter(|way| rate.is_some() || way.spare == Spare::None);
         let ways: Vec<Way> = ways.collect();
         // A way and Gloo are measured one directly after the other, as a pair.
-        let times = rows_in_turn(runs, [1, ways.len()], |_, number, _| {
+        let times = rows_in_turn(*runs, [1, ways.len()], |_, number, _| {
             let way = ways[number];
             let work = Work { size: way.size, iters: way.iters().parse()?, task: Task::Sum };
             let theirs = gloo.measure(&work, 32)?.seconds * 1e3;

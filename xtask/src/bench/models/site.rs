@@ -1,14 +1,15 @@
 //! The racks in which steps are replayed, and the ranks' processes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use switchml_rack::{Binaries, Mpi, Process, Rack};
+use switchml_rack::{Mpi, Process, Rack};
 use switchml_step::buckets::Bucket;
 use switchml_worker_core::Precision;
 
+use super::super::kit::Kit;
 use super::super::peers::Programs;
 use super::super::stripes::bits;
 use super::{Row, Setting, Way};
@@ -18,23 +19,17 @@ use crate::measure::{Pair, Ranks, Said, finish};
 /// The racks, and the programs of the ranks.
 pub struct Site<'a> {
     pub racks: Pair,
-    binaries: &'a Binaries,
+    kit: &'a Kit,
     programs: &'a Programs,
     /// Open MPI's rank.
     mpi: PathBuf,
-    scratch: &'a Path,
 }
 
 impl<'a> Site<'a> {
-    pub fn new(
-        setting: Setting,
-        binaries: &'a Binaries,
-        programs: &'a Programs,
-        scratch: &'a Path,
-    ) -> Result<Self> {
-        let racks = Pair::new(setting.ranks, binaries)?;
-        let mpi = Mpi::OpenMpi.program(&peer("mpi_step.c"), scratch)?;
-        Ok(Self { racks, binaries, programs, mpi, scratch })
+    pub fn new(setting: Setting, kit: &'a Kit, programs: &'a Programs) -> Result<Self> {
+        let racks = Pair::new(setting.ranks, &kit.binaries)?;
+        let mpi = Mpi::OpenMpi.program(&peer("mpi_step.c"), &kit.scratch)?;
+        Ok(Self { racks, kit, programs, mpi })
     }
 
     /// Milliseconds of a step, after one without computing. This project's ranks check every
@@ -62,13 +57,13 @@ impl<'a> Site<'a> {
         let (compute, check) = (row.compute_ms().to_string(), if is_checked { "1" } else { "0" });
         let model = ["--model", row.model.name, "--compute", &compute];
         let options = ["--precision", bits(precision), "-w", "0", "-n", "1", "-c", check];
-        let ranks = Ranks::new(&self.binaries.worker, rack.workers(), "models", aggregators);
+        let ranks = Ranks::new(&self.kit.binaries.worker, rack.workers(), "models", aggregators);
         ranks.run(&[&model[..], &options].concat())?.milliseconds()
     }
 
     /// Ranks of torch, which exchange addresses by a file.
     fn gloo(&self, row: &Row) -> Result<Vec<Process>> {
-        let rendezvous = self.scratch.join("step-rendezvous");
+        let rendezvous = self.kit.scratch.join("step-rendezvous");
         let _ = fs::remove_file(&rendezvous);
         let buckets = self.write(row)?;
         let workers = self.racks.plain.workers();
@@ -89,13 +84,13 @@ impl<'a> Site<'a> {
         let workers: Vec<_> = workers.map(|(rank, worker)| (worker, rack.address(rank))).collect();
         let top = (rack.switch(), rack.aggregator_address());
         let program = [self.mpi.as_os_str(), buckets.as_os_str()];
-        Ok(Mpi::OpenMpi.start(top, &workers, self.scratch, &[], &program)?)
+        Ok(Mpi::OpenMpi.start(top, &workers, &self.kit.scratch, &[], &program)?)
     }
 
     /// Writes the buckets for others' ranks: elements, and microseconds until they are ready. The
     /// last one is ready when the computing is over.
     fn write(&self, row: &Row) -> Result<PathBuf> {
-        let path = self.scratch.join("step-buckets");
+        let path = self.kit.scratch.join("step-buckets");
         let line = |bucket: &Bucket| format!("{} {}\n", bucket.elements, bucket.ready.as_micros());
         let text: String = row.buckets().iter().map(line).collect();
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
