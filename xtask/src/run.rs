@@ -254,10 +254,10 @@ impl Run {
                     if plane == DataPlane::Software { Plane::Software } else { Plane::Programs };
                 job::in_racks(&binaries, racks, rack, plane, self.rate, load)
             }
-            _ if self.peers && getuid().is_root() => {
-                job::of_peers(&binaries, rack, self.rate, load)
+            _ if getuid().is_root() => {
+                let fanout = (!self.peers).then_some(&*self.fanout);
+                job::in_rack(&binaries, rack, fanout, self.rate, load)
             }
-            _ if getuid().is_root() => job::in_rack(&binaries, rack, &self.fanout, self.rate, load),
             // Without this, it would ask for sudo again and again.
             _ if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
             _ => run_rack_as_root(&folder),

@@ -33,14 +33,17 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
+    /// Begins with the machine.
     pub fn new(folder: Option<&'a Path>) -> Self {
-        Self { folder, text: String::new(), missed: Vec::new() }
+        let text = format!("{}.\n\n", processor());
+        say!("{}", text.trim_end());
+        Self { folder, text, missed: Vec::new() }
     }
 
     /// Prints a report at once, in case a later measurement fails, and writes its files.
     pub fn add(&mut self, report: Report) -> Result<()> {
         let Report { text, files, missed } = report;
-        say!("{text}");
+        say!("\n{}", text.trim_end());
         self.text += &text;
         self.missed.extend(missed);
         files.iter().try_for_each(|(name, content)| self.write(name, content))
@@ -48,7 +51,7 @@ impl<'a> Output<'a> {
 
     /// Writes all texts into a file of this name. It is an error if a goal is missed.
     pub fn finish(self, name: &str) -> Result<()> {
-        self.write(name, &format!("{}.\n\n{}", processor(), self.text))?;
+        self.write(name, &self.text)?;
         ensure!(self.missed.is_empty(), "not as promised: {}", self.missed.join("; "));
         Ok(())
     }

@@ -60,42 +60,34 @@ impl Way<'_> {
 }
 
 /// Runs jobs in a new rack, on links of a given rate, through the programs in the kernel or through
-/// bmv2.
+/// bmv2; without a value of the daemon's `--fanout` without an aggregator.
 pub fn in_rack(
     binaries: &Binaries,
     options: RackOptions,
-    fanout: &str,
+    fanout: Option<&str>,
     megabits: Option<u64>,
     load: Load,
 ) -> Result<()> {
     let (mode, ranks) = (options.mode, options.workers + usize::from(options.own_host));
     let largest = if mode == Mode::Bmv2 { LARGEST_ON_BMV2 } else { LARGEST };
+    let meeting = options.ip.of(Rack::worker_address(0));
     let rack = Rack::new(options)?;
-    // A daemon that steers a switch knows no other way than its own.
-    let fanout = ["--fanout", fanout];
-    let fanout = if mode == Mode::Bmv2 { &[][..] } else { &fanout };
-    let aggregator = Aggregator::in_rack_with(binaries, &rack, fanout)?;
+    let serve = |fanout| {
+        let fanout = ["--fanout", fanout];
+        // A daemon that steers a switch knows no other way than its own.
+        let options = if mode == Mode::Bmv2 { &[][..] } else { &fanout };
+        Aggregator::in_rack_with(binaries, &rack, options)
+    };
+    let aggregator = fanout.map(serve).transpose()?;
     let _shaping = megabits.map(|rate| Shaping::new(&rack, rate * 1_000_000)).transpose()?;
-    let places: Vec<Place> =
-        (0..ranks).map(|rank| (rack.worker(rank), Way::Aggregator(aggregator.control()))).collect();
+    let way = match &aggregator {
+        Some(aggregator) => Way::Aggregator(aggregator.control()),
+        None => Way::Meeting(meeting),
+    };
+    let places: Vec<Place> = (0..ranks).map(|rank| (rack.worker(rank), way)).collect();
     let result = load.run(binaries, &places, largest);
-    aggregator.stop()?;
+    aggregator.map(Aggregator::stop).transpose()?;
     result
-}
-
-/// Runs jobs in a new rack without an aggregator, on links of a given rate.
-pub fn of_peers(
-    binaries: &Binaries,
-    options: RackOptions,
-    megabits: Option<u64>,
-    load: Load,
-) -> Result<()> {
-    let place = options.ip.of(Rack::worker_address(0));
-    let rack = Rack::new(options)?;
-    let _shaping = megabits.map(|rate| Shaping::new(&rack, rate * 1_000_000)).transpose()?;
-    let places: Vec<Place> =
-        rack.workers().iter().map(|worker| (worker, Way::Meeting(place))).collect();
-    load.run(binaries, &places, LARGEST)
 }
 
 /// Runs jobs over several racks, on links and uplinks of a given rate, and prints the bytes that
